@@ -1,0 +1,169 @@
+"""Predictions on paper: plain arithmetic, no tensor is made and no counter is read.
+
+Every size is in bytes, every parameter count a number of elements. Where a rule belongs to the GPU or to
+the version of torch, its docstring says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+import torch
+
+from labkit.units import MIB, whole_bytes
+
+BLOCK = 512  # kMinBlockSize, c10/core/AllocatorConfig.h
+SMALL_REQUEST = MIB  # kSmallSize: up to here a request is served from the small pool
+SMALL_SEGMENT = 2 * MIB  # kSmallBuffer; kRoundLarge has the same value
+LARGE_SEGMENT = 20 * MIB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
+OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here a request gets a segment of its own size
+
+
+def block(nbytes: int) -> int:
+    """The block for a request of ``nbytes``: rounded up to a multiple of 512 B; nothing for 0.
+
+    In the allocator's default setting (no ``roundup_power2_divisions``) and up to the remainder of at most
+    1 MiB that stays with a large block. Raises ``ValueError`` for a negative size.
+    """
+    if whole_bytes(nbytes) < 0:
+        raise ValueError(f"a request has a size of 0 bytes or more, not {nbytes}")
+    return -(-whole_bytes(nbytes) // BLOCK) * BLOCK
+
+
+def segment(nbytes: int) -> int:
+    """The segment that the allocator asks of CUDA when no free block can serve ``nbytes``.
+
+    2 MiB for the small pool (up to 1 MiB), 20 MiB below 10 MiB, else rounded up to 2 MiB.
+    """
+    size = block(nbytes)
+    if size == 0:
+        return 0
+    if size <= SMALL_REQUEST:
+        return SMALL_SEGMENT
+    if size < OWN_SEGMENT:
+        return LARGE_SEGMENT
+    return -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> int:
+    """The block of a dense tensor of this shape; ``tensor()`` is a scalar: 512 B."""
+    return block(prod(shape) * dtype.itemsize)
+
+
+def linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    """Parameters of a Linear layer: a weight ``[outputs, inputs]`` and a bias ``[outputs]``."""
+    return inputs * outputs + bias * outputs
+
+
+def conv2d(channels_in: int, channels_out: int, kernel: int, bias: bool = True, groups: int = 1) -> int:
+    """Parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``."""
+    return channels_out * (channels_in // groups) * kernel * kernel + bias * channels_out
+
+
+def norm(features: int) -> int:
+    """Parameters of a BatchNorm or LayerNorm over ``features``: a scale and a shift."""
+    return 2 * features
+
+
+def embedding(entries: int, features: int) -> int:
+    """Parameters of an Embedding: one table ``[entries, features]``."""
+    return entries * features
+
+
+def attention(features: int, bias: bool = True) -> int:
+    """Parameters of multi-head attention: query, key, value and output are Linears of ``features``."""
+    return 4 * linear(features, features, bias)
+
+
+def parameters(model: torch.nn.Module) -> int:
+    """Bytes of the blocks that the parameters take, tied ones once. Their gradients take as much again."""
+    return sum(block(p.numel() * p.element_size()) for p in model.parameters())
+
+
+@dataclass(frozen=True)
+class OptimizerCost:
+    """What an optimizer takes, as multiples of the parameters' own bytes."""
+
+    state: int
+    """Kept from the first step on."""
+    temporary: int
+    """Held inside each step only; it decides whether the step is the peak."""
+
+
+# torch 2.13's default (foreach) implementations, read from traces of PyTorch's CUDA host code under stub
+# libraries. Their step counters are CPU tensors and take no GPU memory.
+OPTIMIZERS = {
+    "SGD": OptimizerCost(0, 0),
+    "SGD with momentum": OptimizerCost(1, 0),
+    "RMSprop": OptimizerCost(1, 1),
+    "Adagrad": OptimizerCost(1, 2),
+    "Adam": OptimizerCost(2, 1),
+    "AdamW": OptimizerCost(2, 1),
+}
+
+
+def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
+    """``(state, temporary)`` in bytes of the named optimizer; an unknown name lists the known (``ValueError``).
+
+    State and temporaries have the parameters' dtype, so they have the parameters' size too.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"known optimizers are {', '.join(OPTIMIZERS)}; {name!r} was given")
+    cost = OPTIMIZERS[name]
+    return cost.state * parameter_bytes, cost.temporary * parameter_bytes
+
+
+# Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
+# which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). All others have 8.125 MiB.
+_LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}
+
+
+def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__version__) -> int:
+    """The cuBLAS workspace that each thread's first matrix multiplication takes and keeps.
+
+    32 MiB on Hopper (9.x), and since torch 2.12 on Blackwell (10.x, 12.x); elsewhere 8.125 MiB, that is
+    2 × 4096 KiB + 8 × 16 KiB. ``CUBLAS_WORKSPACE_CONFIG`` overrides it. Forward and backward run in two
+    threads, so training takes it twice. Raises ``ValueError`` outside torch 2.11 to 2.14: later versions
+    give it back after each multiplication.
+    """
+    version = tuple(int(part) for part in torch_version.split(".")[:2])
+    if not (2, 11) <= version <= (2, 14):
+        raise ValueError(f"the rule is known for torch 2.11 to 2.14; {torch_version} was given")
+    majors = _LARGE_WORKSPACE[max(known for known in _LARGE_WORKSPACE if known <= version)]
+    return 32 * MIB if capability[0] in majors else 2 * 4096 * 1024 + 8 * 16 * 1024
+
+
+def column_sum_scratch(
+    rows: int, columns: int, multiprocessors: int, threads: int = 2048, expanded: bool = False
+) -> tuple[int, int]:
+    """``(staging buffer, semaphores)``: what summing ``[rows, columns]`` float32 over its rows takes for a moment.
+
+    It is the gradient of a Linear's bias. ``multiprocessors`` and ``threads`` (per multiprocessor) are the
+    GPU's. ``expanded`` says that the matrix is one number expanded (all strides 0), as the gradient of
+    ``y.sum()`` is. ``(0, 0)`` when one thread block can finish a column. The rule is ``setReduceConfig`` in
+    aten/src/ATen/native/cuda/Reduce.cuh, for a contiguous matrix below 2**31 bytes with more than one column.
+    """
+    vector = 1 if expanded else next(v for v in (4, 2, 1) if columns % v == 0)
+    limit = 512 // vector
+    wide, high = (min(_power_of_two(n), limit) for n in (columns // vector, rows))
+    width = min(wide, 32)
+    height = min(high, limit // width)
+    width = min(wide, limit // height)
+    per_thread = rows
+    across = rows >= min(16 * height, 256)  # the threads of one block share a column
+    if across:
+        per_thread = ceil(rows / height)
+    grid = ceil(ceil(columns / vector) / (width if across else width * height))
+    at_once = multiprocessors * (threads // (width * height))
+    if not across or per_thread < 256 or grid > at_once:
+        return 0, 0
+    blocks = max(min(ceil(at_once / grid), ceil(per_thread / 16)), ceil(per_thread / 256))
+    if blocks == 1:
+        return 0, 0
+    return 4 * columns * blocks * width * vector, 4 * grid
+
+
+def _power_of_two(n: int) -> int:
+    """The largest power of two that is not above ``n`` (1 for 0)."""
+    return 1 << (max(n, 1).bit_length() - 1)

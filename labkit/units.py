@@ -1,0 +1,75 @@
+"""Bytes as text. MiB is 2**20 bytes everywhere in the course."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+MIB = 2**20
+
+
+class Size(str):
+    """A size as text; a notebook shows it without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def whole_bytes(n) -> int:
+    """``n`` as an ``int``, refusing what is no whole number of bytes (``TypeError``, ``ValueError``)."""
+    if isinstance(n, bool) or not hasattr(n, "__int__"):
+        raise TypeError(f"a size in bytes is a whole number, not {n!r} ({type(n).__name__})")
+    if n != n or n in (float("inf"), float("-inf")) or int(n) != n:
+        raise ValueError(f"a size in bytes is a whole number, not {n!r}; divide bytes with //, not /")
+    return int(n)
+
+
+def digits(n: int, places: int = 1, sign: bool = False) -> str:
+    """``n`` bytes in MiB, without the unit: every digit, and at least ``places`` of them after the point.
+
+    A byte is 2**-20 MiB, so the decimals always end: a multiple of 512 B has at most 11 of them.
+    """
+    n = whole_bytes(n)
+    whole, rest = divmod(abs(n), MIB)
+    decimals = f"{rest * 5**20:020d}".rstrip("0").ljust(places, "0")  # rest / 2**20 == rest * 5**20 / 10**20
+    return f"{'-' if n < 0 else '+' if sign else ''}{whole}.{decimals}"
+
+
+def mib(n: int, places: int = 1, sign: bool = False) -> Size:
+    """``n`` bytes in MiB, to the last byte.
+
+    >>> mib(4 * 10_240 * 4096)
+    160.0 MiB
+    >>> mib(168 * 2**20 + 512)
+    168.00048828125 MiB
+    >>> mib(8_519_680, sign=True)
+    +8.125 MiB
+
+    ``places`` is the least number of decimals; none are ever dropped. Raises ``TypeError`` or
+    ``ValueError`` when ``n`` is no whole number.
+    """
+    return Size(f"{digits(n, places, sign)} MiB")
+
+
+def parse(text: str) -> int:
+    """The bytes of a size such as ``"168.125"`` or ``"168.125 MiB"``; the inverse of :func:`mib`.
+
+    Raises ``ValueError`` for another unit, or for a figure that is no whole number of bytes.
+    """
+    number, _, unit = text.strip().partition(" ")
+    if unit not in ("", "MiB"):
+        raise ValueError(f"wanted a number of MiB such as '168.125 MiB', was given {text!r}")
+    return whole_bytes(Fraction(number) * MIB)
+
+
+def verdict(measured: int, expected: int) -> str:
+    """How ``measured`` stands to ``expected``, both in bytes: ``"equal"`` or the signed difference in MiB.
+
+    A difference that three decimals of a MiB would hide is also given in bytes.
+    """
+    difference = whole_bytes(measured) - whole_bytes(expected)
+    if difference == 0:
+        return "equal"
+    small = f" ({difference:+d} B)" if abs(difference) * 1000 < MIB else ""
+    return f"{mib(difference, sign=True)}{small}"

@@ -1,0 +1,55 @@
+"""Sizes as text: nothing is rounded away, and text reads back to the same bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.units import MIB, mib, parse, verdict
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0.0 MiB"),
+        (4 * 10_240 * 4096, "160.0 MiB"),
+        (8_519_680, "8.125 MiB"),
+        (-512, "-0.00048828125 MiB"),
+        (1, "0.00000095367431640625 MiB"),
+        (176_456_192, "168.28173828125 MiB"),
+    ],
+)
+def test_every_digit_is_shown(size, text):
+    assert mib(size) == text
+
+
+def test_a_notebook_shows_it_without_quotes():
+    assert repr(mib(MIB)) == "1.0 MiB"
+    assert mib(MIB, places=3, sign=True) == "+1.000 MiB"
+
+
+@given(st.integers(-(2**70), 2**70), st.integers(1, 25), st.booleans())
+def test_text_reads_back_to_the_same_bytes(size, places, sign):
+    assert parse(mib(size, places, sign)) == size
+
+
+def test_a_whole_float_is_accepted_and_a_fraction_is_not():
+    assert mib(MIB / 2) == "0.5 MiB"
+    with pytest.raises(ValueError, match="divide bytes with //"):
+        mib(0.5)
+    with pytest.raises(ValueError, match="whole number"):
+        mib(float("nan"))
+    with pytest.raises(TypeError, match="not '160' \\(str\\)"):
+        mib("160")
+
+
+def test_parse_says_what_it_wanted():
+    with pytest.raises(ValueError, match="wanted a number of MiB"):
+        parse("168 MB")
+    with pytest.raises(ValueError, match="whole number"):
+        parse("0.1")
+
+
+def test_verdict():
+    assert verdict(5, 5) == "equal"
+    assert verdict(168 * MIB + MIB // 8, 160 * MIB) == "+8.125 MiB"
+    assert verdict(0, 512) == "-0.00048828125 MiB (-512 B)"
