@@ -1,0 +1,550 @@
+"""A model of PyTorch's caching allocator for CUDA devices, exact to the byte. It needs no torch and no GPU.
+
+Tensors do not take memory from the device one by one. The allocator takes *segments* from the device
+(`cudaMalloc`), cuts them into *blocks*, and keeps freed blocks for the next request:
+
+    malloc          round the request up, look for a free block, else get a segment, cut off what is not needed
+    free            merge the block with free neighbours and put it back into its pool
+    empty_cache     give segments that are free as a whole back to the device
+
+What is not modelled: private pools (`torch.cuda.MemPool`, CUDA graphs), several devices sharing one allocator,
+`PYTORCH_NO_CUDA_MEMORY_CACHING`.
+
+Source of each rule: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch; the functions' names are given below.
+Checked against torch 2.13.0's own allocator by `tools/oracle/allocator_sequences.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from labkit.simulator import snapshot as snapshots
+from labkit.simulator.blocks import LARGE, SMALL, Block, BlockPool, Segment
+from labkit.simulator.device import Device
+from labkit.simulator.expandable import ExpandableSegments
+from labkit.simulator.history import ALL, STATE, History
+from labkit.simulator.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
+from labkit.simulator.settings import AllocatorSettings
+from labkit.simulator.sizes import MIN_BLOCK, SMALL_SIZE, round_size, segment_size
+from labkit.simulator.statistics import Statistics
+
+__all__ = ["Block", "CachingAllocator", "OutOfMemory", "Segment"]
+
+MAX_REQUEST = 2**60
+"""Requests of this many bytes or more are refused at once."""
+
+log = logging.getLogger(__name__)
+
+
+class CachingAllocator:
+    """The caching allocator of one device.
+
+    `device`: the memory it draws on. `settings`: see `AllocatorSettings`. `torch_version`: the version whose
+    rules apply, e.g. `(2, 13)`. `clock`: returns microseconds for the history. `frames`: returns the current
+    Python frames, innermost first, as dictionaries `{"filename", "line", "name"}`. `index`: the GPU's number in
+    texts and snapshots. `record_event`: called with a stream when a block used on it is freed; returns a
+    callable that says whether the stream has come past this point. Without it only `synchronize` does.
+
+    The attributes `allocated`, `reserved`, `max_allocated` and `max_reserved` are in bytes.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        settings: AllocatorSettings | None = None,
+        torch_version: tuple[int, ...] = (2, 13),
+        clock: Callable[[], int] | None = None,
+        frames: Callable[[], list] | None = None,
+        *,
+        index: int = 0,
+        record_event: Callable[[int], Callable[[], bool]] | None = None,
+    ) -> None:
+        self.device = device
+        self.settings = settings or AllocatorSettings()
+        self.torch_version = tuple(torch_version)[:2]
+        self.index = index
+        self.history = History(frames, clock)
+        self.record_event = record_event
+        self._statistics = Statistics()
+        self._small, self._large = BlockPool(SMALL), BlockPool(LARGE)
+        self._segments: dict[int, Segment] = {}
+        self._events: dict[int, deque[_Event]] = {}
+        self._counter = 0
+        self._allowed: int | None = None
+        self._expandable = ExpandableSegments(
+            device,
+            self._statistics,
+            self.history,
+            self._segments,
+            self.settings.large_segment_size,
+            self._new_counter,
+            self._split_counter,
+        )
+        self.set_memory_fraction(self.settings.per_process_memory_fraction)
+
+    # What the counters say.
+
+    @property
+    def allocated(self) -> int:
+        """Bytes in blocks handed out: `torch.cuda.memory_allocated()`."""
+        return self._statistics.allocated_bytes.all.current
+
+    @property
+    def max_allocated(self) -> int:
+        """The peak of `allocated`: `torch.cuda.max_memory_allocated()`."""
+        return self._statistics.allocated_bytes.all.peak
+
+    @property
+    def reserved(self) -> int:
+        """Bytes taken from the device: `torch.cuda.memory_reserved()`."""
+        return self._statistics.reserved_bytes.all.current
+
+    @property
+    def max_reserved(self) -> int:
+        """The peak of `reserved`: `torch.cuda.max_memory_reserved()`."""
+        return self._statistics.reserved_bytes.all.peak
+
+    def stats(self) -> dict:
+        """Every counter, nested as `torch._C._cuda_memoryStats` returns them."""
+        split = self.settings.max_split_size
+        return self._statistics.as_dict(-1 if split is None else split, self.torch_version)
+
+    def reset_peak_stats(self) -> None:
+        """Every peak starts again from the current value."""
+        self._statistics.reset_peak()
+
+    def reset_accumulated_stats(self) -> None:
+        """Every running sum and count starts again from zero."""
+        self._statistics.reset_accumulated()
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Limit this process to a share of the device: `torch.cuda.set_per_process_memory_fraction`.
+
+        Raises ValueError for a fraction outside 0…1. 1 lifts the limit.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        self._allowed = math.floor(fraction * self.device.total_memory + 0.5) if fraction < 1 else None
+
+    # Requests.
+
+    def malloc(self, nbytes: int, stream: int = 0) -> Block | None:
+        """A block of at least `nbytes` bytes for work on `stream`; None for 0 bytes.
+
+        Raises OutOfMemory when the device has no room even after every free segment was given back, and
+        ValueError for a negative number of bytes.
+        """
+        if nbytes <= 0:
+            if nbytes < 0:
+                raise ValueError(f"expected a number of bytes of at least 0, got {nbytes}")
+            return None
+        if nbytes >= MAX_REQUEST:
+            raise too_large(nbytes)
+        frames = self.history.frames(STATE) if self.history.enabled else None
+        if self._events:
+            self._process_events(frames)
+        size = round_size(nbytes, self.settings.roundup_power2_divisions)
+        pool = self._small if size <= SMALL_SIZE else self._large
+        block = self._find_free_block(pool, size, stream)
+        if block is None:
+            block = self._get_new_block(pool, size, stream, frames)
+        return self._hand_out(block, size, nbytes, frames)
+
+    def free(self, block: Block) -> None:
+        """Take a block back. Raises ValueError when it was given back before."""
+        if not block.allocated:
+            raise ValueError(f"{block!r} is not allocated: was it freed twice?")
+        block.allocated = False
+        pool = block.pool.index
+        self._statistics.block_given_back(pool, block.size)
+        history = self.history
+        frames = None
+        if history.enabled:
+            frames = history.frames(ALL)
+            history.record(
+                "free_requested", block.address, block.requested_size, block.stream, frames or block.frames
+            )
+        if self._is_oversize(block.size):
+            self._statistics.oversize_allocations.decrease(1)
+        if block.stream_uses:
+            self._insert_events(block)
+        else:
+            self._free_block(block, frames)
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """The block is also used on `stream`: once freed it stays active until that stream has caught up.
+
+        Raises ValueError when the block is not allocated.
+        """
+        if not block.allocated:
+            raise ValueError(f"{block!r} is not allocated")
+        if stream != block.stream:
+            if block.stream_uses is None:
+                block.stream_uses = {}
+            block.stream_uses[stream] = None
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """The device has done all work given to it (on one stream, or on all).
+
+        As on a GPU, blocks that waited for it return to their pool at the next `malloc` or `empty_cache`.
+        """
+        for event_stream, events in self._events.items():
+            if stream is None or event_stream == stream:
+                for event in events:
+                    event.done = _is_done
+
+    def empty_cache(self) -> None:
+        """Give every segment that is free as a whole back to the device: `torch.cuda.empty_cache`."""
+        self._release_cached_blocks(self.history.frames(ALL) if self.history.enabled else None)
+
+    # What it looks like inside.
+
+    def record_history(
+        self,
+        enabled: str | None = "all",
+        *,
+        context: str | None = "all",
+        max_entries: int = 2**63 - 1,
+        clear_history: bool = False,
+        skip_actions: Iterable[str] = (),
+    ) -> None:
+        """Start or stop recording events: `torch.cuda.memory._record_memory_history`, see `History`."""
+        self.history.configure(enabled, context, max_entries, clear_history, tuple(skip_actions))
+
+    def snapshot_segments(self) -> list[dict]:
+        """The segments and their blocks, by address: `torch.cuda.memory_snapshot()`."""
+        segments = snapshots.describe_segments(self._segments.values(), self.index)
+        if self.history.enabled:
+            active = sum(segment["active_size"] for segment in segments)
+            self.history.record("snapshot", 0, active, 0, None)
+        return segments
+
+    def snapshot(self) -> dict:
+        """Segments, events and settings: `torch.cuda.memory._snapshot()`."""
+        trace = self.history.as_trace()
+        return {
+            "segments": self.snapshot_segments(),
+            "device_traces": [[] for _ in range(self.index)] + [trace],
+            "allocator_settings": self.settings.as_snapshot(),
+            "external_annotations": [],
+        }
+
+    # Finding a block (get_free_block).
+
+    def _find_free_block(self, pool: BlockPool, size: int, stream: int) -> Block | None:
+        """Take the best free block for `size` bytes out of the pool, if there is one that may be used."""
+        if self._collects_garbage():
+            pool.searches += 1
+        block = pool.best_fit(stream, size)
+        if block is None:
+            return None
+        settings = self.settings
+        if block.segment.granule:
+            block = self._best_expandable(pool, size, stream)
+        split = settings.max_split_size
+        if split is not None:
+            # A block too large to be split must not go to a small request …
+            if size < split and block.size >= split:
+                return None
+            # … nor to a large one that leaves too much of it unused.
+            if size >= split and block.size >= size + settings.max_non_split_rounding_size:
+                return None
+        pool.remove(block)
+        return block
+
+    def _best_expandable(self, pool: BlockPool, size: int, stream: int) -> Block:
+        """Best fit among blocks that can grow: each counts with the unmapped addresses behind it."""
+        best = None
+        for block in pool.from_size(stream, size):
+            if best is not None and _size_with_room_to_grow(block) >= _size_with_room_to_grow(best):
+                break
+            best = block
+        return best
+
+    # Getting memory from the device (alloc_block and what malloc does when it fails).
+
+    def _get_new_block(self, pool: BlockPool, size: int, stream: int, frames: list | None) -> Block:
+        """A block from a new segment, giving back cached segments if the device is full."""
+        if self._collects_garbage():
+            self._collect_garbage(frames)
+        alloc_size = segment_size(size, self.settings.large_segment_size)
+        block = self._allocate(pool, size, alloc_size, stream, frames)
+        if block is None and self._release_oversize_blocks(pool, size, stream, frames):
+            block = self._allocate(pool, size, alloc_size, stream, frames)
+        if block is None:
+            self._release_cached_blocks(frames)
+            self._statistics.num_alloc_retries += 1
+            block = self._allocate(pool, size, alloc_size, stream, frames)
+        if block is None:
+            raise self._out_of_memory(size, alloc_size, stream, frames)
+        return block
+
+    def _allocate(
+        self, pool: BlockPool, size: int, alloc_size: int, stream: int, frames: list | None
+    ) -> Block | None:
+        """A new segment of `alloc_size` bytes as one block, or a newly mapped block; None if there is no room."""
+        settings = self.settings
+        if self._allowed is not None and self.reserved + alloc_size > self._allowed:
+            return None
+        if settings.throw_on_cudamalloc_oom:
+            limit = int(settings.per_process_memory_fraction * self.device.total_memory)
+            if self.reserved + alloc_size > limit:
+                self._statistics.num_oom_rejections += 1
+                raise rejected(alloc_size, size)
+        if settings.expandable_segments:
+            return self._expandable.allocate(pool, stream, size, frames)
+        address = self.device.malloc(alloc_size)
+        if address is None:
+            free, total = self.device.mem_get_info()
+            log.info(
+                "memory allocation failed with OOM on device %d while trying to allocate %d bytes "
+                "(free: %d, total: %d).",
+                self.index,
+                alloc_size,
+                free,
+                total,
+            )
+            return None
+        segment = Segment(address, alloc_size, stream, pool)
+        block = segment.first = Block(address, alloc_size, segment, self._new_counter())
+        block.segment_frames = frames
+        self._segments[address] = segment
+        statistics = self._statistics
+        statistics.segment.increase(pool.index, 1)
+        statistics.reserved_bytes.increase(pool.index, alloc_size)
+        statistics.num_device_alloc += 1
+        if self._is_oversize(alloc_size):
+            statistics.oversize_segments.increase(1)
+        if self.history.enabled:
+            self.history.record("segment_alloc", address, alloc_size, stream, frames)
+        return block
+
+    def _out_of_memory(self, size: int, alloc_size: int, stream: int, frames: list | None) -> OutOfMemory:
+        if self.history.enabled:
+            self.history.record("oom", self.device.free_memory, size, stream, frames)
+        self._statistics.num_ooms += 1
+        return out_of_memory(
+            self.device,
+            self.index,
+            size=size,
+            alloc_size=alloc_size,
+            allowed=self._allowed,
+            allocated=self.allocated,
+            reserved=self.reserved,
+        )
+
+    # Handing out and taking back (should_split, alloc_found_block, free_block, try_merge_blocks).
+
+    def _should_split(self, block: Block, size: int) -> bool:
+        """Whether what remains of the block after `size` bytes becomes a free block of its own."""
+        remaining = block.size - size
+        if block.pool.is_small or self.settings.expandable_segments:
+            return remaining >= MIN_BLOCK
+        split = self.settings.max_split_size
+        return remaining > SMALL_SIZE and (split is None or size < split)
+
+    def _hand_out(self, block: Block, size: int, requested: int, frames: list | None) -> Block:
+        """Cut `size` bytes off the front of a free block and mark them as allocated."""
+        pool = block.pool
+        statistics = self._statistics
+        counts_splits = not block.segment.granule
+        was_split = block.prev is not None or block.next is not None
+        if self._should_split(block, size):
+            rest = block
+            block = Block(rest.address, size, rest.segment, self._split_counter(rest))
+            block.insert_between(rest.prev, rest)
+            rest.address += size
+            rest.size -= size
+            pool.add(rest)
+            if counts_splits:
+                if was_split:
+                    statistics.inactive_split_bytes.decrease(pool.index, size)
+                else:
+                    statistics.inactive_split_bytes.increase(pool.index, rest.size)
+                    statistics.inactive_split.increase(pool.index, 1)
+        elif was_split and counts_splits:
+            statistics.inactive_split_bytes.decrease(pool.index, block.size)
+            statistics.inactive_split.decrease(pool.index, 1)
+        block.allocated = True
+        block.requested_size = requested
+        block.frames = frames
+        if self.history.enabled:
+            self.history.record("alloc", block.address, requested, block.stream, frames)
+        statistics.block_handed_out(pool.index, block.size, requested)
+        if self._is_oversize(block.size):
+            statistics.oversize_allocations.increase(1)
+        return block
+
+    def _free_block(self, block: Block, frames: list | None) -> None:
+        """Merge a block that nobody uses any more with its free neighbours and put it into its pool."""
+        pool = block.pool
+        size = block.size
+        if self.history.enabled:
+            self.history.record(
+                "free_completed", block.address, block.requested_size, block.stream, frames or block.frames
+            )
+        block.frames = None
+        change_blocks = change_bytes = 0
+        for neighbour in (block.prev, block.next):
+            if neighbour is not None and neighbour.mapped and not neighbour.in_use:
+                pool.remove(neighbour)
+                change_blocks -= 1
+                change_bytes -= neighbour.size
+                block.absorb(neighbour)
+        pool.add(block)
+        statistics = self._statistics
+        if not block.segment.granule:
+            if block.prev is not None or block.next is not None:
+                change_blocks += 1
+                change_bytes += block.size
+            statistics.inactive_split.change(pool.index, change_blocks)
+            statistics.inactive_split_bytes.change(pool.index, change_bytes)
+        statistics.block_inactive(pool.index, size, block.requested_size)
+
+    # Giving memory back (release_cached_blocks, release_available_cached_blocks, release_block).
+
+    def _release_cached_blocks(self, frames: list | None) -> None:
+        """Wait for all streams, then give back every segment that is free as a whole."""
+        self._statistics.num_sync_all_streams += 1
+        self.synchronize()
+        self._process_events(frames)
+        for pool in (self._large, self._small):
+            expandable = []
+            for block in pool:
+                if block.segment.granule:
+                    expandable.append(block)
+                elif not block.is_split:
+                    self._release_block(block, frames)
+            for block in expandable:
+                self._expandable.unmap(block, frames)
+
+    def _release_oversize_blocks(self, pool: BlockPool, size: int, stream: int, frames: list | None) -> bool:
+        """With `max_split_size`: give back just enough oversize free blocks for a request of `size` bytes."""
+        split = self.settings.max_split_size
+        if split is None:
+            return False
+        wanted = max(size, split)
+        block = pool.best_fit(stream, wanted)
+        if block is not None and not block.segment.granule:
+            self._release_block(block, frames)
+            return True
+        released = 0
+        for block in pool.largest_first(stream, below=block):
+            if released >= wanted or block.size < split:
+                break
+            if not block.segment.granule:
+                released += block.size
+                self._release_block(block, frames)
+        return released >= wanted
+
+    def _release_block(self, block: Block, frames: list | None) -> None:
+        """Give the segment of a free, unsplit block back to the device (`cudaFree`)."""
+        pool = block.pool
+        statistics = self._statistics
+        statistics.num_device_free += 1
+        if self.history.enabled:
+            self.history.record(
+                "segment_free", block.address, block.size, block.stream, frames or block.segment_frames
+            )
+        self.device.free(block.address)
+        statistics.segment.decrease(pool.index, 1)
+        statistics.reserved_bytes.decrease(pool.index, block.size)
+        if self._is_oversize(block.size):
+            statistics.oversize_segments.decrease(1)
+        pool.remove(block)
+        del self._segments[block.address]
+
+    def _collects_garbage(self) -> bool:
+        return self._allowed is not None and self.settings.garbage_collection_threshold > 0
+
+    def _collect_garbage(self, frames: list | None) -> None:
+        """Give back the large segments that have been free longest (garbage_collect_cached_blocks).
+
+        Starts when more than `garbage_collection_threshold` of the allowed memory is reserved. The age of a
+        free block is the number of searches in its pool since it was freed; the older half goes first.
+        """
+        target = self.reserved - int(self.settings.garbage_collection_threshold * self._allowed)
+        pool = self._large
+        blocks = [block for block in pool if not block.is_split]
+        total_age = sum(pool.searches - block.searches_before for block in blocks)
+        count, reclaimed, released = len(blocks), 0, True
+        while reclaimed < target and released and count:
+            threshold = total_age / count
+            released = False
+            for block in [b for b in pool if not b.is_split and not b.segment.granule]:
+                age = pool.searches - block.searches_before
+                if age >= threshold:
+                    released = True
+                    reclaimed += block.size
+                    total_age -= age
+                    count -= 1
+                    self._release_block(block, frames)
+
+    # Blocks used on several streams (insert_events, process_events).
+
+    def _insert_events(self, block: Block) -> None:
+        """Let a freed block wait for the streams that used it."""
+        streams, block.stream_uses = block.stream_uses, None
+        for stream in streams:
+            done = self.record_event(stream) if self.record_event is not None else _is_not_done
+            block.event_count += 1
+            self._events.setdefault(stream, deque()).append(_Event(block, done))
+
+    def _process_events(self, frames: list | None) -> None:
+        """Free the blocks whose streams have caught up, each stream's in the order of the frees."""
+        for stream in list(self._events):
+            events = self._events[stream]
+            while events and events[0].done():
+                block = events.popleft().block
+                block.event_count -= 1
+                if block.event_count == 0:
+                    self._free_block(block, frames)
+            if not events:
+                del self._events[stream]
+
+    # Details.
+
+    def _is_oversize(self, size: int) -> bool:
+        split = self.settings.max_split_size
+        return split is not None and size >= split
+
+    def _new_counter(self) -> int:
+        """The tie-breaker of a block that is a whole new segment.
+
+        Among free blocks of one size torch up to 2.11 takes the one at the lowest address (counter 0 for all),
+        2.12 the oldest block, 2.13 and later one of the oldest segment, there at the lowest address.
+        """
+        if self.torch_version < (2, 12):
+            return 0
+        self._counter += 1
+        return self._counter
+
+    def _split_counter(self, block: Block) -> int:
+        """The tie-breaker of a block cut off from another one."""
+        return self._new_counter() if self.torch_version == (2, 12) else block.counter
+
+
+class _Event:
+    """A freed block that waits for a stream; `done()` says whether the stream has caught up."""
+
+    __slots__ = ("block", "done")
+
+    def __init__(self, block: Block, done: Callable[[], bool]) -> None:
+        self.block = block
+        self.done = done
+
+
+def _is_done() -> bool:
+    return True
+
+
+def _is_not_done() -> bool:
+    return False
+
+
+def _size_with_room_to_grow(block: Block) -> int:
+    following = block.next
+    return block.size + (following.size if following is not None and not following.mapped else 0)

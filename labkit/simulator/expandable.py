@@ -1,0 +1,149 @@
+"""Expandable segments: one range of addresses per stream and pool that memory is mapped into as it is needed.
+
+Active with `expandable_segments:True`. A block of such a segment is handed out, free, or *unmapped*: addresses
+without memory. Source: `find_expandable_block`, `map_block`, `try_allocate_expandable_block` and `unmap_block`
+in `c10/cuda/CUDACachingAllocator.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from labkit.simulator.blocks import Block, BlockPool, Segment
+from labkit.simulator.device import Device
+from labkit.simulator.history import History
+from labkit.simulator.sizes import SMALL_SEGMENT
+from labkit.simulator.statistics import Statistics
+
+
+class ExpandableSegments:
+    """The expandable segments of one device's allocator.
+
+    `new_counter()` and `split_counter(block)` give the tie-breaking counters of `BlockPool`; `segments` is the
+    allocator's table of segments by address.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        statistics: Statistics,
+        history: History,
+        segments: dict[int, Segment],
+        large_granule: int,
+        new_counter: Callable[[], int],
+        split_counter: Callable[[Block], int],
+    ) -> None:
+        self._device = device
+        self._statistics = statistics
+        self._history = history
+        self._segments = segments
+        self._large_granule = large_granule
+        self._new_counter = new_counter
+        self._split_counter = split_counter
+
+    def allocate(self, pool: BlockPool, stream: int, size: int, frames: list | None) -> Block | None:
+        """A mapped block of at least `size` bytes, taken out of the pool; None when the device is full.
+
+        After a failure, what was mapped before it stays in the pool as free blocks.
+        """
+        block = self._with_room(pool, stream, size)
+        if block is None:
+            return None
+        if not block.mapped and not self._map(block, min(block.size, size), frames):
+            return None
+        while block.size < size:
+            following = block.next
+            if not self._map(following, min(size - block.size, following.size), frames):
+                return None
+            block = following  # it has absorbed the block before it
+        pool.remove(block)
+        return block
+
+    def unmap(self, block: Block, frames: list | None) -> None:
+        """Give back the memory behind the whole granules inside a free block; its ends stay free blocks."""
+        segment, pool = block.segment, block.pool
+        granule = segment.granule
+        start = segment.address + -(-(block.address - segment.address) // granule) * granule
+        end = segment.address + (block.address + block.size - segment.address) // granule * granule
+        if start >= end:
+            return
+        pool.remove(block)
+        self._device.unmap(end - start)
+        if start > block.address:
+            head = Block(block.address, start - block.address, segment, self._split_counter(block))
+            head.insert_between(block.prev, block)
+            pool.add(head)
+        if block.address + block.size > end:
+            tail = Block(end, block.address + block.size - end, segment, self._split_counter(block))
+            tail.insert_between(block, block.next)
+            pool.add(tail)
+        block.address, block.size, block.mapped = start, end - start, False
+        for neighbour in (block.prev, block.next):
+            if neighbour is not None and not neighbour.mapped:
+                pool.remove_unmapped(neighbour)
+                block.absorb(neighbour)
+        pool.add_unmapped(block)
+        self._statistics.reserved_bytes.decrease(pool.index, end - start)
+        self._statistics.num_device_free += 1
+        if self._history.enabled:
+            frames = frames or block.segment_frames
+            self._history.record("segment_unmap", start, end - start, block.stream, frames)
+        if not block.is_split:
+            pool.remove_unmapped(block)
+            del self._segments[segment.address]
+
+    def _with_room(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """The first run of free and unmapped blocks of `size` bytes, in the order of addresses."""
+        for block in pool.unmapped(stream):
+            if block.prev is not None and not block.prev.in_use:
+                block = block.prev
+            room, following = 0, block
+            while room < size and following is not None and not following.in_use:
+                room += following.size
+                following = following.next
+            if room >= size:
+                return block
+        return self._new_segment(pool, stream, size)
+
+    def _new_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """The unmapped block of a fresh segment, whose addresses span 9/8 of the device's memory."""
+        granule = SMALL_SEGMENT if pool.is_small else self._large_granule
+        total = self._device.total_memory
+        span = -(-(total + total // 8) // granule) * granule
+        if size > span:
+            return None
+        segment = Segment(self._device.reserve_range(span), span, stream, pool, granule)
+        block = Block(segment.address, span, segment, self._new_counter())
+        block.mapped = False
+        segment.first = block
+        self._segments[segment.address] = segment
+        pool.add_unmapped(block)
+        return block
+
+    def _map(self, block: Block, size: int, frames: list | None) -> bool:
+        """Put memory behind the first `size` bytes (whole granules) of an unmapped block, and free it."""
+        granule, pool = block.segment.granule, block.pool
+        size = -(-size // granule) * granule
+        if not self._device.map(size):
+            return False
+        start = block.address
+        pool.remove_unmapped(block)
+        block.mapped = True
+        if size < block.size:
+            rest = Block(start + size, block.size - size, block.segment, self._split_counter(block))
+            rest.mapped = False
+            rest.insert_between(block, block.next)
+            pool.add_unmapped(rest)
+            block.size = size
+        for neighbour in (block.prev, block.next):
+            if neighbour is not None and neighbour.mapped and not neighbour.in_use:
+                pool.remove(neighbour)
+                block.absorb(neighbour)
+        pool.add(block)
+        self._statistics.reserved_bytes.increase(pool.index, size)
+        self._statistics.num_device_alloc += 1
+        if self._history.enabled:
+            self._history.record("segment_map", start, size, block.stream, frames)
+        if block.prev is None and block.segment_frames is None:
+            block.segment_frames = frames
+        return True

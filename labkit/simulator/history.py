@@ -1,0 +1,106 @@
+"""The record of what the allocator did: `torch.cuda.memory._record_memory_history`.
+
+Entries are kept as tuples and become dictionaries, with PyTorch's keys, only when a snapshot asks for them.
+Source: `record_trace` in `c10/cuda/CUDACachingAllocator.cpp`, `torch/csrc/cuda/memory_snapshot.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+STATE, ALLOC, ALL = 1, 2, 3
+"""For which events frames are taken: blocks that live; also every entry; also frees."""
+
+CONTEXTS = {None: 0, "state": STATE, "alloc": ALLOC, "all": ALL}
+
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+)
+
+DEFAULT_POOL = (0, 0)
+"""Id of the allocator's own pools; private pools, which are not modelled, have others."""
+
+
+class History:
+    """The newest `max_entries` events of one device.
+
+    `enabled`: "all" keeps every event, "state" only the newest one (frames of living blocks are kept all the
+    same), None keeps nothing. `context` chooses when frames are taken (see `CONTEXTS`). `frames` returns the
+    current Python frames, innermost first, as dictionaries with `filename`, `line`, `name`; `clock` the time
+    in microseconds. `skip_actions` names actions that are not kept.
+
+    Raises ValueError for values that PyTorch does not know.
+    """
+
+    __slots__ = ("enabled", "entries", "_context", "_frames", "_clock", "_skip")
+
+    def __init__(self, frames: Callable[[], list] | None, clock: Callable[[], int] | None) -> None:
+        self.enabled = False
+        self.entries: deque[tuple] = deque(maxlen=1)
+        self._context = 0
+        self._frames = frames
+        self._clock = clock
+        self._skip: frozenset[str] = frozenset()
+
+    def configure(
+        self,
+        enabled: str | None,
+        context: str | None,
+        max_entries: int,
+        clear_history: bool,
+        skip_actions: Iterable[str],
+    ) -> None:
+        """Start, change or (with `enabled=None`) stop the recording."""
+        if enabled not in (None, "state", "all"):
+            raise ValueError(f"expected enabled to be None, 'state' or 'all', got {enabled!r}")
+        if context not in CONTEXTS:
+            raise ValueError(f"expected context to be None, 'state', 'alloc' or 'all', got {context!r}")
+        if unknown := set(skip_actions) - set(ACTIONS):
+            raise ValueError(f"unknown actions {sorted(unknown)}; the actions are {', '.join(ACTIONS)}")
+        if max_entries < 1:
+            raise ValueError(f"expected max_entries of at least 1, got {max_entries}")
+        kept = () if enabled is None or clear_history else self.entries
+        self.entries = deque(kept, maxlen=max_entries if enabled == "all" else 1)
+        self.enabled = enabled is not None
+        self._context = CONTEXTS[context] if self.enabled else 0
+        self._skip = frozenset(skip_actions)
+
+    def frames(self, level: int) -> list | None:
+        """The current frames if the recording wants them for events of this level."""
+        if self._context < level or self._frames is None:
+            return None
+        return self._frames()
+
+    def record(self, action: str, address: int, size: int, stream: int, frames: list | None) -> None:
+        """Keep one event; `address` is the free memory for "oom". Sizes in bytes."""
+        if action not in self._skip:
+            time = self._clock() if self._clock is not None else 0
+            self.entries.append(
+                (action, address, size, stream, time, frames if self._context >= ALLOC else None)
+            )
+
+    def as_trace(self) -> list[dict]:
+        """The events, oldest first, as in `device_traces` of a memory snapshot."""
+        return [
+            {
+                "action": action,
+                "device_free" if action == "oom" else "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": time,
+                "compile_context": "N/A",
+                "user_metadata": "",
+                "pool_id": DEFAULT_POOL,
+                "frames": list(frames or ()),
+            }
+            for action, address, size, stream, time, frames in self.entries
+        ]

@@ -1,0 +1,59 @@
+"""How many bytes a request becomes: rounding, and the size of a new segment.
+
+Constants: `c10/core/AllocatorConfig.h` of PyTorch (unchanged since 1.x); rules: `round_size` and
+`get_allocation_size` of `c10/cuda/CUDACachingAllocator.cpp`.
+"""
+
+from __future__ import annotations
+
+from labkit.simulator.device import MiB
+
+MIN_BLOCK = 512
+"""Every block is a multiple of this many bytes."""
+
+SMALL_SIZE = 1 * MiB
+"""Requests up to this size come from the small pool, others from the large one."""
+
+SMALL_SEGMENT = 2 * MiB
+"""Size of the small pool's segments."""
+
+MIN_LARGE_ALLOC = 10 * MiB
+"""Requests of the large pool below this size share segments of `large_segment_size` (20 MiB by default)."""
+
+ROUND_LARGE = 2 * MiB
+"""Segments for larger requests are multiples of this."""
+
+ROUNDUP_INTERVALS = 16
+"""`roundup_power2_divisions` has an entry for each power of two from 1 MiB to 32768 MiB."""
+
+
+def round_size(nbytes: int, divisions: tuple[int, ...] | None = None) -> int:
+    """The block size, in bytes, for a request of `nbytes` > 0 bytes.
+
+    `divisions` is the table of `roundup_power2_divisions` (16 entries), or None when the option is off: then
+    the next multiple of 512.
+    """
+    if divisions is not None and nbytes >= MIN_BLOCK:
+        index = min(max(0, nbytes.bit_length() - 1 - 20), ROUNDUP_INTERVALS - 1)
+        parts = divisions[index]
+        if parts > 1 and nbytes > MIN_BLOCK * parts:
+            return _round_to_power2_division(nbytes, parts)
+    return (nbytes + MIN_BLOCK - 1) & -MIN_BLOCK
+
+
+def _round_to_power2_division(nbytes: int, parts: int) -> int:
+    """Round up to the next of `parts` equal steps between two powers of two."""
+    floor = 1 << (nbytes.bit_length() - 1)
+    if nbytes == floor:
+        return nbytes
+    step = floor >> (parts.bit_length() - 1)
+    return -(-nbytes // step) * step if step else 2 * floor
+
+
+def segment_size(size: int, large_segment_size: int) -> int:
+    """The bytes taken from the device for a block of `size` bytes that no free block can serve."""
+    if size <= SMALL_SIZE:
+        return SMALL_SEGMENT
+    if size < MIN_LARGE_ALLOC:
+        return large_segment_size
+    return -(-size // ROUND_LARGE) * ROUND_LARGE
