@@ -1,0 +1,79 @@
+"""Copies between the host and the simulated GPU, with their gradients.
+
+A tensor that comes to the GPU leaves its values behind; one that goes to the host has none there either, takes no host
+memory, and is counted (`Machine.host_bytes`).
+"""
+
+import torch
+
+from labkit.simulator.storages import HOST
+from labkit.simulator.tensors import DispatchMode, on_gpu, residence
+
+
+def same_layout(tensor, dtype, memory_format):
+    """Strides of the copy that PyTorch would make (a dense tensor keeps its strides, any other becomes contiguous)."""
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
+    return torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
+
+
+def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool):
+    """A new tensor without values, on the host or on the GPU."""
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        made = same_layout(tensor.detach(), dtype, memory_format)
+    if to_host:
+        mode.settle_on_host(made)
+    else:
+        mode.adopt(made)
+    return made
+
+
+class Crossing(torch.autograd.Function):
+    """A copy between host and GPU that autograd follows back."""
+
+    @staticmethod
+    def forward(ctx, tensor, mode, dtype, memory_format, to_host):
+        ctx.mode, ctx.dtype, ctx.to_host = mode, tensor.dtype, to_host
+        ctx.real = residence(tensor) is None
+        return copied(mode, tensor, dtype, memory_format, to_host)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.real:  # a real CPU tensor wants a real gradient, and there are no values to put in it
+            back = torch.full(grad.shape, float("nan"), dtype=ctx.dtype, device="cpu")
+        else:
+            back = copied(ctx.mode, grad, ctx.dtype, None, not ctx.to_host)
+        return back, None, None, None, None
+
+
+def to_host(mode: DispatchMode, tensor, dtype=None, memory_format=None):
+    """`tensor.to("cpu", dtype)` for a simulated tensor; the tensor itself if it is on the host with that dtype."""
+    place = residence(tensor)
+    if place.place is HOST and dtype in (None, tensor.dtype):
+        return tensor
+    return Crossing.apply(tensor, mode, dtype, memory_format, True)
+
+
+def to_gpu(mode: DispatchMode, tensor, dtype=None, memory_format=None):
+    """`tensor.to("cuda", dtype)` for a tensor that is not on the GPU."""
+    if tensor.is_meta and residence(tensor) is None:
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
+            "torch.nn.Module.to() when moving module from meta to a different device."
+        )
+    return Crossing.apply(tensor, mode, dtype, memory_format, False)
+
+
+def set_data(tensor, value, move_gradient) -> None:
+    """`tensor.data = value` where the two are on different devices, as Module.cuda() does it.
+
+    PyTorch refuses that between CPU and meta, so the two exchange their implementations; the Python object, its
+    requires_grad and its gradient (brought over by `move_gradient`) stay.
+    """
+    requires_grad, gradient = tensor.requires_grad, tensor.grad
+    shell = value.detach()
+    if gradient is not None and on_gpu(gradient) != on_gpu(shell):
+        gradient = move_gradient(gradient)
+    tensor.grad = None
+    torch._C._swap_tensor_impl(tensor, shell)
+    tensor.requires_grad_(requires_grad)
+    tensor.grad = gradient

@@ -1,0 +1,367 @@
+"""Lets plain PyTorch code say "cuda": the function mode.
+
+It sees each call of a PyTorch function from Python. On the way in it sends "cuda" to "meta"; on the way out it reports
+cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA's branch.
+"""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from labkit.simulator import crossing
+from labkit.simulator.errors import NoValueError
+from labkit.simulator.machine import current
+from labkit.simulator.storages import HOST
+from labkit.simulator.streams import Generator
+from labkit.simulator.tensors import DispatchMode, on_gpu, residence
+
+Tensor = torch.Tensor
+META = torch.device("meta")
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+
+_handlers = {}
+_warned = False
+
+
+def handles(*functions):
+    """Registers what happens instead of these PyTorch functions: handler(mode, function, args, kwargs)."""
+
+    def register(handler):
+        for function in functions:
+            _handlers[function] = handler
+        return handler
+
+    return register
+
+
+def means_gpu(device) -> bool:
+    """Whether a device argument (str, int, torch.device or None) names the simulated GPU."""
+    if device is None:
+        return False
+    device = torch.device(device)
+    if device.type != "cuda":
+        return False
+    if device.index not in (None, 0):
+        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    return True
+
+
+class FunctionMode(TorchFunctionMode):
+    """The face of the simulated GPU in front of `dispatch`."""
+
+    def __init__(self, dispatch: DispatchMode):
+        super().__init__()
+        self.dispatch = dispatch
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        dispatch = self.dispatch
+        if not dispatch.machine.active or dispatch.machine is not current():
+            return function(*args, **(kwargs or {}))
+        handler = _handlers.get(function)
+        dispatch.function_depth += 1
+        try:
+            if handler is not None:
+                return handler(self, function, args, kwargs or {})
+            if kwargs and kwargs.get("device") is not None:
+                return self.with_device(function, args, kwargs)
+            return function(*args, **kwargs) if kwargs else function(*args)
+        finally:
+            dispatch.function_depth -= 1
+
+    def with_device(self, function, args, kwargs):
+        """A call that names a device: cuda is sent to meta, and PyTorch's own meta stays what it is."""
+        device = kwargs["device"]
+        if means_gpu(device):
+            kwargs = {**kwargs, "device": META}
+            if isinstance(kwargs.get("generator"), Generator):
+                kwargs["generator"] = None
+            return function(*args, **kwargs)
+        if torch.device(device).type == "meta":
+            outer, self.dispatch.new_tensors_go = self.dispatch.new_tensors_go, "meta"
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.dispatch.new_tensors_go = outer
+        return function(*args, **kwargs)
+
+
+def reported_device(tensor) -> torch.device:
+    """The device that a tensor says it is on."""
+    place = residence(tensor)
+    if place is None:
+        return tensor.device
+    return CPU if place.place is HOST else CUDA
+
+
+# What a tensor says of itself
+
+
+@handles(Tensor.device.__get__)
+def device(mode, function, args, kwargs):
+    found = function(*args)
+    return reported_device(args[0]) if found == META else found
+
+
+@handles(Tensor.is_cuda.__get__)
+def is_cuda(mode, function, args, kwargs):
+    return on_gpu(args[0])
+
+
+@handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
+def is_elsewhere(mode, function, args, kwargs):
+    kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"
+    return reported_device(args[0]).type == kind
+
+
+@handles(Tensor.get_device, torch.get_device)
+def get_device(mode, function, args, kwargs):
+    where = reported_device(args[0])
+    return 0 if where == CUDA else function(*args) if where == META else -1
+
+
+@handles(Tensor.data_ptr)
+def data_ptr(mode, function, args, kwargs):
+    place = residence(args[0])
+    if place is None or place.place in (None, HOST):
+        return function(*args)
+    return place.place.block.address + args[0].storage_offset() * args[0].element_size()
+
+
+@handles(Tensor.__repr__, Tensor.__str__)
+def representation(mode, function, args, kwargs):
+    tensor = args[0]
+    if residence(tensor) is None:
+        return function(*args, **kwargs)
+    return _described(tensor)
+
+
+def _described(tensor) -> str:
+    parts = [f"device='{reported_device(tensor)}'", f"size={tuple(tensor.shape)}"]
+    if tensor.dtype != torch.get_default_dtype():
+        parts.append(f"dtype={tensor.dtype}")
+    if tensor.grad_fn is not None:
+        parts.append(f"grad_fn=<{tensor.grad_fn.name()}>")
+    elif tensor.requires_grad:
+        parts.append("requires_grad=True")
+    text = f"tensor(..., {', '.join(parts)})"
+    return f"Parameter containing:\n{text}" if isinstance(tensor, torch.nn.Parameter) else text
+
+
+@handles(Tensor.__format__)
+def formatted(mode, function, args, kwargs):
+    tensor, spec = args
+    if residence(tensor) is None:
+        return function(*args)
+    if tensor.dim() == 0 and tensor.is_floating_point():
+        return format(item(mode, Tensor.item, (tensor,), {}), spec)
+    return format(_described(tensor), spec)
+
+
+@handles(Tensor.type)
+def type_name(mode, function, args, kwargs):
+    tensor, *rest = args
+    wanted = rest[0] if rest else kwargs.get("dtype")
+    if wanted is None:
+        name = function(tensor)
+        return name.replace("torch.", "torch.cuda.", 1) if on_gpu(tensor) else name
+    if isinstance(wanted, str) and "cuda." in wanted:
+        return moved(mode, tensor, CUDA, _dtype_of(wanted.replace("cuda.", "")))
+    if isinstance(wanted, torch.dtype) or not on_gpu(tensor):
+        return function(*args, **kwargs)
+    return moved(mode, tensor, CPU, _dtype_of(str(wanted)))
+
+
+def _dtype_of(type_text: str) -> torch.dtype:
+    return torch.empty(0).type(type_text).dtype
+
+
+# Values, which do not exist
+
+
+@handles(Tensor.item, Tensor.__float__)
+def item(mode, function, args, kwargs):
+    tensor = args[0]
+    if residence(tensor) is None:
+        return function(*args, **kwargs)
+    if tensor.numel() != 1:
+        raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    if not tensor.dtype.is_floating_point:
+        raise NoValueError(_no_value("item()", tensor))
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU",
+            stacklevel=4,
+        )
+    return float("nan")
+
+
+def _no_value(what: str, tensor) -> str:
+    return (
+        f"{what} asks for the value of a simulated tensor ({_described(tensor)}), which has none: the simulated GPU "
+        "computes memory, not values. Keep decisions that depend on data on the CPU, or run this on a real GPU."
+    )
+
+
+@handles(Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.tolist, Tensor.numpy, Tensor.__array__)
+@handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
+@handles(Tensor.allclose, Tensor.__complex__)
+def needs_value(mode, function, args, kwargs):
+    for argument in args[:2]:
+        if isinstance(argument, Tensor) and residence(argument) is not None:
+            raise NoValueError(_no_value(f"{function.__name__}()", argument))
+    return function(*args, **kwargs)
+
+
+# From one device to the other
+
+
+def moved(mode, tensor, device, dtype=None, memory_format=None, copy=False):
+    """`tensor.to(device, dtype)` for any pair of devices."""
+    here = reported_device(tensor)
+    there = here if device is None else CUDA if means_gpu(device) else torch.device(device)
+    if here == there or here == there.type:
+        options = {"dtype": dtype or tensor.dtype, "copy": copy}
+        if memory_format is not None:
+            options["memory_format"] = memory_format
+        return tensor.to(**options)
+    if there == CUDA:
+        return crossing.to_gpu(mode.dispatch, tensor, dtype, memory_format)
+    if there.type == "cpu" and here != META:
+        return crossing.to_host(mode.dispatch, tensor, dtype, memory_format)
+    return tensor.to(device, dtype or tensor.dtype)
+
+
+@handles(Tensor.to)
+def to(mode, function, args, kwargs):
+    tensor, *rest = args
+    other = rest[0] if rest and isinstance(rest[0], Tensor) else kwargs.get("other")
+    options = {name: kwargs[name] for name in ("copy", "memory_format") if kwargs.get(name) is not None}
+    if other is not None:
+        return moved(mode, tensor, reported_device(other), other.dtype, **options)
+    device, dtype, _, memory_format = torch._C._nn._parse_to(
+        *rest, **{name: value for name, value in kwargs.items() if name != "memory_format"}
+    )
+    if len(rest) > 3:  # .to(device, dtype, non_blocking, copy)
+        options["copy"] = rest[3]
+    elif isinstance(rest[0] if rest else None, torch.dtype) and len(rest) > 2:  # .to(dtype, non_blocking, copy)
+        options["copy"] = rest[2]
+    options.setdefault("memory_format", memory_format)
+    return moved(mode, tensor, device, dtype, **options)
+
+
+@handles(Tensor.cuda)
+def cuda(mode, function, args, kwargs):
+    tensor, *rest = args
+    device = rest[0] if rest else kwargs.get("device")
+    means_gpu(CUDA if device is None else device if not isinstance(device, int) else torch.device("cuda", device))
+    return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"))
+
+
+@handles(Tensor.cpu)
+def cpu(mode, function, args, kwargs):
+    return moved(mode, args[0], CPU, None, kwargs.get("memory_format"))
+
+
+@handles(Tensor.data.__set__)
+def set_data(mode, function, args, kwargs):
+    tensor, value = args
+    if tensor.is_meta == value.is_meta:
+        return function(*args)
+    return crossing.set_data(tensor, value, lambda grad: moved(mode, grad, reported_device(value)))
+
+
+@handles(torch._has_compatible_shallow_copy_type)
+def compatible(mode, function, args, kwargs):
+    if any(residence(tensor) is not None for tensor in args):
+        return True
+    return function(*args)
+
+
+@handles(Tensor.pin_memory)
+def pin_memory(mode, function, args, kwargs):
+    if on_gpu(args[0]):
+        raise RuntimeError(f"cannot pin '{type_name(mode, Tensor.type, args[:1], {})}' only dense CPU tensors can be pinned")
+    return args[0] if residence(args[0]) is not None else args[0].clone()
+
+
+# Tensors made from data
+
+
+@handles(torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.new_tensor)
+def from_data(mode, function, args, kwargs):
+    source = args[1] if function is Tensor.new_tensor else args[0]
+    device = kwargs.get("device")
+    if device is None and function is Tensor.new_tensor:
+        device = reported_device(args[0])
+    if device is None and isinstance(source, Tensor):
+        device = reported_device(source)
+    if not means_gpu(device):
+        return function(*args, **kwargs)
+    if isinstance(source, Tensor):
+        copy = function is not torch.as_tensor and kwargs.get("copy") is not False
+        made = moved(mode, source.detach() if copy else source, CUDA, kwargs.get("dtype"), copy=copy)
+        return made.requires_grad_(kwargs.get("requires_grad", False)) if copy else made
+    host = function if function is not Tensor.new_tensor else torch.tensor
+    options = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+    if function is Tensor.new_tensor:
+        options.setdefault("dtype", args[0].dtype)
+    made = moved(mode, host(source, **{**options, "device": CPU}), CUDA)
+    return made.requires_grad_(kwargs.get("requires_grad", False))
+
+
+@handles(Tensor.__setitem__)
+def set_item(mode, function, args, kwargs):
+    """CUDA keeps a Python number that is assigned to a slice on the host (torch/csrc/autograd/python_variable_indexing)."""
+    tensor, index, value = args
+    if isinstance(value, (int, float, complex)) and on_gpu(tensor):
+        value = torch.tensor(value, dtype=tensor.dtype, device=CPU)
+    return function(tensor, index, value)
+
+
+# Autograd
+
+
+@handles(Tensor.backward)
+def backward(mode, function, args, kwargs):
+    """Runs with the mode on, so that hooks, checkpoints and custom functions inside see cuda as well."""
+    names = ("gradient", "retain_graph", "create_graph", "inputs")
+    given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    depth, mode.dispatch.function_depth = mode.dispatch.function_depth, 0
+    try:
+        with mode:
+            torch.autograd.backward(
+                args[0],
+                given.get("gradient"),
+                given.get("retain_graph"),
+                given.get("create_graph", False),
+                inputs=given.get("inputs"),
+            )
+    finally:
+        mode.dispatch.function_depth = depth
+
+
+# Branches that PyTorch's C++ takes where is_cuda()
+
+
+@handles(torch.dropout, F.dropout)
+def dropout(mode, function, args, kwargs):
+    """aten/src/ATen/native/Dropout.cpp: on CUDA the fused kernel, which keeps a mask of 1 B an element."""
+    names = ("input", "p", "training" if function is F.dropout else "train", "inplace")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    p, train = given.get("p", 0.5), given.get("training", given.get("train", True))
+    tensor = given["input"]
+    if not on_gpu(tensor) or given.get("inplace") or not train or not 0 < p < 1 or tensor.numel() == 0:
+        return function(*args, **kwargs)
+    return torch.native_dropout(tensor, p, True)[0]
+
+
+@handles(Tensor.record_stream)
+def record_stream(mode, function, args, kwargs):
+    place = residence(args[0])
+    if place is not None and place.place not in (None, HOST):
+        mode.dispatch.machine.allocator.record_stream(place.place.block, args[1].stream_id)

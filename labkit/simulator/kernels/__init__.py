@@ -1,0 +1,18 @@
+"""What CUDA's operators take from the caching allocator besides their outputs.
+
+PyTorch shows a dispatch mode each operator's outputs. What the operator's CUDA code allocates inside itself, and in
+which order, is a rule in this package. A rule is a function of one `Launch`, registered for operators by name:
+
+    @rule("native_dropout")
+    def mask_first(launch):
+        output, mask = launch.outputs
+        launch.give(mask, output)
+
+An operator without a rule takes its outputs in order and nothing else. Each rule says where it comes from (a file of
+PyTorch's, or a trace of the oracle) and has a test.
+"""
+
+from labkit.simulator.kernels import elementwise, gemm, reductions  # noqa: F401  (they register their rules)
+from labkit.simulator.kernels.launch import Launch, rule, rule_for
+
+__all__ = ["Launch", "rule", "rule_for"]

@@ -1,0 +1,84 @@
+"""One operator call as its CUDA code sees it, and the registry of rules."""
+
+import math
+
+import torch
+
+_rules = {}
+
+
+def rule(*names: str):
+    """Registers a function of one `Launch` for operators: "mm" is aten.mm in all its overloads; "mm.out" is one."""
+
+    def register(function):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            packet = getattr(torch.ops.aten, packet)
+            for one in [overload] if overload else packet.overloads():
+                key = getattr(packet, one)
+                if key in _rules:
+                    raise ValueError(f"two rules for {key}: {_rules[key].__qualname__}, {function.__qualname__}")
+                _rules[key] = function
+        return function
+
+    return register
+
+
+def rule_for(operator):
+    """The rule of an OpOverload, or None."""
+    return _rules.get(operator)
+
+
+class Launch:
+    """One call of an ATen operator on the simulated GPU.
+
+    `args`, `kwargs`: as called. `outputs`: the tensors it returns, those that are None included. `machine`: the GPU.
+    `in_backward`: whether autograd's own thread would run it on a real GPU.
+    """
+
+    __slots__ = ("operator", "args", "kwargs", "outputs", "machine", "in_backward", "_settle", "_scratch")
+
+    def __init__(self, operator, args, kwargs, outputs, machine, in_backward, settle):
+        self.operator = operator
+        self.args = args
+        self.kwargs = kwargs
+        self.outputs = outputs
+        self.machine = machine
+        self.in_backward = in_backward
+        self._settle = settle
+        self._scratch = []
+
+    def give(self, *outputs) -> None:
+        """Allocates these outputs now, in this order. What is no new storage (an alias, None) is passed over."""
+        for output in outputs:
+            if output is not None:
+                self._settle(output)
+
+    def scratch(self, nbytes: int):
+        """Allocates `nbytes` that nobody outside the operator sees. Freed by `release`, or when the operator ends."""
+        block = self.machine.allocator.malloc(nbytes, self.machine.stream)
+        if block is not None:
+            self._scratch.append(block)
+        return block
+
+    def scratch_like(self, tensor, dtype=None):
+        """Scratch of a dense copy of `tensor`, in `dtype` if given."""
+        return self.scratch(math.prod(tensor.shape) * (dtype or tensor.dtype).itemsize)
+
+    def release(self, *blocks) -> None:
+        """Frees scratch blocks in this order (None, from a request of 0 bytes, is passed over)."""
+        for block in blocks:
+            if block is not None:
+                self._scratch.remove(block)
+                self.machine.allocator.free(block)
+
+    def argument(self, position: int, name: str, default=None):
+        """An argument of the operator, whether it was given by position or by name."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def finish(self) -> None:
+        """Frees the scratch that is left, latest first, as C++ destroys locals."""
+        while self._scratch:
+            self.machine.allocator.free(self._scratch.pop())

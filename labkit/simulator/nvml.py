@@ -1,0 +1,48 @@
+"""pynvml (package nvidia-ml-py) as it is on the simulated GPU: the device's memory as nvidia-smi shows it."""
+
+import types
+
+from labkit.simulator.errors import NotModelledError
+from labkit.simulator.machine import Machine
+from labkit.simulator.patches import Patches
+
+HANDLE = "simulated GPU 0"
+
+
+def patch(patches: Patches, machine: Machine) -> None:
+    """Puts the face of `machine` into pynvml, if that is installed."""
+    try:
+        import pynvml
+    except ImportError:
+        return
+
+    def handle(index=0):
+        if index != 0:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return HANDLE
+
+    def memory_info(handle, version=None):
+        used = machine.used_memory
+        return types.SimpleNamespace(total=machine.spec.total_memory, used=used, free=machine.spec.total_memory - used)
+
+    replacements = {
+        "nvmlInit": lambda: None,
+        "nvmlInitWithFlags": lambda flags: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": handle,
+        "nvmlDeviceGetMemoryInfo": memory_info,
+        "nvmlDeviceGetName": lambda handle: machine.spec.name,
+    }
+    for name in vars(pynvml):
+        if name.startswith("nvml") and name not in replacements and callable(getattr(pynvml, name)):
+            replacements[name] = _refuse(name)
+    for name, function in replacements.items():
+        patches.apply(pynvml, name, function)
+
+
+def _refuse(name):
+    def refuse(*args, **kwargs):
+        raise NotModelledError(f"pynvml.{name} is not modelled by the simulated GPU")
+
+    return refuse

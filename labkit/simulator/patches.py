@@ -1,0 +1,24 @@
+"""Replacing attributes of modules for a while, and putting back exactly what was there."""
+
+_ABSENT = object()
+
+
+class Patches:
+    """A list of (object, attribute name, replacement), applied by `apply` and undone by `undo` in reverse."""
+
+    def __init__(self):
+        self._undo = []
+
+    def apply(self, owner, name: str, replacement) -> None:
+        """Sets owner.name, remembering what its own dictionary held, or that it held nothing."""
+        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, replacement)
+
+    def undo(self) -> None:
+        """Puts everything back, latest first."""
+        while self._undo:
+            owner, name, before = self._undo.pop()
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)

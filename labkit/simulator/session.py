@@ -1,0 +1,64 @@
+"""Switching a simulated GPU on and off."""
+
+import sys
+
+import torch
+
+from labkit.simulator import autograd, cuda, nvml
+from labkit.simulator.facade import FunctionMode
+from labkit.simulator.machine import Machine
+from labkit.simulator.patches import Patches
+from labkit.simulator.specs import Spec
+from labkit.simulator.tensors import DispatchMode
+
+
+def installed_torch() -> tuple[int, int]:
+    """Major and minor version of the PyTorch that runs."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def python_frames(limit: int = 64) -> list[dict]:
+    """The Python stack at an allocation, innermost first, as torch.cuda.memory._snapshot() holds it."""
+    frames, frame = [], sys._getframe(1)
+    while frame is not None and len(frames) < limit:
+        code = frame.f_code
+        if "simulator" not in code.co_filename:
+            frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+        frame = frame.f_back
+    return frames
+
+
+class Session:
+    """A simulated GPU that is switched on between `start` and `stop`.
+
+    `stop` leaves torch, torch.cuda and pynvml as `start` found them. Tensors that are still alive then have no
+    device any more: they become PyTorch's own meta tensors.
+    """
+
+    def __init__(self, spec: Spec):
+        self.machine = Machine(spec, installed_torch(), frames=python_frames)
+        self._patches = Patches()
+        self._modes = []
+
+    def start(self) -> None:
+        """Makes "cuda" mean this GPU."""
+        autograd.prepare()
+        self.machine.activate()
+        try:
+            cuda.patch(self._patches, self.machine)
+            nvml.patch(self._patches, self.machine)
+            dispatch = DispatchMode(self.machine)
+            for mode in (dispatch, FunctionMode(dispatch)):
+                mode.__enter__()
+                self._modes.append(mode)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Puts torch back."""
+        while self._modes:
+            self._modes.pop().__exit__(None, None, None)
+        self._patches.undo()
+        self.machine.deactivate()

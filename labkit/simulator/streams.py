@@ -1,0 +1,141 @@
+"""torch.cuda.Stream, Event and Generator as they are on the simulated GPU.
+
+A stream matters to memory: each has its own free blocks, and a block used on another stream waits for it. Work itself
+takes no time here, so whatever was submitted is complete at the next synchronisation.
+"""
+
+import itertools
+
+import torch
+
+from labkit.simulator.errors import NotModelledError
+from labkit.simulator.machine import current
+
+CUDA = torch.device("cuda", 0)
+_handles = itertools.count(1)
+
+
+class Stream:
+    """A stream of the simulated GPU; `stream_id` 0 is the default stream."""
+
+    def __init__(self, device=None, priority=0, *, stream_id=None, device_index=0, device_type=1):
+        self.stream_id = next(_handles) if stream_id is None else stream_id
+        self.cuda_stream = self.stream_id
+        self.priority = priority
+        self.device, self.device_index, self.device_type = CUDA, 0, device_type
+
+    def wait_event(self, event):
+        """Later work here waits for the event."""
+
+    def wait_stream(self, stream):
+        """Later work here waits for what `stream` was given so far."""
+
+    def record_event(self, event=None):
+        """An event (a new one, or the one given) at this point of the stream."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Whether all work is done."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: never, graphs are not modelled."""
+        return False
+
+    def synchronize(self):
+        """Waits for the work of this stream; blocks that waited for it can then be reused."""
+        current().allocator.synchronize()
+
+    def __enter__(self):
+        self._outer = current().stream
+        current().stream = self.stream_id
+        return self
+
+    def __exit__(self, *exception):
+        current().stream = self._outer
+
+    def __eq__(self, other):
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self):
+        return hash(self.stream_id)
+
+    def __repr__(self):
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class Event:
+    """An event of the simulated GPU. It orders work; it cannot time it."""
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
+        self.device = CUDA
+        self.recorded = False
+
+    def record(self, stream=None):
+        """Marks this point of the stream."""
+        self.recorded = True
+
+    def wait(self, stream=None):
+        """Makes the stream wait for the event."""
+
+    def query(self) -> bool:
+        """Whether the work before the event is done."""
+        return True
+
+    def synchronize(self):
+        """Waits for the work before the event."""
+        current().allocator.synchronize()
+
+    def elapsed_time(self, end_event):
+        """Raises NotModelledError: the simulated GPU keeps exact memory and no clock."""
+        raise NotModelledError(
+            "torch.cuda.Event.elapsed_time: the simulated GPU models memory and not time. Time this on a real GPU."
+        )
+
+
+class Generator(torch.Generator):
+    """A random generator that says it is on the GPU. It has a state to save and restore, as CUDA's has, and the
+    numbers it would give do not exist."""
+
+    STATE_BYTES = 16  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
+
+    def __new__(cls, device="cuda"):
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, device="cuda"):
+        self._seed = 0
+
+    @property
+    def device(self):
+        return CUDA
+
+    def manual_seed(self, seed):
+        self._seed = int(seed) % 2**64
+        return self
+
+    def initial_seed(self):
+        return self._seed
+
+    def seed(self):
+        self._seed = torch.default_generator.seed()
+        return self._seed
+
+    def get_state(self):
+        words = [self._seed - 2**64 if self._seed >= 2**63 else self._seed, 0]
+        return torch.tensor(words, dtype=torch.int64, device="cpu").view(torch.uint8)
+
+    def set_state(self, state):
+        if state.numel() != self.STATE_BYTES:
+            raise RuntimeError(f"RNG state is wrong size: {state.numel()} bytes, wanted {self.STATE_BYTES}")
+        self._seed = int(state.view(torch.int64)[0]) % 2**64
+        return self
+
+
+_real_generator = torch.Generator
+
+
+def make_generator(device="cpu"):
+    """torch.Generator(device): a simulated one for cuda, PyTorch's own otherwise."""
+    return Generator(device) if torch.device(device).type == "cuda" else _real_generator(device)

@@ -1,0 +1,214 @@
+"""Gives every tensor on the simulated GPU its block: the dispatch mode.
+
+It sees each ATen operator below autograd, forward and backward. It runs the operator on meta tensors, which computes
+shapes and no values, and then takes from the allocator what CUDA would have taken: the outputs, and what the rules of
+`kernels` know beside them.
+"""
+
+from functools import cache
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.simulator import machine as machines
+from labkit.simulator import storages
+from labkit.simulator.allocator import OutOfMemory
+from labkit.simulator.autograd import accumulated_in_place
+from labkit.simulator.errors import NotModelledError, NoValueError
+from labkit.simulator.kernels import Launch, rule_for
+from labkit.simulator.storages import HOST
+
+_no_functions = torch._C.DisableTorchFunction
+_aten = torch.ops.aten
+
+# Operators that read or write across devices, so that their arguments may live on different ones.
+CROSSING = {_aten.copy_.default, _aten._to_copy.default, _aten.set_.source_Storage, _aten.set_.source_Tensor}
+# Operators that take index tensors from the host and bring them to the device themselves.
+HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
+
+DATA_DEPENDENT = (
+    "{operator} gives a tensor whose size depends on the values of its input, and a simulated tensor has no values. "
+    "Compute that part on the CPU from real data, or use a form with a fixed size (torch.where instead of a mask)."
+)
+
+
+@cache
+def is_view(operator) -> bool:
+    """Whether all that the operator returns are views of its arguments."""
+    returns = operator._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+@cache
+def is_composite(operator) -> bool:
+    """Whether it is made of other operators and has no kernel of its own; seen whole only in inference mode."""
+    return operator._can_decompose() and not is_view(operator)
+
+
+def tensors_in(arguments):
+    """The tensors among arguments, lists of tensors included."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from tensors_in(argument)
+
+
+def residence(tensor: torch.Tensor) -> storages.Residence | None:
+    """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
+    with _no_functions():
+        return storages.find(tensor.untyped_storage()) if tensor.is_meta else None
+
+
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of a simulated GPU."""
+    place = residence(tensor)
+    return place is not None and place.place is not HOST
+
+
+class DispatchMode(TorchDispatchMode):
+    """Runs ATen operators on the simulated GPU `machine`."""
+
+    def __init__(self, machine: machines.Machine):
+        super().__init__()
+        self.machine = machine
+        self.new_tensors_go = None  # HOST or "meta": overrides where operators without tensor arguments put theirs
+        self.function_depth = 0  # calls by Python under way; 0 within backward means autograd's engine calls
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if not self.machine.active or machines.current() is not self.machine:
+            return operator(*args, **kwargs)
+        with _no_functions():
+            if is_view(operator):
+                return operator(*args, **kwargs)
+            if is_composite(operator):
+                with self:
+                    return operator.decompose(*args, **kwargs)
+            return self.run(operator, args, kwargs)
+
+    def run(self, operator, args, kwargs):
+        """One operator: its meta kernel, then its memory."""
+        device = kwargs.get("device")
+        place = self.check_places(operator, args, kwargs)
+        if place is None and not (device is not None and torch.device(device).type == "meta"):
+            return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
+        if place is None and self.new_tensors_go == "meta":
+            return operator(*args, **kwargs)
+        if self.new_tensors_go is HOST:
+            place = HOST
+        args, kwargs = self.without_host_values(operator, args, kwargs)
+        try:
+            result = operator(*args, **kwargs)
+        except NotImplementedError as error:
+            raise self.explained(operator, error) from None
+        outputs = tuple(tensors_in(result)) if isinstance(result, (list, tuple)) else (result,)
+        if place is HOST:
+            for output in outputs:
+                self.settle_on_host(output)
+            return result
+        self.take_memory(operator, args, kwargs, outputs)
+        return result
+
+    def take_memory(self, operator, args, kwargs, outputs) -> None:
+        """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        if in_backward and self.function_depth == 0 and accumulated_in_place(operator, args):
+            first = storages.find(args[0].untyped_storage())
+            storage = outputs[0].untyped_storage()
+            storages.share(storage, first, storage.nbytes())
+            return
+        apply = rule_for(operator)
+        try:
+            if apply is None:
+                for output in outputs:
+                    self.settle(output)
+                return
+            launch = Launch(operator, args, kwargs, outputs, self.machine, in_backward, self.settle)
+            try:
+                apply(launch)
+                launch.give(*outputs)
+            finally:
+                launch.finish()
+        except OutOfMemory as error:
+            raise torch.OutOfMemoryError(str(error)) from None
+
+    def settle(self, output) -> None:
+        """Gives an output its block, unless it has one (a view, or an argument written in place)."""
+        if not isinstance(output, torch.Tensor) or not output.is_meta:
+            return
+        storage = output.untyped_storage()
+        nbytes = storage.nbytes()
+        known = storages.find(storage)
+        if known is None:
+            block = self.machine.allocator.malloc(nbytes, self.machine.stream)
+            storages.settle(storage, self.machine, block, nbytes)
+        elif known.nbytes < nbytes:
+            storages.resize(known, nbytes)
+
+    def settle_on_host(self, output) -> None:
+        if isinstance(output, torch.Tensor) and output.is_meta:
+            storage = output.untyped_storage()
+            if storages.find(storage) is None:
+                storages.settle_on_host(storage, self.machine, storage.nbytes())
+
+    def adopt(self, tensor) -> None:
+        """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
+        with _no_functions():
+            try:
+                self.settle(tensor)
+            except OutOfMemory as error:
+                raise torch.OutOfMemoryError(str(error)) from None
+
+    def check_places(self, operator, args, kwargs):
+        """Where the operator runs: "gpu", HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
+        gpu = host = None
+        real = None
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if not tensor.is_meta:
+                if tensor.dim() > 0:
+                    real = tensor
+                continue
+            found = storages.find(tensor.untyped_storage())
+            if found is None:
+                continue
+            if found.machine is not self.machine:
+                raise RuntimeError(
+                    f"a tensor of the simulated {found.machine.spec.key} was given to {operator} on the simulated "
+                    f"{self.machine.spec.key}; a tensor is of use only inside the simulated_gpu() that made it"
+                )
+            if found.place is HOST:
+                host = host if tensor.dim() == 0 and host is not None else tensor
+            else:
+                gpu = tensor
+        if gpu is None:
+            return HOST if host is not None else None
+        stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
+        if stranger is not None and operator not in CROSSING and operator not in HOST_INDEX:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+            )
+        return "gpu"
+
+    def without_host_values(self, operator, args, kwargs):
+        """The arguments with real CPU tensors replaced by meta ones where meta kernels want that."""
+        if operator in CROSSING:
+            return args, kwargs
+
+        def stand_in(value):
+            if isinstance(value, torch.Tensor) and not value.is_meta and value.dim() > 0:
+                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            if isinstance(value, (list, tuple)):
+                return type(value)(stand_in(item) for item in value)
+            return value
+
+        if any(not t.is_meta and t.dim() > 0 for t in tensors_in((*args, *kwargs.values()))):
+            args = tuple(stand_in(value) for value in args)
+            kwargs = {name: stand_in(value) for name, value in kwargs.items()}
+        return args, kwargs
+
+    def explained(self, operator, error):
+        tags = operator.tags
+        if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
+            return NoValueError(DATA_DEPENDENT.format(operator=operator))
+        return NotModelledError(f"the simulated GPU does not model {operator}: {error}")
