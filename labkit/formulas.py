@@ -104,9 +104,10 @@ OPTIMIZERS = {
 
 
 def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
-    """``(state, temporary)`` in bytes of the named optimizer; an unknown name lists the known (``ValueError``).
+    """``(state, temporary)`` in bytes of the named optimizer.
 
-    State and temporaries have the parameters' dtype, so they have the parameters' size too.
+    State and temporaries have the parameters' dtype, so they have the parameters' size too. Raises
+    ``ValueError`` for an unknown name, with the known ones.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"known optimizers are {', '.join(OPTIMIZERS)}; {name!r} was given")
@@ -115,7 +116,7 @@ def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
 
 
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
-# which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). All others have 8.125 MiB.
+# which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}
 
 
@@ -137,7 +138,7 @@ def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__v
 def column_sum_scratch(
     rows: int, columns: int, multiprocessors: int, threads: int = 2048, expanded: bool = False
 ) -> tuple[int, int]:
-    """``(staging buffer, semaphores)``: what summing ``[rows, columns]`` float32 over its rows takes for a moment.
+    """``(staging buffer, semaphores)`` that summing ``[rows, columns]`` float32 over its rows takes meanwhile.
 
     It is the gradient of a Linear's bias. ``multiprocessors`` and ``threads`` (per multiprocessor) are the
     GPU's. ``expanded`` says that the matrix is one number expanded (all strides 0), as the gradient of

@@ -43,13 +43,10 @@ class HalfLinear(nn.Module):
 
 # Hidden size, layers, heads and inner size of Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
 # Transformers for Language Understanding", section 3.
+_BERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 BERT_SIZES = {
-    "base": dict(
-        hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072
-    ),
-    "large": dict(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    ),
+    "base": dict(zip(_BERT, (768, 12, 12, 3072), strict=True)),
+    "large": dict(zip(_BERT, (1024, 24, 16, 4096), strict=True)),
 }
 
 

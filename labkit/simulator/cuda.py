@@ -4,7 +4,6 @@ Most of torch.cuda is Python over functions of `torch._C` that exist in CUDA bui
 that memory_stats, memory_summary, memory_snapshot and their kin are PyTorch's own code on the simulated allocator.
 """
 
-import functools
 import sys
 import types
 import uuid
@@ -164,18 +163,17 @@ def _names(machine: Machine) -> dict:
     }
 
 
-@functools.cache
+class _CudaDeviceProperties(types.SimpleNamespace):
+    def __repr__(self):
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
+        )
+
+
 def properties(spec):
     """torch.cuda.get_device_properties(): the fields of _CudaDeviceProperties that a Spec knows."""
-
-    class _CudaDeviceProperties(types.SimpleNamespace):
-        def __repr__(self):
-            return (
-                f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-                f"total_memory={self.total_memory // 2**20}MB, multi_processor_count={self.multi_processor_count}, "
-                f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
-            )
-
     major, minor = spec.compute_capability
     return _CudaDeviceProperties(
         name=spec.name,
@@ -212,14 +210,14 @@ def _let_functions_be_seen(patches: Patches) -> None:
     torch.Tensor's own methods keep the question, since the mode answers for backward() and repr().
     """
     replacements = {
-        torch.overrides.has_torch_function: lambda arguments: any(map(_is_overridden, arguments)),
-        torch.overrides.has_torch_function_unary: _is_overridden,
-        torch.overrides.has_torch_function_variadic: lambda *arguments: any(map(_is_overridden, arguments)),
+        "has_torch_function": lambda arguments: any(map(_is_overridden, arguments)),
+        "has_torch_function_unary": _is_overridden,
+        "has_torch_function_variadic": lambda *arguments: any(map(_is_overridden, arguments)),
     }
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
         if not name.startswith("torch") or name in ("torch._tensor", "torch.overrides", "torch._C"):
             continue
-        for original, replacement in replacements.items():
-            if vars(module).get(original.__name__) is original:
-                patches.apply(module, original.__name__, replacement)
+        for asked, replacement in replacements.items():
+            if vars(module).get(asked) is getattr(torch.overrides, asked):
+                patches.apply(module, asked, replacement)

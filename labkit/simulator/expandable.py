@@ -47,8 +47,6 @@ class ExpandableSegments:
         After a failure, what was mapped before it stays in the pool as free blocks.
         """
         block = self._with_room(pool, stream, size)
-        if block is None:
-            return None
         if not block.mapped and not self._map(block, min(block.size, size), frames):
             return None
         while block.size < size:
@@ -92,8 +90,12 @@ class ExpandableSegments:
             pool.remove_unmapped(block)
             del self._segments[segment.address]
 
-    def _with_room(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        """The first run of free and unmapped blocks of `size` bytes, in the order of addresses."""
+    def _with_room(self, pool: BlockPool, stream: int, size: int) -> Block:
+        """The start of the first run of free and unmapped blocks of `size` bytes, by address; else a new segment.
+
+        A request larger than a segment's addresses gets a new one too, which then cannot be mapped and stays
+        behind, empty (torch 2.13).
+        """
         for block in pool.unmapped(stream):
             if block.prev is not None and not block.prev.in_use:
                 block = block.prev
@@ -103,15 +105,13 @@ class ExpandableSegments:
                 following = following.next
             if room >= size:
                 return block
-        return self._new_segment(pool, stream, size)
+        return self._new_segment(pool, stream)
 
-    def _new_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+    def _new_segment(self, pool: BlockPool, stream: int) -> Block:
         """The unmapped block of a fresh segment, whose addresses span 9/8 of the device's memory."""
         granule = SMALL_SEGMENT if pool.is_small else self._large_granule
         total = self._device.total_memory
         span = -(-(total + total // 8) // granule) * granule
-        if size > span:
-            return None
         segment = Segment(self._device.reserve_range(span), span, stream, pool, granule)
         block = Block(segment.address, span, segment, self._new_counter())
         block.mapped = False

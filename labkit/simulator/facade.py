@@ -146,8 +146,7 @@ def _described(tensor) -> str:
         parts.append(f"grad_fn=<{tensor.grad_fn.name()}>")
     elif tensor.requires_grad:
         parts.append("requires_grad=True")
-    text = f"tensor(..., {', '.join(parts)})"
-    return f"Parameter containing:\n{text}" if isinstance(tensor, torch.nn.Parameter) else text
+    return f"tensor(..., {', '.join(parts)})"
 
 
 @handles(Tensor.__format__)
@@ -166,7 +165,8 @@ def type_name(mode, function, args, kwargs):
     wanted = rest[0] if rest else kwargs.get("dtype")
     if wanted is None:
         name = function(tensor)
-        return name.replace("torch.", "torch.cuda.", 1) if on_gpu(tensor) else name
+        where = "torch.cuda." if on_gpu(tensor) else "torch."
+        return name.replace("torch.meta.", where) if residence(tensor) is not None else name
     if isinstance(wanted, str) and "cuda." in wanted:
         return moved(mode, tensor, CUDA, _dtype_of(wanted.replace("cuda.", "")))
     if isinstance(wanted, torch.dtype) or not on_gpu(tensor):
@@ -195,7 +195,7 @@ def item(mode, function, args, kwargs):
         _warned = True
         warnings.warn(
             "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU",
-            stacklevel=4,
+            stacklevel=5,
         )
     return float("nan")
 
@@ -360,8 +360,21 @@ def dropout(mode, function, args, kwargs):
     return torch.native_dropout(tensor, p, True)[0]
 
 
-@handles(Tensor.record_stream)
-def record_stream(mode, function, args, kwargs):
-    place = residence(args[0])
+def seen_by(mode: FunctionMode, hook):
+    """A saved-tensor hook with the mode on. PyTorch calls it from inside an operator, where the mode is off."""
+
+    def call(argument):
+        if torch._C._len_torch_function_stack() > 0:
+            return hook(argument)
+        with mode:
+            return hook(argument)
+
+    return call
+
+
+def record_stream(tensor, stream) -> None:
+    """Tensor.record_stream: the block is not reused before `stream` has done its work. PyTorch's own looks at the
+    stream's type before a function mode is asked, so this one takes its place as an attribute of torch.Tensor."""
+    place = residence(tensor)
     if place is not None and place.place not in (None, HOST):
-        mode.dispatch.machine.allocator.record_stream(place.place.block, args[1].stream_id)
+        place.machine.allocator.record_stream(place.place.block, stream.stream_id)

@@ -86,12 +86,12 @@ def out_of_memory(
     )
 
 
-def rejected(alloc_size: int, size: int) -> OutOfMemory:
-    """The error when `throw_on_cudamalloc_oom` refuses a segment of `alloc_size` bytes."""
+def rejected(nbytes: int, alloc_size: int) -> OutOfMemory:
+    """The error when `throw_on_cudamalloc_oom` refuses the segment for a request of `nbytes` bytes."""
     return OutOfMemory(
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
-        f"per_process_memory_fraction limit. Requested size: {format_size(alloc_size)}",
-        size=size,
+        f"per_process_memory_fraction limit. Requested size: {format_size(nbytes)}",
+        size=nbytes,
         alloc_size=alloc_size,
         rejected=True,
     )

@@ -5,7 +5,7 @@ import sys
 import torch
 
 from labkit.simulator import autograd, cuda, nvml
-from labkit.simulator.facade import FunctionMode
+from labkit.simulator.facade import FunctionMode, record_stream, seen_by
 from labkit.simulator.machine import Machine
 from labkit.simulator.patches import Patches
 from labkit.simulator.specs import Spec
@@ -48,8 +48,16 @@ class Session:
         try:
             cuda.patch(self._patches, self.machine)
             nvml.patch(self._patches, self.machine)
+            self._patches.apply(torch.Tensor, "record_stream", record_stream)
             dispatch = DispatchMode(self.machine)
-            for mode in (dispatch, FunctionMode(dispatch)):
+            functions = FunctionMode(dispatch)
+            push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
+            self._patches.apply(
+                torch._C._autograd,
+                "_push_saved_tensors_default_hooks",
+                lambda pack, unpack: push_hooks(seen_by(functions, pack), seen_by(functions, unpack)),
+            )
+            for mode in (dispatch, functions):
                 mode.__enter__()
                 self._modes.append(mode)
         except BaseException:
