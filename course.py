@@ -9,8 +9,9 @@
     python course.py rehearse H200            the notebooks as a simulated H200 prints them, in rehearsed/
     python course.py setup                    the environment alone
 
-Needs Python 3.10 or later and nothing else: only the standard library is used here. The first run installs
-the versions of constraints.txt into .venv; a later run installs again only if those files have changed.
+Python 3.10 or later is all it needs; only the standard library is used here. The first run installs the
+versions of constraints.txt into .venv; a later one does so again only if what it depends on has changed.
+LABKIT_TORCH_INDEX, if set, is the package index to take torch from; set to nothing, it means pip's own.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 NOTEBOOKS = ROOT / "notebooks"
 STAMP = "labkit-setup.json"
+COURSE_GPU = "A100-80GB"  # the GPU that the stored outputs of the notebooks are of
 
 # PyTorch's own wheel indexes (pytorch.org, "Get started"). PyPI's wheel for Linux holds the CUDA build and
 # its wheel for Windows the CPU build: a Linux machine without a GPU and a Windows machine with one want
@@ -40,7 +42,7 @@ CUDA_INDEX = "https://download.pytorch.org/whl/cu130"
 
 
 def main(argv: list[str] | None = None) -> int:
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - whoever has an older one is told so here
         sys.exit(f"Python 3.10 or later is needed, this is {platform.python_version()} ({sys.executable}).")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -132,7 +134,7 @@ def create(folder: Path, python: Path) -> None:
     if not with_pip:
         # Debian and Ubuntu keep ensurepip in a package of its own; the pip of this Python does as well.
         if importlib.util.find_spec("pip") is None:
-            sys.exit("This Python has neither pip nor ensurepip. On Debian or Ubuntu: apt install python3-venv")
+            sys.exit("This Python has neither pip nor ensurepip (Debian, Ubuntu: apt install python3-venv).")
         call([sys.executable, "-m", "pip", "--python", str(python), "install", "pip"])
 
 
@@ -183,7 +185,29 @@ def command_open(python: Path, arguments: list[str]) -> int:
 
 
 def command_test(python: Path, arguments: list[str]) -> int:
+    gpu = other_gpu(python) if not arguments else None
+    if gpu:
+        # Some bytes depend on the GPU, and the stored outputs are of the course's own.
+        say(f"the notebooks are run on the simulated {gpu} first, then compared with this machine's real one")
+        if failed := command_rehearse(python, [gpu]):
+            return failed
+        arguments = ["tests", f"rehearsed/{gpu}"]
     return run(python, "-m", "pytest", *arguments)
+
+
+def other_gpu(python: Path) -> str | None:
+    """labkit's name of the real GPU that the notebooks would run on, unless it is the course's own."""
+    if "LABKIT_GPU" in os.environ or not has_nvidia_gpu():
+        return None
+    ask = (
+        "import torch; from labkit.simulator.specs import spec\n"
+        "if torch.cuda.is_available(): print(spec(torch.cuda.get_device_name()).key)"
+    )
+    asked = subprocess.run([str(python), "-c", ask], cwd=ROOT, capture_output=True, text=True)
+    if asked.returncode:
+        sys.exit(f"The GPU of this machine cannot be told: {asked.stderr.strip().splitlines()[-1]}")
+    name = asked.stdout.strip()
+    return name if name and name != COURSE_GPU else None
 
 
 def command_student(python: Path, arguments: list[str]) -> int:
@@ -199,9 +223,8 @@ def command_rehearse(python: Path, arguments: list[str]) -> int:
     if not arguments:
         sys.exit("rehearse wants the name of a GPU, e.g. H200, and may be given notebooks after it.")
     gpu, *notebooks = arguments
-    # No GPU is to be seen by the kernels, so that the simulated one stands in on a machine with one too.
-    seen = {"LABKIT_GPU": gpu, "CUDA_VISIBLE_DEVICES": ""}
-    return convert(python, notebooks, f"rehearsed/{gpu}", "--to=notebook", "--execute", environment=seen)
+    options = "--to=notebook", "--execute"
+    return convert(python, notebooks, f"rehearsed/{gpu}", *options, environment={"LABKIT_GPU": gpu})
 
 
 COMMANDS = {
@@ -215,13 +238,14 @@ COMMANDS = {
 
 
 def convert(python: Path, arguments: list[str], folder: str, *options: str, environment=None) -> int:
-    """nbconvert, on the notebooks among the arguments or on all, into `folder` or a given --output-dir."""
+    """nbconvert, on the notebooks among the arguments or on all, into `folder` or a given --output-dir=."""
     notebooks = [argument for argument in arguments if argument.endswith(".ipynb")]
     others = [argument for argument in arguments if not argument.endswith(".ipynb")]
     if not notebooks:
         notebooks = [str(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    into = f"--output-dir={ROOT / folder}"
-    return run(python, "-m", "nbconvert", *options, into, *others, *notebooks, environment=environment)
+    if not any(other.startswith("--output-dir") for other in others):
+        others.append(f"--output-dir={ROOT / folder}")
+    return run(python, "-m", "nbconvert", *options, *others, *notebooks, environment=environment)
 
 
 def expand(arguments: list[str]) -> list[str]:

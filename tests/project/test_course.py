@@ -1,0 +1,108 @@
+"""course.py: which torch is installed, when the environment is made again, and the editions it writes."""
+
+import http.server
+import sys
+import threading
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import course
+
+PYTHON = Path(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("system", "nvidia", "index"),
+    [
+        ("Linux", False, course.CPU_INDEX),
+        ("Linux", True, None),
+        ("Darwin", False, None),
+        ("Windows", False, None),
+        ("Windows", True, course.CUDA_INDEX),
+    ],
+)
+def test_where_torch_comes_from(system, nvidia, index):
+    assert course.torch_index({}, system, nvidia) == index
+    assert course.torch_index({"LABKIT_TORCH_INDEX": ""}, system, nvidia) is None
+    assert course.torch_index({"LABKIT_TORCH_INDEX": "https://a.b/c"}, system, nvidia) == "https://a.b/c"
+
+
+def test_an_index_answers_or_does_not():
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/torch/" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}"
+        assert course.answers(here)
+        assert course.answers(here + "/")
+        assert not course.answers(here + "/elsewhere")
+        server.shutdown()
+    assert not course.answers(here, seconds=2)
+
+
+def test_the_environment_depends_on_the_versions_and_on_the_index(tmp_path, monkeypatch):
+    for name in ("constraints.txt", "pyproject.toml"):
+        (tmp_path / name).write_text("a")
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    before = course.fingerprint(None)
+    assert course.fingerprint(None) == before
+    assert course.fingerprint(course.CPU_INDEX) != before
+    (tmp_path / "constraints.txt").write_text("b")
+    assert course.fingerprint(None) != before
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(SystemExit, match="not a virtual environment"):
+        course.create(tmp_path, tmp_path / "bin" / "python")
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_wildcards_stand_for_files_of_the_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    for name in ("03_a.ipynb", "03_b.ipynb", "04_c.ipynb"):
+        (tmp_path / "notebooks" / name).touch()
+    expanded = course.expand(["-x", "notebooks/03*", "notebooks/09*", "-k", "a*"])
+    assert expanded == ["-x", "notebooks/03_a.ipynb", "notebooks/03_b.ipynb", "notebooks/09*", "-k", "a*"]
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook with one exercise: a task, a cell to fill in, and its solution."""
+    task, stub = new_markdown_cell("How many bytes?"), new_code_cell("answer = None")
+    solution = new_code_cell("answer = 4 * 1024")
+    for cell, tag in ((task, "exercise"), (stub, "exercise"), (solution, "solution")):
+        cell.metadata.update(tags=[tag], slideshow={"slide_type": "skip"})
+    title = new_markdown_cell("# The title", metadata={"slideshow": {"slide_type": "slide"}})
+    path = tmp_path / "01_topic.ipynb"
+    nbformat.write(new_notebook(cells=[title, task, stub, solution]), path)
+    return path
+
+
+def test_the_student_edition_has_the_tasks_and_not_the_solutions(notebook, tmp_path):
+    done = course.command_student(PYTHON, [str(notebook), f"--output-dir={tmp_path / 'student'}"])
+    cells = nbformat.read(tmp_path / "student" / notebook.name, as_version=4).cells
+    assert done == 0
+    assert [cell.source for cell in cells] == ["# The title", "How many bytes?", "answer = None"]
+    assert len(nbformat.read(notebook, as_version=4).cells) == 4
+
+
+def test_the_slides_hold_what_a_lecturer_shows(notebook, tmp_path):
+    done = course.command_slides(PYTHON, [str(notebook), f"--output-dir={tmp_path}"])
+    page = (tmp_path / "01_topic.slides.html").read_text(encoding="utf-8")
+    assert done == 0
+    assert "The title" in page and "How many bytes?" not in page
+
+
+def test_what_fails_is_passed_on():
+    assert course.run(PYTHON, "-c", "raise SystemExit(3)") == 3

@@ -1,0 +1,139 @@
+"""The house rules of CONTRIBUTING.md that a program can check."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+SIMULATOR = "labkit.simulator"
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "labkit").rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "--quiet", "."], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- one direction of imports: notebooks, labkit, labkit.simulator -----------------------------------
+
+
+def imports(module):
+    """The modules that `module` imports, at its top or inside its functions; not those for type checkers."""
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            is_package = SOURCES[module].name == "__init__.py"
+            above = module.split(".")[: len(module.split(".")) - node.level + is_package]
+            base = ".".join([*above, node.module] if node.module else above) if node.level else node.module
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names if f"{base}.{alias.name}" in SOURCES)
+
+
+def reached(module):
+    """Every module that importing `module` may come to, through labkit's own."""
+    seen, waiting = set(), [module]
+    while waiting:
+        for name in imports(waiting.pop()):
+            if name not in seen:
+                seen.add(name)
+                if name in SOURCES:
+                    waiting.append(name)
+    return seen
+
+
+def within(package, names):
+    return sorted(name for name in names if name == package or name.startswith(f"{package}."))
+
+
+@pytest.mark.parametrize("module", within(SIMULATOR, SOURCES))
+def test_the_simulator_imports_nothing_of_the_front(module):
+    named = [name for name in imports(module) if name.split(".")[0] in ("labkit", "tests", "tools")]
+    assert within(SIMULATOR, named) == sorted(named)
+
+
+@pytest.mark.parametrize("module", ["allocator", "device", "settings", "snapshot", "specs", "statistics"])
+def test_the_allocator_knows_no_torch(module):
+    assert within("torch", reached(f"{SIMULATOR}.{module}")) == []
+
+
+@pytest.mark.parametrize("module", within(f"{SIMULATOR}.kernels", SOURCES))
+def test_kernels_do_not_know_who_calls_them(module):
+    assert not reached(module) & {f"{SIMULATOR}.{name}" for name in ("tensors", "facade", "session", "cuda")}
+
+
+def test_importing_labkit_loads_no_simulator():
+    """On a machine with a GPU nothing of the simulator is imported at all."""
+    ask = f"import sys, labkit; print([name for name in sys.modules if name.startswith({SIMULATOR!r})])"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- texts and versions ------------------------------------------------------------------------------
+
+
+def texts():
+    """Every text file of the project that people write."""
+    kinds = {".py", ".md", ".toml", ".txt", ".yml", ".cff", ".cfg", ".c", ".sh"}
+    folders = ("labkit", "tests", "tools", "benchmarks", "docs", ".github", ".ci")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return [path for path in [*ROOT.glob("*"), *inside] if path.suffix in kinds or path.parent.name == ".ci"]
+
+
+def test_no_path_of_one_machine():
+    own = re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/\w")
+    found = [path for path in texts() if own.search(path.read_text(encoding="utf-8"))]
+    allowed = {ROOT / "tests/project/test_notebook_rules.py"}  # shows such a path to the rule that finds it
+    assert set(found) <= allowed
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    here = [link for link in links if "://" not in link]
+    assert here
+    assert [link for link in here if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_lists_every_chapter():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    chapters = [path.name for path in (ROOT / "notebooks").glob("*.ipynb")]
+    assert chapters
+    assert [name for name in chapters if f"(notebooks/{name})" not in readme] == []
+
+
+def test_every_direct_dependency_has_an_exact_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    direct = [
+        Requirement(line) for line in [*project["dependencies"], *(one for all in extras for one in all)]
+    ]
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            pin = Requirement(line)
+            pins.setdefault(canonicalize_name(pin.name), []).append(pin)
+    for wanted in direct:
+        versions = [spec.version for pin in pins[canonicalize_name(wanted.name)] for spec in pin.specifier]
+        assert versions and all(wanted.specifier.contains(version) for version in versions), wanted
