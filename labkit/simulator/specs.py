@@ -128,8 +128,8 @@ _ALL = (
         bandwidth=320e9,
         peak_flops=_tera(float64=8.1 / 32, float32=8.1, float16=65, int8=130),
         sources={
-            "total_memory": "published with driver 580.82.07, and with torch 2.13.0+cu130; older drivers up to "
-            "15109 MiB",
+            "total_memory": "published with driver 580.82.07, and with torch 2.13.0+cu130; older drivers up "
+            "to 15109 MiB",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _by_difference(
                 "0.13",
@@ -196,13 +196,13 @@ _ALL = (
         bandwidth=936e9,
         peak_flops=_tera(float64=35.6 / 64, float32=35.6, tf32=35.6, float16=71, bfloat16=71, int8=284),
         sources={
-            "total_memory": "published with driver 580.119.02; torch 2.13.0+cu130 reports the same 24124 MiB; "
+            "total_memory": "published with driver 580.119.02; torch 2.13.0+cu130 says 24124 MiB too; "
             "older drivers up to 24268 MiB, Windows 24575 MiB",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _by_difference(
                 "0.31",
                 "median of five out-of-memory texts of torch 2.x (e.g. 22.60 GiB in use - 19.46 allocated "
-                "- 2.83 reserved). Before lazy loading: 1639 MiB (CUDA 11.4), 1644 (torch 1.7.1), 1687 (1.8.2)",
+                "- 2.83 reserved). Before lazy loading: 1639 MiB (CUDA 11.4), 1644 and 1687 (torch 1.7, 1.8)",
             ),
             "l2_cache": "NVIDIA Ampere GA102 architecture whitepaper",
             "bandwidth": "NVIDIA Ampere GA102 architecture whitepaper",
@@ -269,8 +269,8 @@ _ALL = (
         bandwidth=2039e9,
         peak_flops=_A100_PEAKS,
         sources={
-            "total_memory": "published with torch 2.7.1+cu126; the PCIe model's with driver 580.173.02 is the "
-            "same; 84,987,740,160 B (CUDA 12.2's driver) to 81251 MiB (older) elsewhere",
+            "total_memory": "published with torch 2.7.1+cu126; the PCIe model's with driver 580.173.02 is "
+            "the same; 84,987,740,160 B (CUDA 12.2's driver) to 81251 MiB (older) elsewhere",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _A100_CONTEXT,
             "l2_cache": _DEVICE_QUERY.format("12.2"),
@@ -342,17 +342,17 @@ _ALL = (
         bandwidth=4800e9,
         peak_flops=_HOPPER_PEAKS,
         sources={
-            "total_memory": "published, in the allocator's own warning; torch prints 143156 MB; 139.72 to 139.81 "
-            "GiB in out-of-memory texts",
+            "total_memory": "published, in the allocator's own warning; torch prints 143156 MB; 139.72 to "
+            "139.81 GiB in out-of-memory texts",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _by_difference(
                 "0.58",
                 "median of four out-of-memory texts of torch 2.x, 0.51 to 0.66 (e.g. 139.75 GiB in use "
                 "- 138.59 allocated - 508.12 MiB reserved)",
             ),
-            "l2_cache": "L2_cache_size as torch prints it (the chip is the H100's)",
+            "l2_cache": "L2_cache_size as torch prints it",
             "bandwidth": "NVIDIA H200 datasheet (SXM)",
-            "peak_flops": "NVIDIA H100 architecture whitepaper (SXM5), the same chip; the H200 datasheet rounds",
+            "peak_flops": "NVIDIA H100 architecture whitepaper (SXM5): the chip is the H100's",
             "hardware": "get_device_properties as torch prints it",
         },
     ),

@@ -1,0 +1,57 @@
+"""How much memory PyTorch gives cuBLAS as a workspace."""
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+
+KiB = 2**10
+
+
+def cublas_workspace_bytes(
+    compute_capability: tuple[int, int],
+    torch_version: tuple[int, int] = (2, 13),
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Bytes of the workspace that PyTorch allocates for a cuBLAS handle on one stream.
+
+    By default 8,519,680 B (8.125 MiB, written ":4096:2:16:8" in cuBLAS's notation) or 33,554,432 B (32 MiB,
+    ":4096:8"), by compute capability (major, minor) and version of torch (major, minor). The environment
+    variable CUBLAS_WORKSPACE_CONFIG, read from `environ` (`os.environ` if None), replaces the default by the
+    sum of its `:SIZE:COUNT` pairs, SIZE in KiB; ":0:0" means no workspace. A value without such a pair is
+    ignored with a UserWarning, in PyTorch's words.
+
+    Raises ValueError for torch older than 2.0, where the sizes were not looked up.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; sizes and the parsing of
+    CUBLAS_WORKSPACE_CONFIG as PyTorch's CUDA host code under stub libraries has them: defaults in 2.11.0,
+    2.12.1, 2.13.0, 2.14.1, 2.15.0, the environment variable in 2.13.0.
+    """
+    if torch_version < (2, 0):
+        raise ValueError(
+            f"cuBLAS workspaces are known for torch 2.0 and later, not {'.'.join(map(str, torch_version))}"
+        )
+    default = _default_bytes(compute_capability[0], torch_version)
+    config = (os.environ if environ is None else environ).get("CUBLAS_WORKSPACE_CONFIG")
+    if config is None:
+        return default
+    # Searched for, not matched: text around and between the pairs is ignored.
+    pairs = re.findall(r":([0-9]+):([0-9]+)", config)
+    if not pairs:
+        warnings.warn(
+            f"Could not parse CUBLAS_WORKSPACE_CONFIG, using default workspace size of {default} bytes.",
+            stacklevel=2,
+        )
+        return default
+    return sum(int(size) * KiB * int(count) for size, count in pairs)
+
+
+def _default_bytes(major: int, torch_version: tuple[int, int]) -> int:
+    """Bytes of the default workspace on compute capability `major`.x."""
+    if torch_version >= (2, 14):
+        large = major >= 9
+    elif torch_version >= (2, 12):
+        large = major in (9, 10, 12)  # 11.x (Thor) was left out until 2.14
+    else:
+        large = major == 9
+    return 8 * 4096 * KiB if large else 2 * 4096 * KiB + 8 * 16 * KiB

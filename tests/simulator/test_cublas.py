@@ -1,0 +1,77 @@
+"""cuBLAS's workspace against sizes that PyTorch's CUDA host code allocates (the oracle's, torch 2.13.0)."""
+
+import warnings
+
+import pytest
+
+from labkit.simulator.cublas import cublas_workspace_bytes
+
+SMALL = 8_519_680
+LARGE = 33_554_432
+
+
+@pytest.mark.parametrize(
+    ("capability", "size"),
+    [
+        ((7, 5), SMALL),
+        ((8, 0), SMALL),
+        ((8, 9), SMALL),
+        ((9, 0), LARGE),
+        ((10, 0), LARGE),
+        ((10, 3), LARGE),
+        ((11, 0), SMALL),
+        ((12, 0), LARGE),
+    ],
+)
+def test_default(capability, size):
+    assert cublas_workspace_bytes(capability, environ={}) == size
+
+
+@pytest.mark.parametrize(
+    ("version", "blackwell", "thor"),
+    [((2, 11), SMALL, SMALL), ((2, 12), LARGE, SMALL), ((2, 14), LARGE, LARGE), ((2, 15), LARGE, LARGE)],
+)
+def test_default_by_version(version, blackwell, thor):
+    assert cublas_workspace_bytes((10, 0), version, {}) == blackwell
+    assert cublas_workspace_bytes((11, 0), version, {}) == thor
+    assert cublas_workspace_bytes((9, 0), version, {}) == LARGE
+    assert cublas_workspace_bytes((8, 0), version, {}) == SMALL
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        (":16:8", 131_072),
+        (":4096:2:16:8", SMALL),
+        (":4096:8", LARGE),
+        (":0:0", 0),
+        (":3:1", 3072),
+        (":16:8:", 131_072),
+        ("x:16:8y:1:1", 132_096),
+        ("::16:8:32:2", 196_608),
+        (":99999999999:1", 99_999_999_999 * 1024),
+    ],
+)
+def test_config(config, size):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cublas_workspace_bytes((8, 0), environ={"CUBLAS_WORKSPACE_CONFIG": config}) == size
+
+
+@pytest.mark.parametrize("config", ["", "16:8", "abc", ": 16:8", ":4096:-1"])
+@pytest.mark.parametrize(("capability", "size"), [((8, 0), SMALL), ((9, 0), LARGE)])
+def test_config_that_cannot_be_parsed(config, capability, size):
+    with pytest.warns(UserWarning, match=f"Could not parse CUBLAS_WORKSPACE_CONFIG.* of {size} bytes"):
+        assert cublas_workspace_bytes(capability, environ={"CUBLAS_WORKSPACE_CONFIG": config}) == size
+
+
+def test_environment_is_the_process_s_by_default(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    assert cublas_workspace_bytes((9, 0)) == 131_072
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert cublas_workspace_bytes((9, 0)) == LARGE
+
+
+def test_old_torch():
+    with pytest.raises(ValueError, match=r"2\.0 and later, not 1\.13"):
+        cublas_workspace_bytes((8, 0), (1, 13), {})

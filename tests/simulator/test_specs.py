@@ -1,0 +1,190 @@
+"""The table of GPUs: its figures agree with each other and with what torch is known to print."""
+
+import dataclasses
+
+import pytest
+
+from labkit.simulator.specs import SPECS, spec
+
+GiB = 2**30
+MiB = 2**20
+
+GPUS = [
+    "T4",
+    "V100-16GB",
+    "V100-32GB",
+    "RTX 3090",
+    "RTX 4090",
+    "A100-40GB",
+    "A100-80GB",
+    "L4",
+    "H100",
+    "H200",
+    "B200",
+]
+
+
+def test_the_list():
+    assert list(SPECS) == GPUS
+    assert all(each.key == key for key, each in SPECS.items())
+
+
+# "total capacity of … GiB" in out-of-memory texts that torch users published.
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("T4", "14.56 GiB"),
+        ("V100-16GB", "15.77 GiB"),
+        ("V100-32GB", "31.73 GiB"),
+        ("RTX 3090", "23.56 GiB"),
+        ("RTX 4090", "23.52 GiB"),
+        ("A100-40GB", "39.49 GiB"),
+        ("A100-80GB", "79.25 GiB"),
+        ("L4", "22.03 GiB"),
+        ("H100", "79.18 GiB"),
+        ("H200", "139.80 GiB"),
+        ("B200", "178.35 GiB"),
+    ],
+)
+def test_total_memory_as_out_of_memory_texts_print_it(key, text):
+    assert f"{SPECS[key].total_memory / GiB:.2f} GiB" == text
+
+
+# In MiB as published: CUDA's deviceQuery and Ultralytics' banner round, torch's print of the properties cuts.
+@pytest.mark.parametrize(
+    ("key", "mebibytes"),
+    [
+        ("T4", 14913),
+        ("V100-16GB", 16144),
+        ("V100-32GB", 32494),
+        ("RTX 3090", 24124),
+        ("RTX 4090", 24081),
+        ("A100-40GB", 40441),
+        ("L4", 22563),
+        ("H100", 81079),
+    ],
+)
+def test_total_memory_as_device_query_prints_it(key, mebibytes):
+    assert round(SPECS[key].total_memory / MiB) == mebibytes
+
+
+@pytest.mark.parametrize(("key", "mebibytes"), [("H200", 143156), ("B200", 182631)])
+def test_total_memory_as_torch_prints_it(key, mebibytes):
+    assert SPECS[key].total_memory // MiB == mebibytes
+
+
+@pytest.mark.parametrize("key", GPUS)
+def test_memory_is_what_the_name_promises_less_what_the_driver_keeps(key):
+    nominal = {"T4": 16, "RTX 3090": 24, "RTX 4090": 24, "L4": 24, "H100": 80, "H200": 141, "B200": 180}
+    size = nominal.get(key) or int(key.removesuffix("GB").rpartition("-")[2])
+    assert 0.88 * size * GiB < SPECS[key].total_memory < size * GiB
+    assert 0 < SPECS[key].context < 1 * GiB
+
+
+@pytest.mark.parametrize("key", GPUS)
+def test_threads_go_with_the_compute_capability(key):
+    threads = {
+        (7, 0): 2048,
+        (7, 5): 1024,
+        (8, 0): 2048,
+        (8, 6): 1536,
+        (8, 9): 1536,
+        (9, 0): 2048,
+        (10, 0): 2048,
+    }
+    each = SPECS[key]
+    assert each.max_threads_per_multiprocessor == threads[each.compute_capability]
+
+
+# Peak fp32 rate = multiprocessors × fp32 lanes × 2 × boost clock, up to the datasheets' rounding.
+@pytest.mark.parametrize(
+    ("key", "lanes", "boost_mhz"),
+    [
+        ("T4", 64, 1590),
+        ("V100-16GB", 64, 1530),
+        ("V100-32GB", 64, 1530),
+        ("RTX 3090", 128, 1695),
+        ("RTX 4090", 128, 2520),
+        ("A100-40GB", 64, 1410),
+        ("A100-80GB", 64, 1410),
+        ("L4", 128, 2040),
+        ("H100", 128, 1980),
+        ("H200", 128, 1980),
+    ],
+)
+def test_fp32_rate_agrees_with_the_multiprocessors(key, lanes, boost_mhz):
+    each = SPECS[key]
+    clock = each.peak_flops["float32"] / (each.multiprocessors * lanes * 2)
+    assert clock / 1e6 == pytest.approx(boost_mhz, rel=0.01)
+
+
+@pytest.mark.parametrize("key", GPUS)
+def test_rates(key):
+    each = SPECS[key]
+    rates = each.peak_flops
+    assert rates["float16"] >= 2 * rates["float32"] * 0.99 >= rates["float64"]
+    tensor_cores_for_bf16 = each.compute_capability >= (8, 0)
+    assert ("bfloat16" in rates) == ("tf32" in rates) == tensor_cores_for_bf16
+    if tensor_cores_for_bf16:
+        assert rates["bfloat16"] == rates["float16"] == pytest.approx(2 * rates["tf32"], rel=0.03)
+    assert 3e11 <= each.bandwidth <= 8e12
+
+
+@pytest.mark.parametrize("key", GPUS)
+def test_every_figure_has_a_source(key):
+    each = SPECS[key]
+    named = {"key", "name", "compute_capability", "multiprocessors", "sources"}  # "hardware" covers these
+    for field in {f.name for f in dataclasses.fields(each)} - named | {"hardware"}:
+        assert each.sources[field], field
+    assert each.context_source == each.sources["context"]
+
+
+def test_cublas_workspace(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # a Spec describes the GPU, not this process
+    large = {"H100", "H200", "B200"}
+    for key, each in SPECS.items():
+        assert each.cublas_workspace == (33_554_432 if key in large else 8_519_680)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(each.name, key) for key, each in SPECS.items()]
+    + [(key.lower(), key) for key in GPUS]
+    + [
+        ("rtx4090", "RTX 4090"),
+        ("GeForce RTX 3090", "RTX 3090"),
+        ("3090", "RTX 3090"),
+        (" a100 80gb ", "A100-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-80GB"),
+        ("A100-SXM4-40GB", "A100-40GB"),
+        ("Tesla V100-PCIE-16GB", "V100-16GB"),
+        ("NVIDIA T4", "T4"),
+        ("H100 80GB", "H100"),
+        ("nvidia_h200", "H200"),
+    ],
+)
+def test_names(name, key):
+    assert spec(name) is SPECS[key]
+
+
+# H100 PCIe and H100 NVL have other numbers of multiprocessors; "A100" alone is two GPUs.
+@pytest.mark.parametrize(
+    "name", ["", "A100", "V100", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "RTX 3090 Ti", "L40S"]
+)
+def test_unknown_name(name):
+    with pytest.raises(ValueError, match="unknown GPU") as error:
+        spec(name)
+    assert repr(name) in str(error.value)
+    assert all(key in str(error.value) for key in GPUS)
+
+
+def test_a_spec_cannot_be_changed():
+    each = spec("A100-80GB")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        each.context = 0
+    with pytest.raises(TypeError):
+        each.peak_flops["float32"] = 0
+    with pytest.raises(TypeError):
+        SPECS["A100-80GB"] = None
+    assert dataclasses.replace(each, context=1).context == 1
+    assert len({*SPECS.values()}) == len(GPUS)
