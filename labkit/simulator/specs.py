@@ -3,8 +3,8 @@
 Every figure names its source in `Spec.sources`. What holds for all of them:
 
 - `total_memory` depends on the driver, by up to 2 %: newer drivers keep more for themselves. Taken is what
-  drivers of CUDA 13.0 (R580) report, which torch 2.13's default wheels (cu130) need; for V100, which those
-  wheels no longer support, the newest published figure.
+  drivers of CUDA 13.0 (R580) report, which torch 2.13's default wheels (cu130) need, where such a figure is
+  published; else, and for V100, which those wheels no longer support, the newest that is.
 - `context` is everything a process holds outside PyTorch's allocator: the CUDA context, the kernels loaded
   so far, the handles of cuBLAS and cuDNN. With lazy loading (CUDA_MODULE_LOADING=LAZY, torch's choice since
   1.13) it grows as kernels are first used, so it is no constant; processes differ by ±0.1 GiB. Most figures
