@@ -3,12 +3,11 @@
 Tensors do not take memory from the device one by one. The allocator takes *segments* from the device
 (`cudaMalloc`), cuts them into *blocks*, and keeps freed blocks for the next request:
 
-    malloc          round the request up, look for a free block, else get a segment, cut off what is not needed
+    malloc          round the request up, find a free block or get a segment, cut off what is not needed
     free            merge the block with free neighbours and put it back into its pool
     empty_cache     give segments that are free as a whole back to the device
 
-What is not modelled: private pools (`torch.cuda.MemPool`, CUDA graphs), several devices sharing one allocator,
-`PYTORCH_NO_CUDA_MEMORY_CACHING`.
+What is not modelled: private pools (`torch.cuda.MemPool`, CUDA graphs), `PYTORCH_NO_CUDA_MEMORY_CACHING`.
 
 Source of each rule: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch; the functions' names are given below.
 Checked against torch 2.13.0's own allocator by `tools/oracle/allocator_sequences.py`.
@@ -20,6 +19,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from labkit.simulator import snapshot as snapshots
 from labkit.simulator.blocks import LARGE, SMALL, Block, BlockPool, Segment
@@ -42,13 +42,15 @@ log = logging.getLogger(__name__)
 class CachingAllocator:
     """The caching allocator of one device.
 
-    `device`: the memory it draws on. `settings`: see `AllocatorSettings`. `torch_version`: the version whose
-    rules apply, e.g. `(2, 13)`. `clock`: returns microseconds for the history. `frames`: returns the current
-    Python frames, innermost first, as dictionaries `{"filename", "line", "name"}`. `index`: the GPU's number in
-    texts and snapshots. `record_event`: called with a stream when a block used on it is freed; returns a
-    callable that says whether the stream has come past this point. Without it only `synchronize` does.
-
-    The attributes `allocated`, `reserved`, `max_allocated` and `max_reserved` are in bytes.
+    - `device`: the memory it draws on.
+    - `settings`: see `AllocatorSettings`; None for PyTorch's defaults.
+    - `torch_version`: the version whose rules apply, e.g. `(2, 13)`.
+    - `clock`: returns the time in microseconds, for the history.
+    - `frames`: returns the current Python frames, innermost first, as dictionaries with `filename`, `line`,
+      `name`; called only while a history is recorded.
+    - `index`: the number of the GPU in texts and snapshots.
+    - `record_event`: called with a stream when a block used on it is freed; returns a callable that says
+      whether the stream has come past this point. Without it only `synchronize` says so.
     """
 
     def __init__(
@@ -150,7 +152,8 @@ class CachingAllocator:
         pool = self._small if size <= SMALL_SIZE else self._large
         block = self._find_free_block(pool, size, stream)
         if block is None:
-            block = self._get_new_block(pool, size, stream, frames)
+            alloc_size = segment_size(size, self.settings.large_segment_size)
+            block = self._get_new_block(_Request(nbytes, size, alloc_size, pool, stream, frames))
         return self._hand_out(block, size, nbytes, frames)
 
     def free(self, block: Block) -> None:
@@ -266,51 +269,45 @@ class CachingAllocator:
 
     # Getting memory from the device (alloc_block and what malloc does when it fails).
 
-    def _get_new_block(self, pool: BlockPool, size: int, stream: int, frames: list | None) -> Block:
+    def _get_new_block(self, request: _Request) -> Block:
         """A block from a new segment, giving back cached segments if the device is full."""
         if self._collects_garbage():
-            self._collect_garbage(frames)
-        alloc_size = segment_size(size, self.settings.large_segment_size)
-        block = self._allocate(pool, size, alloc_size, stream, frames)
-        if block is None and self._release_oversize_blocks(pool, size, stream, frames):
-            block = self._allocate(pool, size, alloc_size, stream, frames)
+            self._collect_garbage(request.frames)
+        block = self._allocate(request)
+        if block is None and self._release_oversize_blocks(request):
+            block = self._allocate(request)
         if block is None:
-            self._release_cached_blocks(frames)
+            self._release_cached_blocks(request.frames)
             self._statistics.num_alloc_retries += 1
-            block = self._allocate(pool, size, alloc_size, stream, frames)
+            block = self._allocate(request)
         if block is None:
-            raise self._out_of_memory(size, alloc_size, stream, frames)
+            raise self._out_of_memory(request)
         return block
 
-    def _allocate(
-        self, pool: BlockPool, size: int, alloc_size: int, stream: int, frames: list | None
-    ) -> Block | None:
-        """A new segment of `alloc_size` bytes as one block, or a newly mapped block; None if there is no room."""
-        settings = self.settings
+    def _allocate(self, request: _Request) -> Block | None:
+        """A new segment as one block, or a newly mapped block; None if there is no room."""
+        settings, pool, alloc_size = self.settings, request.pool, request.alloc_size
         if self._allowed is not None and self.reserved + alloc_size > self._allowed:
             return None
         if settings.throw_on_cudamalloc_oom:
             limit = int(settings.per_process_memory_fraction * self.device.total_memory)
             if self.reserved + alloc_size > limit:
                 self._statistics.num_oom_rejections += 1
-                raise rejected(alloc_size, size)
+                raise rejected(request.nbytes, alloc_size)
         if settings.expandable_segments:
-            return self._expandable.allocate(pool, stream, size, frames)
+            return self._expandable.allocate(pool, request.stream, request.size, request.frames)
         address = self.device.malloc(alloc_size)
         if address is None:
             free, total = self.device.mem_get_info()
             log.info(
                 "memory allocation failed with OOM on device %d while trying to allocate %d bytes "
                 "(free: %d, total: %d).",
-                self.index,
-                alloc_size,
-                free,
-                total,
+                *(self.index, alloc_size, free, total),
             )
             return None
-        segment = Segment(address, alloc_size, stream, pool)
+        segment = Segment(address, alloc_size, request.stream, pool)
         block = segment.first = Block(address, alloc_size, segment, self._new_counter())
-        block.segment_frames = frames
+        block.segment_frames = request.frames
         self._segments[address] = segment
         statistics = self._statistics
         statistics.segment.increase(pool.index, 1)
@@ -319,18 +316,19 @@ class CachingAllocator:
         if self._is_oversize(alloc_size):
             statistics.oversize_segments.increase(1)
         if self.history.enabled:
-            self.history.record("segment_alloc", address, alloc_size, stream, frames)
+            self.history.record("segment_alloc", address, alloc_size, request.stream, request.frames)
         return block
 
-    def _out_of_memory(self, size: int, alloc_size: int, stream: int, frames: list | None) -> OutOfMemory:
+    def _out_of_memory(self, request: _Request) -> OutOfMemory:
         if self.history.enabled:
-            self.history.record("oom", self.device.free_memory, size, stream, frames)
+            free = self.device.free_memory
+            self.history.record("oom", free, request.size, request.stream, request.frames)
         self._statistics.num_ooms += 1
         return out_of_memory(
             self.device,
             self.index,
-            size=size,
-            alloc_size=alloc_size,
+            size=request.size,
+            alloc_size=request.alloc_size,
             allowed=self._allowed,
             allocated=self.allocated,
             reserved=self.reserved,
@@ -421,18 +419,21 @@ class CachingAllocator:
             for block in expandable:
                 self._expandable.unmap(block, frames)
 
-    def _release_oversize_blocks(self, pool: BlockPool, size: int, stream: int, frames: list | None) -> bool:
-        """With `max_split_size`: give back just enough oversize free blocks for a request of `size` bytes."""
-        split = self.settings.max_split_size
+    def _release_oversize_blocks(self, request: _Request) -> bool:
+        """With `max_split_size`: give back oversize free blocks, just enough for the request.
+
+        Returns whether it was enough.
+        """
+        split, pool, frames = self.settings.max_split_size, request.pool, request.frames
         if split is None:
             return False
-        wanted = max(size, split)
-        block = pool.best_fit(stream, wanted)
-        if block is not None and not block.segment.granule:
-            self._release_block(block, frames)
+        wanted = max(request.size, split)
+        fitting = pool.best_fit(request.stream, wanted)
+        if fitting is not None and not fitting.segment.granule:
+            self._release_block(fitting, frames)
             return True
         released = 0
-        for block in pool.largest_first(stream, below=block):
+        for block in pool.largest_first(request.stream, below=fitting):
             if released >= wanted or block.size < split:
                 break
             if not block.segment.granule:
@@ -514,8 +515,8 @@ class CachingAllocator:
     def _new_counter(self) -> int:
         """The tie-breaker of a block that is a whole new segment.
 
-        Among free blocks of one size torch up to 2.11 takes the one at the lowest address (counter 0 for all),
-        2.12 the oldest block, 2.13 and later one of the oldest segment, there at the lowest address.
+        Among free blocks of one size torch up to 2.11 takes the one at the lowest address (all counters are
+        0), 2.12 the oldest block, 2.13 and later one of the oldest segment, there at the lowest address.
         """
         if self.torch_version < (2, 12):
             return 0
@@ -525,6 +526,17 @@ class CachingAllocator:
     def _split_counter(self, block: Block) -> int:
         """The tie-breaker of a block cut off from another one."""
         return self._new_counter() if self.torch_version == (2, 12) else block.counter
+
+
+class _Request(NamedTuple):
+    """A request that no free block can serve: `nbytes`; `size` rounded; `alloc_size` to ask of the device."""
+
+    nbytes: int
+    size: int
+    alloc_size: int
+    pool: BlockPool
+    stream: int
+    frames: list | None
 
 
 class _Event:

@@ -21,7 +21,7 @@ class Segment:
     expandable segment, the number of bytes that are mapped and unmapped at once.
     """
 
-    __slots__ = ("address", "size", "stream", "pool", "first", "granule")
+    __slots__ = ("address", "first", "granule", "pool", "size", "stream")
 
     def __init__(self, address: int, size: int, stream: int, pool: BlockPool, granule: int = 0) -> None:
         self.address = address
@@ -48,21 +48,21 @@ class Block:
 
     __slots__ = (
         "address",
-        "size",
-        "requested_size",
-        "stream",
-        "pool",
-        "segment",
-        "counter",
         "allocated",
-        "mapped",
-        "prev",
-        "next",
-        "stream_uses",
+        "counter",
         "event_count",
-        "searches_before",
         "frames",
+        "mapped",
+        "next",
+        "pool",
+        "prev",
+        "requested_size",
+        "searches_before",
+        "segment",
         "segment_frames",
+        "size",
+        "stream",
+        "stream_uses",
     )
 
     def __init__(self, address: int, size: int, segment: Segment, counter: int) -> None:
@@ -132,7 +132,7 @@ class BlockPool:
     first; among equals the one with the lower counter, then the one at the lower address.
     """
 
-    __slots__ = ("index", "_free", "_unmapped", "searches")
+    __slots__ = ("_free", "_unmapped", "index", "searches")
 
     def __init__(self, index: int) -> None:
         self.index = index

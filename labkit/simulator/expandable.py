@@ -1,8 +1,8 @@
-"""Expandable segments: one range of addresses per stream and pool that memory is mapped into as it is needed.
+"""Expandable segments: a range of addresses per stream and pool that memory is mapped into as it is needed.
 
-Active with `expandable_segments:True`. A block of such a segment is handed out, free, or *unmapped*: addresses
-without memory. Source: `find_expandable_block`, `map_block`, `try_allocate_expandable_block` and `unmap_block`
-in `c10/cuda/CUDACachingAllocator.cpp`.
+Active with `expandable_segments:True`. A block of such a segment is handed out, free, or *unmapped*:
+addresses without memory. Source: `find_expandable_block`, `map_block`, `try_allocate_expandable_block`,
+`unmap_block` in `c10/cuda/CUDACachingAllocator.cpp`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from labkit.simulator.statistics import Statistics
 class ExpandableSegments:
     """The expandable segments of one device's allocator.
 
-    `new_counter()` and `split_counter(block)` give the tie-breaking counters of `BlockPool`; `segments` is the
-    allocator's table of segments by address.
+    `segments` is the allocator's table of segments by address; `new_counter()` and `split_counter(block)`
+    give the tie-breaking counters of `BlockPool`.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class ExpandableSegments:
             del self._segments[segment.address]
 
     def _with_room(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """The start of the first run of free and unmapped blocks of `size` bytes, by address; else a new segment.
+        """The start of the first run, by address, of free and unmapped blocks of `size` bytes.
 
-        A request larger than a segment's addresses gets a new one too, which then cannot be mapped and stays
-        behind, empty (torch 2.13).
+        Else a new segment; also for a request larger than a segment's addresses, which then cannot be mapped
+        and leaves the new segment behind, empty (torch 2.13).
         """
         for block in pool.unmapped(stream):
             if block.prev is not None and not block.prev.in_use:

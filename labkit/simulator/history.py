@@ -41,7 +41,7 @@ class History:
     Raises ValueError for values that PyTorch does not know.
     """
 
-    __slots__ = ("enabled", "entries", "_context", "_frames", "_clock", "_skip")
+    __slots__ = ("_clock", "_context", "_frames", "_skip", "enabled", "entries")
 
     def __init__(self, frames: Callable[[], list] | None, clock: Callable[[], int] | None) -> None:
         self.enabled = False

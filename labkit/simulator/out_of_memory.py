@@ -18,9 +18,9 @@ HINT = (
 class OutOfMemory(Exception):
     """No memory for a request. `str()` is the message of `torch.cuda.OutOfMemoryError`.
 
-    Attributes, in bytes: `size` (the rounded request), `alloc_size` (what was asked of the device, the size in
-    the message), `device_free`, `device_total`, `allowed` (None without a memory fraction), `allocated` and
-    `reserved` by PyTorch; `rejected` is True when `throw_on_cudamalloc_oom` refused it beforehand.
+    Attributes, in bytes: `size` (the rounded request), `alloc_size` (what was asked of the device, the size
+    in the message), `device_free`, `device_total`, `allowed` (None without a memory fraction), `allocated`
+    and `reserved` by PyTorch; `rejected` is True when `throw_on_cudamalloc_oom` refused it beforehand.
     """
 
     def __init__(self, message: str, **fields) -> None:

@@ -197,9 +197,9 @@ class _Parser:
 
     def _large_segment_size(self) -> int | None:
         size = None
-        for self.position in range(len(self.tokens)):
-            if self.tokens[self.position] == "large_segment_size_mb":
-                self.position += 1
+        for index, token in enumerate(self.tokens):
+            if token == "large_segment_size_mb":
+                self.position = index + 1
                 megabytes = self._integer("large_segment_size_mb")
                 if megabytes * MiB <= MIN_LARGE_ALLOC:
                     raise ValueError(

@@ -16,7 +16,7 @@ from __future__ import annotations
 class Stat:
     """One counter: `current`, `peak`, and the running sums `allocated` and `freed`."""
 
-    __slots__ = ("current", "peak", "allocated", "freed")
+    __slots__ = ("allocated", "current", "freed", "peak")
 
     def __init__(self) -> None:
         self.current = self.peak = self.allocated = self.freed = 0
@@ -64,7 +64,7 @@ class StatArray:
     A pool's share is reached by its index: 0 is the small pool, 1 the large one.
     """
 
-    __slots__ = ("all", "small_pool", "large_pool", "pools")
+    __slots__ = ("all", "large_pool", "pools", "small_pool")
 
     def __init__(self) -> None:
         self.all, self.small_pool, self.large_pool = Stat(), Stat(), Stat()
