@@ -366,7 +366,7 @@ class CachingAllocator:
         elif was_split and counts_splits:
             statistics.inactive_split_bytes.decrease(pool.index, block.size)
             statistics.inactive_split.decrease(pool.index, 1)
-        block.allocated = True
+        block.allocated = block.active = True
         block.requested_size = requested
         block.frames = frames
         if self.history.enabled:
@@ -384,10 +384,11 @@ class CachingAllocator:
             self.history.record(
                 "free_completed", block.address, block.requested_size, block.stream, frames or block.frames
             )
+        block.active = False
         block.frames = None
         change_blocks = change_bytes = 0
         for neighbour in (block.prev, block.next):
-            if neighbour is not None and neighbour.mapped and not neighbour.in_use:
+            if neighbour is not None and not neighbour.active and neighbour.mapped:
                 pool.remove(neighbour)
                 change_blocks -= 1
                 change_bytes -= neighbour.size

@@ -41,12 +41,14 @@ class Segment:
 class Block:
     """A piece of a segment: `size` bytes at `address`, handed out for `requested_size` bytes or free.
 
+    `allocated` means handed out; `active` lasts longer if other streams still use the block when it is freed.
     `counter` breaks ties between free blocks of one size (see `BlockPool`). `stream_uses` names the other
     streams it was used on, `event_count` the streams whose work it still waits for after being freed.
     `mapped` is False for a range of an expandable segment without memory behind it.
     """
 
     __slots__ = (
+        "active",
         "address",
         "allocated",
         "counter",
@@ -74,6 +76,7 @@ class Block:
         self.segment = segment
         self.counter = counter
         self.allocated = False
+        self.active = False
         self.mapped = True
         self.prev: Block | None = None
         self.next: Block | None = None
@@ -87,11 +90,6 @@ class Block:
     def is_split(self) -> bool:
         """Whether the segment holds other blocks too."""
         return self.prev is not None or self.next is not None
-
-    @property
-    def in_use(self) -> bool:
-        """Handed out, or freed while another stream may still use it ("active")."""
-        return self.allocated or self.event_count > 0 or bool(self.stream_uses)
 
     def insert_between(self, before: Block | None, after: Block | None) -> None:
         """Link this block into its segment between two neighbours (None: the end of the segment)."""

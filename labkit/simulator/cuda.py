@@ -25,7 +25,7 @@ def patch(patches: Patches, machine: Machine) -> None:
         patches.apply(torch._C, name, function)
     for name, value in _names(machine).items():
         patches.apply(torch.cuda, name, value)
-    patches.apply(torch, "Generator", streams.make_generator)
+    patches.apply(torch, "Generator", streams.AnyGenerator)
     _let_functions_be_seen(patches)
 
 
@@ -133,7 +133,7 @@ def _names(machine: Machine) -> dict:
         def refuse(*args, **kwargs):
             raise NotModelledError(f"torch.cuda.{name} is not modelled by the simulated GPU")
 
-        return refuse
+        return type(name, (), {"__new__": refuse})  # a class, since type annotations name these
 
     runtime = types.SimpleNamespace(
         cudaMemGetInfo=bindings["_accelerator_getMemoryInfo"], cudaError=types.SimpleNamespace(success=0)

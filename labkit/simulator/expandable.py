@@ -97,10 +97,10 @@ class ExpandableSegments:
         and leaves the new segment behind, empty (torch 2.13).
         """
         for block in pool.unmapped(stream):
-            if block.prev is not None and not block.prev.in_use:
+            if block.prev is not None and not block.prev.active:
                 block = block.prev
             room, following = 0, block
-            while room < size and following is not None and not following.in_use:
+            while room < size and following is not None and not following.active:
                 room += following.size
                 following = following.next
             if room >= size:
@@ -136,7 +136,7 @@ class ExpandableSegments:
             pool.add_unmapped(rest)
             block.size = size
         for neighbour in (block.prev, block.next):
-            if neighbour is not None and neighbour.mapped and not neighbour.in_use:
+            if neighbour is not None and neighbour.mapped and not neighbour.active:
                 pool.remove(neighbour)
                 block.absorb(neighbour)
         pool.add(block)

@@ -7,11 +7,11 @@ cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA'
 import warnings
 
 import torch
-import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from labkit.simulator import crossing
+from labkit.simulator import branches, crossing  # noqa: F401  (branches registers its handlers)
 from labkit.simulator.errors import NoValueError
+from labkit.simulator.handlers import handler_of, handles
 from labkit.simulator.machine import current
 from labkit.simulator.storages import HOST
 from labkit.simulator.streams import Generator
@@ -22,19 +22,7 @@ META = torch.device("meta")
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
 
-_handlers = {}
 _warned = False
-
-
-def handles(*functions):
-    """Registers what happens instead of these PyTorch functions: handler(mode, function, args, kwargs)."""
-
-    def register(handler):
-        for function in functions:
-            _handlers[function] = handler
-        return handler
-
-    return register
 
 
 def means_gpu(device) -> bool:
@@ -60,7 +48,7 @@ class FunctionMode(TorchFunctionMode):
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
-        handler = _handlers.get(function)
+        handler = handler_of(function)
         dispatch.function_depth += 1
         try:
             if handler is not None:
@@ -343,21 +331,6 @@ def backward(mode, function, args, kwargs):
             )
     finally:
         mode.dispatch.function_depth = depth
-
-
-# Branches that PyTorch's C++ takes where is_cuda()
-
-
-@handles(torch.dropout, F.dropout)
-def dropout(mode, function, args, kwargs):
-    """aten/src/ATen/native/Dropout.cpp: on CUDA the fused kernel, which keeps a mask of 1 B an element."""
-    names = ("input", "p", "training" if function is F.dropout else "train", "inplace")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    p, train = given.get("p", 0.5), given.get("training", given.get("train", True))
-    tensor = given["input"]
-    if not on_gpu(tensor) or given.get("inplace") or not train or not 0 < p < 1 or tensor.numel() == 0:
-        return function(*args, **kwargs)
-    return torch.native_dropout(tensor, p, True)[0]
 
 
 def seen_by(mode: FunctionMode, hook):

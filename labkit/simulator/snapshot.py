@@ -34,7 +34,7 @@ def _mapped_ranges(segment: Segment) -> Iterator[list[Block]]:
 
 def _describe(blocks: list[Block], device: int) -> dict:
     first = blocks[0]
-    active = [block for block in blocks if block.in_use]
+    active = [block for block in blocks if block.active]
     return {
         "device": device,
         "address": first.address,
@@ -63,4 +63,4 @@ def _describe(blocks: list[Block], device: int) -> dict:
 def _state(block: Block) -> str:
     if block.allocated:
         return "active_allocated"
-    return "active_pending_free" if block.in_use else "inactive"
+    return "active_pending_free" if block.active else "inactive"

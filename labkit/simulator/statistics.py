@@ -33,13 +33,6 @@ class Stat:
         self.current -= amount
         self.freed += amount
 
-    def change(self, amount: int) -> None:
-        """Apply a net change as one increase or one decrease; zero changes nothing."""
-        if amount > 0:
-            self.increase(amount)
-        elif amount < 0:
-            self.decrease(-amount)
-
     def reset_peak(self) -> None:
         """The peak starts again from the current value."""
         self.peak = self.current
@@ -61,29 +54,32 @@ class Stat:
 class StatArray:
     """A counter for the whole device and one for each of the two pools.
 
-    A pool's share is reached by its index: 0 is the small pool, 1 the large one.
+    A pool is named by its index: 0 is the small pool, 1 the large one. `of_pool[index]` are the two counters
+    that a change in that pool touches.
     """
 
-    __slots__ = ("all", "large_pool", "pools", "small_pool")
+    __slots__ = ("all", "large_pool", "of_pool", "small_pool")
 
     def __init__(self) -> None:
         self.all, self.small_pool, self.large_pool = Stat(), Stat(), Stat()
-        self.pools = (self.small_pool, self.large_pool)
+        self.of_pool = ((self.all, self.small_pool), (self.all, self.large_pool))
 
     def increase(self, pool: int, amount: int) -> None:
         """Add `amount` to the device's counter and to that of pool number `pool`."""
-        self.all.increase(amount)
-        self.pools[pool].increase(amount)
+        for stat in self.of_pool[pool]:
+            stat.increase(amount)
 
     def decrease(self, pool: int, amount: int) -> None:
         """Take `amount` from the device's counter and from that of pool number `pool`."""
-        self.all.decrease(amount)
-        self.pools[pool].decrease(amount)
+        for stat in self.of_pool[pool]:
+            stat.decrease(amount)
 
     def change(self, pool: int, amount: int) -> None:
-        """Apply a net change as one increase or one decrease."""
-        self.all.change(amount)
-        self.pools[pool].change(amount)
+        """Apply a net change as one increase or one decrease; zero changes nothing."""
+        if amount > 0:
+            self.increase(pool, amount)
+        elif amount < 0:
+            self.decrease(pool, -amount)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """`{"all": …, "small_pool": …, "large_pool": …}`."""
@@ -124,9 +120,12 @@ SCALARS = (
 
 
 class Statistics:
-    """Every counter of one device's allocator."""
+    """Every counter of one device's allocator.
 
-    __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS)
+    The three `block_…` methods run for each tensor, so they work on the counters themselves, in one loop.
+    """
+
+    __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated")
 
     def __init__(self) -> None:
         for name in ARRAYS:
@@ -135,25 +134,47 @@ class Statistics:
             setattr(self, name, Stat())
         for name in SCALARS:
             setattr(self, name, 0)
+        # By pool: what counts blocks, what counts their bytes, what counts the bytes asked for.
+        self._allocated, self._active = [
+            [(count.of_pool[pool], size.of_pool[pool], self.requested_bytes.of_pool[pool]) for pool in (0, 1)]
+            for count, size in (
+                (self.allocation, self.allocated_bytes),
+                (self.active, self.active_bytes),
+            )
+        ]
 
     def block_handed_out(self, pool: int, size: int, requested: int) -> None:
         """A block of `size` bytes was handed out for a request of `requested` bytes."""
-        self.allocation.increase(pool, 1)
-        self.allocated_bytes.increase(pool, size)
-        self.active.increase(pool, 1)
-        self.active_bytes.increase(pool, size)
-        self.requested_bytes.increase(pool, requested)
+        blocks, sizes, requests = self._allocated[pool]
+        active_blocks, active_sizes, _ = self._active[pool]
+        for stats, amount in (
+            (blocks, 1),
+            (active_blocks, 1),
+            (sizes, size),
+            (active_sizes, size),
+            (requests, requested),
+        ):
+            for stat in stats:
+                stat.allocated += amount
+                current = stat.current = stat.current + amount
+                if current > stat.peak:
+                    stat.peak = current
 
     def block_given_back(self, pool: int, size: int) -> None:
         """A block was freed by its owner; it may stay active for a while."""
-        self.allocation.decrease(pool, 1)
-        self.allocated_bytes.decrease(pool, size)
+        blocks, sizes, _ = self._allocated[pool]
+        for stats, amount in ((blocks, 1), (sizes, size)):
+            for stat in stats:
+                stat.current -= amount
+                stat.freed += amount
 
     def block_inactive(self, pool: int, size: int, requested: int) -> None:
         """The free of a block completed: no stream uses it any more."""
-        self.active.decrease(pool, 1)
-        self.active_bytes.decrease(pool, size)
-        self.requested_bytes.decrease(pool, requested)
+        blocks, sizes, requests = self._active[pool]
+        for stats, amount in ((blocks, 1), (sizes, size), (requests, requested)):
+            for stat in stats:
+                stat.current -= amount
+                stat.freed += amount
 
     def reset_peak(self) -> None:
         """As `torch.cuda.reset_peak_memory_stats`."""

@@ -136,6 +136,15 @@ class Generator(torch.Generator):
 _real_generator = torch.Generator
 
 
-def make_generator(device="cpu"):
+class _AnyGenerator(type):
+    """Makes torch.Generator, while replaced, still the class of PyTorch's own generators."""
+
+    def __call__(cls, device="cpu"):
+        return Generator(device) if torch.device(device).type == "cuda" else _real_generator(device)
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, _real_generator)
+
+
+class AnyGenerator(metaclass=_AnyGenerator):
     """torch.Generator(device): a simulated one for cuda, PyTorch's own otherwise."""
-    return Generator(device) if torch.device(device).type == "cuda" else _real_generator(device)
