@@ -138,11 +138,12 @@ def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__v
 def column_sum_scratch(
     rows: int, columns: int, multiprocessors: int, threads: int = 2048, expanded: bool = False
 ) -> tuple[int, int]:
-    """``(staging buffer, semaphores)`` that summing ``[rows, columns]`` float32 over its rows takes meanwhile.
+    """``(staging buffer, semaphores)`` that summing ``[rows, columns]`` float32 over its rows takes.
 
     It is the gradient of a Linear's bias. ``multiprocessors`` and ``threads`` (per multiprocessor) are the
     GPU's. ``expanded`` says that the matrix is one number expanded (all strides 0), as the gradient of
-    ``y.sum()`` is. ``(0, 0)`` when one thread block can finish a column. The rule is ``setReduceConfig`` in
+    ``y.sum()`` is. ``(0, 0)`` when one thread block can finish a column. Both are freed once the kernel is
+    launched. The rule is ``setReduceConfig`` in
     aten/src/ATen/native/cuda/Reduce.cuh, for a contiguous matrix below 2**31 bytes with more than one column.
     """
     vector = 1 if expanded else next(v for v in (4, 2, 1) if columns % v == 0)

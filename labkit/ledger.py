@@ -1,0 +1,176 @@
+"""Memory by stage: what each line of training added, held, and peaked at.
+
+The ledger reads the counters of ``torch.cuda`` and NVML, and makes no tensor of its own, so it says the same
+on a real GPU and on the simulated one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pandas as pd
+import torch
+
+from labkit import plots
+from labkit.baseline import clean_baseline
+from labkit.gpu import current
+from labkit.nvml import nvidia_smi
+from labkit.recorded import Figure
+from labkit.stage import COUNTERS, Comparison, Stage
+from labkit.units import mib, whole_bytes
+
+
+class Ledger:
+    """Memory by stage.
+
+    >>> ledger = Ledger()
+    >>> with ledger("forward"):
+    ...     y = model(x)
+    >>> ledger["forward"].added
+    176291840
+
+    Making one gives cached segments and cuBLAS workspaces back, so that the first matrix multiplication takes
+    its workspace again. It refuses with :class:`labkit.baseline.DirtyBaseline` if more than ``allow`` bytes
+    are allocated even so, naming what lives. With ``history=True`` PyTorch's memory history is recorded anew,
+    for :meth:`timeline`. Raises ``RuntimeError`` without a GPU.
+    """
+
+    def __init__(self, allow: int = 0, history: bool = False):
+        current()
+        caller = inspect.currentframe().f_back
+        self.baseline = clean_baseline(whole_bytes(allow), {**caller.f_globals, **caller.f_locals})
+        self.stages: dict[str, Stage] = {}
+        self.comparisons: dict[tuple[str, str], Comparison] = {}
+        self._open: str | None = None
+        self._peak = 0
+        self._history = history
+        torch.cuda.reset_peak_memory_stats()
+        if history:
+            torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Measure the ``with`` block as the stage ``name``.
+
+        An exception passes through; the stage is kept, with ``failed`` set. A name used before replaces that
+        stage and those after it, and says so. Raises ``RuntimeError`` inside another stage.
+        """
+        if self._open is not None:
+            raise RuntimeError(f'stage "{name}" begins inside stage "{self._open}"; end that one first')
+        before = torch.cuda.memory_allocated()
+        if name in self.stages:
+            self._replace(name, before)
+        self._peak = self.peak
+        torch.cuda.reset_peak_memory_stats()
+        first = self._event()
+        self._open, failed = name, ""
+        try:
+            yield
+        except BaseException as error:
+            failed = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._open = None
+            self.stages[name] = Stage(
+                name,
+                before,
+                peak=torch.cuda.max_memory_allocated(),
+                after=torch.cuda.memory_allocated(),
+                reserved=torch.cuda.memory_reserved(),
+                nvidia_smi=nvidia_smi(),
+                failed=failed,
+                events=None if first is None else (first, self._event()),
+            )
+
+    def __getitem__(self, name: str) -> Stage:
+        """The stage of that name; ``KeyError`` lists the stages there are."""
+        if name not in self.stages:
+            raise KeyError(f"no stage {name!r}; measured are {list(self.stages) or 'none yet'}")
+        return self.stages[name]
+
+    @property
+    def peak(self) -> int:
+        """Most bytes allocated at any moment since the ledger was made, between stages too."""
+        return max(self._peak, torch.cuda.max_memory_allocated())
+
+    def compare(
+        self,
+        predicted: Mapping[str, int] | None = None,
+        /,
+        *,
+        of: str = "added",
+        recorded: Figure | str | None = None,
+        why: str = "",
+        **by_name: int,
+    ) -> None:
+        """Print predicted and measured bytes of stages side by side, and keep them for :meth:`comparison`.
+
+        >>> ledger.compare(forward=4 * 10_240 * 4096)
+        forward: predicted 160.000, measured 168.125, +8.125 MiB
+
+        A stage whose name has a space goes in as ``{"forward again": 0}``. ``of`` is the counter: before,
+        added, peak, after, reserved or nvidia_smi. ``recorded`` is a figure of :mod:`labkit.recorded`, or its
+        MiB as text. ``why`` explains the difference in the table. Raises ``ValueError`` for another counter,
+        without a prediction, or with ``recorded`` for several stages at once.
+        """
+        predictions = {**(predicted or {}), **by_name}
+        if of not in COUNTERS:
+            raise ValueError(f"a stage has {', '.join(COUNTERS)}; of={of!r} was given")
+        if not predictions or (recorded is not None and len(predictions) > 1):
+            raise ValueError(f"wanted a prediction (one alone with recorded=), was given {predictions}")
+        figure = Figure(recorded) if isinstance(recorded, str) else recorded
+        for name, size in predictions.items():
+            measured = getattr(self[name], of)
+            if measured is None:
+                raise ValueError(f"NVML gives no figure on this machine, so {name!r} has no nvidia_smi")
+            row = Comparison(name, of, measured, whole_bytes(size), figure, why)
+            self.comparisons[name, of] = row
+            print(row)
+
+    def comparison(self) -> pd.DataFrame:
+        """Every comparison made: predicted, measured and recorded MiB, the two verdicts, and the reason."""
+        rows = list(self.comparisons.values())
+        return _labelled(pd.DataFrame([row.row() for row in rows], index=[row.stage for row in rows]))
+
+    def table(self) -> pd.DataFrame:
+        """A row per stage, in MiB; the name of the index says which GPU, and whether it is simulated."""
+        stages = self.stages.values()
+        frame = pd.DataFrame([stage.row() for stage in stages], index=list(self.stages), dtype=float)
+        if any(stage.failed for stage in stages):
+            frame["failed"] = [stage.failed.partition(":")[0] for stage in stages]
+        return _labelled(frame)
+
+    def plot(self):
+        """A figure of the stages: what each began with, added and peaked at."""
+        return plots.stages(self.stages.values())
+
+    def timeline(self):
+        """A figure of memory over the recorded events, with the stages; ``RuntimeError`` without history."""
+        if not self._history:
+            raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
+        return plots.timeline(torch.cuda.memory._snapshot(), self.stages.values(), start=self.baseline)
+
+    def _event(self) -> int | None:
+        """How many events the memory history holds."""
+        return len(torch.cuda.memory._snapshot()["device_traces"][0]) if self._history else None
+
+    def _replace(self, name: str, before: int) -> None:
+        """Drop the stage and those after it, and tell the reader."""
+        first = self.stages[name].before
+        dropped = list(self.stages)[list(self.stages).index(name) :]
+        for stage in dropped:
+            del self.stages[stage]
+        self.comparisons = {key: row for key, row in self.comparisons.items() if key[0] not in dropped}
+        print(f"{name!r} is measured again; its row and those after it go: {', '.join(dropped)}")
+        if before != first:
+            print(
+                f"  it begins with {mib(before)} allocated, the first time with {mib(first)}: what the"
+                " first run left alive is in it, so the figures are not those of a fresh start"
+            )
+
+
+def _labelled(frame: pd.DataFrame) -> pd.DataFrame:
+    frame.index.name = frame.attrs["gpu"] = str(current())
+    return frame

@@ -1,0 +1,114 @@
+"""Which tensors are alive on the GPU, and by what name the program still holds them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from labkit.formulas import block
+from labkit.units import mib
+
+_DEPTH = 4  # containers inside containers that are searched for a name
+_NAMES = 3  # names shown for one tensor
+
+
+@dataclass(frozen=True)
+class Living:
+    """A tensor on the GPU: the names found for it, and the bytes of the block of its storage."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.name}  {list(self.shape)} {self.dtype}  {mib(self.size)}"
+
+
+def living(names: dict[str, object] | None = None) -> list[Living]:
+    """The tensors alive on the GPU, one per storage, largest first.
+
+    They are the ones Python's garbage collector tracks; what only an autograd graph or a library holds is no
+    Python object and is missing here. Names are searched in ``names``, in the notebook's own namespace
+    (``Out`` and ``_`` included) and in the frames of the last exception.
+    """
+    known: dict[int, list[str]] = {}
+    for root in ({} if names is None else names), vars(sys.modules["__main__"]), _last_exception():
+        _name_tensors(root, known)
+    # type(), not isinstance(): lazy modules and weak proxies answer isinstance with side effects.
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+    by_storage: dict[int, list[Tensor]] = {}
+    for t in tensors:
+        if t.is_cuda:
+            by_storage.setdefault(t.untyped_storage()._cdata, []).append(t)
+    found = []
+    for sharing in by_storage.values():
+        widest = max(sharing, key=Tensor.numel)
+        names_of = [name for t in sharing for name in known.get(id(t), [])]
+        name = ", ".join(names_of[:_NAMES]) or f"(no name; held by {_holders(widest, tensors, sharing)})"
+        size = block(widest.untyped_storage().nbytes())
+        found.append(Living(name, tuple(widest.shape), str(widest.dtype).removeprefix("torch."), size))
+    return sorted(found, key=lambda one: (-one.size, one.name))
+
+
+def _name_tensors(root: dict[str, object], known: dict[int, list[str]]) -> None:
+    """Enter into ``known`` the names that reach tensors from ``root``, through containers and modules."""
+    seen: set[int] = set()
+    # A variable of the reader's first, then the notebook's Out, then its _, __, _3 and the like.
+    roots = sorted(root.items(), key=lambda item: (item[0].startswith("_"), item[0] == "Out"))
+    level = [(name, o) for name, o in roots if not name.startswith("__") and name != "_oh"]
+    for _ in range(_DEPTH):
+        below = []
+        for name, o in level:
+            if id(o) not in seen:
+                below += _parts(name, o)
+            if issubclass(type(o), Tensor):
+                names = known.setdefault(id(o), [])
+                if name not in names:
+                    names.append(name)
+            seen.add(id(o))
+        level = [(name, o) for name, o in below if _has_parts(o)]
+
+
+def _has_parts(o: object) -> bool:
+    return issubclass(type(o), (Tensor, nn.Module, torch.optim.Optimizer, dict, list, tuple))
+
+
+def _parts(name: str, o) -> list[tuple[str, object]]:
+    """The parts of ``o`` in which a tensor may be, each with the name that reaches it."""
+    if not _has_parts(o):
+        return []
+    if isinstance(o, Tensor):
+        return [(f"{name}.grad", o.grad)] if o.is_leaf and o.grad is not None else []
+    if isinstance(o, nn.Module):
+        return [(f"{name}.{part}", t) for part, t in (*o.named_parameters(), *o.named_buffers())]
+    if isinstance(o, torch.optim.Optimizer):
+        states = enumerate(o.state.values())
+        return [(f"{name}.state[{i}][{k!r}]", t) for i, state in states for k, t in state.items()]
+    if isinstance(o, dict):
+        return [(f"{name}[{k!r}]", v) for k, v in list(o.items()) if type(k) in (str, int)]
+    return [(f"{name}[{i}]", v) for i, v in enumerate(o)]
+
+
+def _last_exception() -> dict[str, object]:
+    """The local variables in the frames of the last uncaught exception, which keeps them alive."""
+    found: dict[str, object] = {}
+    traceback = getattr(sys.last_value, "__traceback__", None) if hasattr(sys, "last_value") else None
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name != "<module>":
+            where = f"the last exception, in {frame.f_code.co_name}()"
+            found.update({f"{where}: {name}": o for name, o in frame.f_locals.items()})
+        traceback = traceback.tb_next
+    return found
+
+
+def _holders(t: Tensor, *lists: list[Tensor]) -> str:
+    """The kinds of object that refer to ``t``: ``cell`` is a closure, ``frame`` a running function."""
+    ours = {id(mine) for mine in (*lists, sys._getframe(), sys._getframe(1))}
+    kinds = {type(o).__name__ for o in gc.get_referrers(t) if id(o) not in ours}
+    return ", ".join(sorted(kinds)) or "autograd or other C++ code"

@@ -1,0 +1,28 @@
+"""The figure that ``nvidia-smi`` shows."""
+
+from __future__ import annotations
+
+import os
+
+import pynvml
+import torch
+
+
+def nvidia_smi() -> int | None:
+    """Bytes used on the current GPU by all its processes: contexts, segments, and what libraries took.
+
+    None where NVML is absent or refuses (some virtual and integrated GPUs).
+    """
+    # NVML counts the machine's GPUs, torch those of CUDA_VISIBLE_DEVICES (indices or UUIDs).
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    index = torch.cuda.current_device()
+    named = visible[index].strip() if index < len(visible) else ""
+    try:
+        pynvml.nvmlInit()
+        if named and not named.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByUUID(named)
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(named or index))
+        return pynvml.nvmlDeviceGetMemoryInfo(handle).used
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,206 @@
+"""Figures recorded elsewhere, each with its provenance, and the table that sets ours beside them.
+
+Published figures say "MB" and mean MiB; they are kept as the text that was printed, because its digits tell
+how exact it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pandas as pd
+
+from labkit.gpu import current
+from labkit.units import MIB, digits, verdict
+
+NOTES = "GPU memory course notes, chapters 1 and 2 (in Chinese)"
+TRAINING_NOTES = "训练过程中的显存占用分析及性能优化, notes of 2023-03-12 (in Chinese)"
+ANATOMY = "Model training anatomy, transformers documentation, Hugging Face 2023"
+HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One recorded figure of memory, in MiB as printed; what is empty the source does not say."""
+
+    mib: str
+    experiment: str = ""
+    quantity: str = ""
+    source: str = ""
+    gpu: str = ""
+    torch: str = ""
+    note: str = ""
+
+    def verdict(self, measured: int) -> str:
+        """``"equal"``, ``"equal to N decimals"`` (those printed), or how far ``measured`` bytes are off."""
+        exact = Fraction(self.mib) * MIB
+        if measured == exact:
+            return "equal"
+        decimals = len(self.mib.partition(".")[2])
+        if abs(measured - exact) * 10**decimals < MIB:  # rounded or cut off where it was printed
+            return f"equal to {decimals} decimals"
+        return verdict(measured, round(exact))
+
+
+def _figures(experiment: str, source: str, rows: dict[str, str], **where: str) -> list[Figure]:
+    return [Figure(mib, experiment, quantity, source, **where) for quantity, mib in rows.items()]
+
+
+def _host_code(experiment: str, quantities: tuple[str, ...], a100: str, h100: str) -> list[Figure]:
+    """Figures of torch 2.13.0 for compute capability 8.0 (108 multiprocessors) and 9.0 (132)."""
+    return [
+        Figure(mib, experiment, quantity, HOST_CODE, gpu, "2.13.0")
+        for gpu, row in (("A100", a100), ("H100", h100))
+        for quantity, mib in zip(quantities, row.split(), strict=True)
+    ]
+
+
+THREE_LINEAR = "ThreeLinear, batch 10240, float32"
+HALF_LINEAR = "HalfLinear(2), batch 10240, float16"
+HALF_LINEAR_10 = "HalfLinear(10), batch 10240, float16"
+BERT_BASE = "BERT-base, batch 32, length 512, float32"
+BERT_LARGE = "bert-large with Trainer, batch 4, length 512"
+CONTEXT = "CUDA context"
+
+_TRAINING = ("forward adds", "after backward", "peak", "reserved")
+
+FIGURES: tuple[Figure, ...] = (
+    *_figures(
+        THREE_LINEAR,
+        NOTES,
+        {
+            "parameters": "16.015625",
+            "input": "40",
+            "forward adds": "168.125",
+            "after backward": "168.28173828125",
+            "peak": "360.2744140625",
+            "AdamW adds": "32.03125",
+            "inference, total": "144.140625",
+        },
+    ),
+    *_host_code(
+        THREE_LINEAR,
+        _TRAINING,
+        "168.125 168.28173828125 364.27880859375 442",
+        "192 216.03173828125 412.02880859375 486",
+    ),
+    *_figures(
+        HALF_LINEAR,
+        TRAINING_NOTES,
+        {
+            "parameters": "2.0",
+            "input": "20.0",
+            "forward adds": "40.0",
+            "after loss": "62.00048828125",
+            "after backward": "44.00048828125",
+            "inference adds": "0.0",
+            "optimizer adds": "4.0",
+        },
+        note="the code there repeats the layer ten times; the figures are of two repetitions",
+    ),
+    *_host_code(
+        HALF_LINEAR,
+        _TRAINING,
+        "48.125 60.25048828125 120.2509765625 142",
+        "72 108.00048828125 168.0009765625 186",
+    ),
+    *_host_code(
+        HALF_LINEAR_10,
+        _TRAINING,
+        "208.125 60.25048828125 280.2509765625 302",
+        "232 108.00048828125 328.0009765625 346",
+    ),
+    *_figures(
+        BERT_BASE,
+        NOTES,
+        {
+            "parameters": "418.7295",
+            "input": "0.125",
+            "forward adds": "13931.34375",
+            "after backward": "903.5874",
+            "AdamW adds": "841.0273",
+            "inference adds": "56.21875",
+        },
+    ),
+    *_host_code(
+        BERT_BASE + ", eager",
+        (*_TRAINING, "inference adds", "inference peak"),
+        "13931.34765625 902.83740234375 15002.357421875 15930 56.21875 1434.9794921875",
+        "13955.22265625 950.83740234375 15050.107421875 15978 80.09375 1458.8544921875",
+    ),
+    *_host_code(
+        BERT_BASE + ", sdpa",
+        _TRAINING,
+        "9332.34765625 903.58740234375 10056.21240234375 10182",
+        "9356.22265625 951.08740234375 10103.96240234375 10230",
+    ),
+    *_figures(
+        BERT_LARGE,
+        ANATOMY,
+        {"context": "1343", "model loaded": "2631", "training": "14949"},
+        gpu="V100-16GB",
+        note="nvidia-smi's figure: context and reserved",
+    ),
+    Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),
+    Figure("1639", CONTEXT, "context", TRAINING_NOTES, "RTX 3090", note="CUDA 11.4"),
+)
+
+
+def find(experiment: str, quantity: str, source: str = "", gpu: str = "") -> Figure:
+    """The one figure that matches; ``source`` and ``gpu`` narrow the choice.
+
+    Raises ``LookupError`` with the figures of that experiment when none or several match.
+    """
+    there = [figure for figure in FIGURES if figure.experiment == experiment]
+    match = [
+        figure
+        for figure in there
+        if figure.quantity == quantity and figure.source.startswith(source) and gpu in ("", figure.gpu)
+    ]
+    if len(match) == 1:
+        return match[0]
+    known = "\n".join(f"  {f.quantity}: {f.mib} MiB, {f.gpu or 'GPU not said'}, {f.source}" for f in there)
+    experiments = ", ".join(dict.fromkeys(repr(figure.experiment) for figure in FIGURES))
+    raise LookupError(
+        f"{len(match)} figures match {quantity!r} of {experiment!r}, one was wanted; there are\n"
+        + (known or f"  experiments {experiments}")
+    )
+
+
+def table(experiment: str = "") -> pd.DataFrame:
+    """Every figure whose experiment begins with ``experiment``, with its provenance."""
+    rows = [
+        {
+            "experiment": figure.experiment,
+            "quantity": figure.quantity,
+            "recorded (MiB)": figure.mib,
+            "GPU": figure.gpu or "not said",
+            "torch": figure.torch or "not said",
+            "source": figure.source,
+            "note": figure.note,
+        }
+        for figure in FIGURES
+        if figure.experiment.startswith(experiment)
+    ]
+    return pd.DataFrame(rows)
+
+
+def elsewhere(rows: Iterable[tuple[Figure, int, str]]) -> pd.DataFrame:
+    """The table "recorded elsewhere": a row per ``(figure, our bytes, why they differ)``."""
+    frame = pd.DataFrame(
+        [
+            {
+                "quantity": figure.quantity,
+                "recorded (MiB)": figure.mib,
+                "ours (MiB)": digits(ours),
+                "ours - recorded": figure.verdict(ours),
+                "why": why,
+                "source": figure.source,
+            }
+            for figure, ours, why in rows
+        ]
+    ).set_index("quantity")
+    frame.index.name = frame.attrs["gpu"] = str(current())
+    return frame

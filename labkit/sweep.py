@@ -1,0 +1,80 @@
+"""Run a measurement over batch sizes or lengths, and fit a polynomial to what it says."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.polynomial import Polynomial
+from tqdm.auto import tqdm
+
+from labkit import plots
+from labkit.gpu import current
+from labkit.units import MIB, whole_bytes
+
+
+@dataclass
+class Sweep:
+    """Measured bytes by size; ``stopped`` is the size that ran out of memory, if one did."""
+
+    name: str
+    sizes: list[int] = field(default_factory=list)
+    measured: list[int] = field(default_factory=list)
+    stopped: int | None = None
+
+    def table(self) -> pd.DataFrame:
+        """Measured MiB by size; the name of the columns says which GPU, and whether it is simulated."""
+        frame = pd.DataFrame({"measured (MiB)": [n / MIB for n in self.measured]}, index=self.sizes)
+        frame.index.name = self.name
+        frame.columns.name = frame.attrs["gpu"] = str(current())
+        return frame
+
+    def fit(self, degree: int) -> Polynomial:
+        """The least-squares polynomial of this degree, from size to MiB.
+
+        ``fit(1)(64)`` is the prediction at 64 and ``fit(1).convert().coef`` its coefficients, the constant
+        first. Raises ``ValueError`` with no more points than coefficients: it would pass through any of them.
+        """
+        if len(self.sizes) < degree + 2:
+            raise ValueError(
+                f"to test degree {degree}, {degree + 2} sizes or more are wanted, not {len(self.sizes)}"
+            )
+        return Polynomial.fit(self.sizes, np.array(self.measured) / MIB, degree)
+
+    def differences(self, order: int = 1) -> list[int]:
+        """Differences between neighbours in bytes, repeated ``order`` times, exact.
+
+        First differences are all equal where memory grows linearly, second ones where it grows as a square.
+        Raises ``ValueError`` when the sizes are not equally spaced.
+        """
+        if len(set(np.diff(self.sizes))) > 1:
+            raise ValueError(f"differences need equally spaced sizes, not {self.sizes}")
+        return [int(n) for n in np.diff(np.array(self.measured, dtype=object), order)]
+
+    def plot(self, degree: int | None = None):
+        """A figure of the measurements, with the fit of ``degree``."""
+        return plots.sweep(self, None if degree is None else self.fit(degree))
+
+
+def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batch") -> Sweep:
+    """Call ``measure(size)``, which returns bytes, for each size; stop at the first that runs out of memory.
+
+    Cached segments are given back before each call. The tensors of one call should be local to ``measure``,
+    so that they are gone before the next.
+    """
+    result = Sweep(name)
+    for size in tqdm(list(sizes), desc=name):
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            measured = measure(size)
+        except torch.cuda.OutOfMemoryError:
+            result.stopped = size
+            break
+        result.measured.append(whole_bytes(measured))
+        result.sizes.append(size)
+    return result

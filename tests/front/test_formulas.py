@@ -1,0 +1,131 @@
+"""Predictions on paper against layers, optimizers and allocations of the simulated GPU, and traced sizes."""
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+from labkit import formulas
+from labkit.models import ThreeLinear
+from labkit.simulator.cublas import cublas_workspace_bytes
+from labkit.units import MIB
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("predicted", "layer"),
+    [
+        (formulas.linear(30, 7), nn.Linear(30, 7)),
+        (formulas.linear(30, 7, bias=False), nn.Linear(30, 7, bias=False)),
+        (formulas.conv2d(6, 8, 3), nn.Conv2d(6, 8, 3)),
+        (formulas.conv2d(6, 8, 5, bias=False, groups=2), nn.Conv2d(6, 8, 5, bias=False, groups=2)),
+        (formulas.norm(9), nn.BatchNorm2d(9)),
+        (formulas.norm(9), nn.LayerNorm(9)),
+        (formulas.embedding(11, 4), nn.Embedding(11, 4)),
+        (formulas.attention(12), nn.MultiheadAttention(12, 3)),
+        (formulas.attention(12, bias=False), nn.MultiheadAttention(12, 3, bias=False)),
+    ],
+)
+def test_parameter_counts(predicted, layer):
+    assert predicted == count(layer)
+
+
+@pytest.mark.parametrize("size", [0, 1, 512, 513, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB - 511, 33 * MIB + 1])
+def test_block_and_segment_are_those_of_the_allocator(size):
+    with labkit.simulated_gpu("A100-80GB"):
+        x = torch.empty(size, dtype=torch.uint8, device="cuda")
+        rest = formulas.segment(size) - formulas.block(size)
+        unsplit = rest if formulas.block(size) > MIB and rest <= MIB else 0
+        assert torch.cuda.memory_allocated() == formulas.block(size) + unsplit
+        assert torch.cuda.memory_reserved() == formulas.segment(size)
+        del x
+
+
+def test_tensor_is_a_block():
+    assert formulas.tensor() == 512
+    assert formulas.tensor(10_240, 1024) == 40 * MIB
+    assert formulas.tensor(3, 100, dtype=torch.float16) == 1024
+
+
+def test_parameters_count_a_tied_one_once():
+    model = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)])
+    assert formulas.parameters(model) == 1024
+    model[1].weight = model[0].weight
+    assert formulas.parameters(model) == 512
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("SGD", torch.optim.SGD),
+        ("SGD with momentum", lambda parameters: torch.optim.SGD(parameters, momentum=0.9)),
+        ("RMSprop", torch.optim.RMSprop),
+        ("Adagrad", torch.optim.Adagrad),
+        ("Adam", torch.optim.Adam),
+        ("AdamW", torch.optim.AdamW),
+    ],
+)
+def test_optimizers(name, make):
+    with labkit.simulated_gpu("A100-80GB"):
+        model = ThreeLinear().cuda()
+        for p in model.parameters():
+            p.grad = torch.empty_like(p)
+        before = torch.cuda.memory_allocated()
+        optimizer = make(model.parameters())
+        optimizer.step()
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        optimizer.step()
+        temporary = torch.cuda.max_memory_allocated() - held
+        assert (held - before, temporary) == formulas.optimizer(name, formulas.parameters(model))
+
+
+def test_an_unknown_optimizer_lists_the_known():
+    with pytest.raises(ValueError, match=r"SGD with momentum.*'Lion' was given"):
+        formulas.optimizer("Lion", 1)
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0", "2.14.1"])
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (11, 0), (12, 0)])
+def test_the_workspace_on_paper_is_the_simulated_one(capability, version):
+    known = tuple(int(part) for part in version.split(".")[:2])
+    assert formulas.cublas_workspace(capability, version) == cublas_workspace_bytes(capability, known, {})
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.15.0"])
+def test_the_workspace_of_other_versions_is_refused(version):
+    with pytest.raises(ValueError, match=f"2.11 to 2.14; {version} was given"):
+        formulas.cublas_workspace((8, 0), version)
+
+
+# ((rows, columns, expanded), scratch on 108 multiprocessors, on 132), traced from x.sum(0) in PyTorch
+# 2.13.0's CUDA host code under stub libraries, compute capabilities 8.0 and 9.0.
+TRACED = [
+    ((10240, 2048, True), (1835008, 256), (2359296, 256)),
+    ((10240, 1024, False), (83886080, 32), (83886080, 32)),
+    ((10240, 2048, False), (113246208, 64), (138412032, 64)),
+    ((1024, 1024, False), (8388608, 32), (8388608, 32)),
+    ((8192, 1024, False), (67108864, 32), (67108864, 32)),
+    ((16384, 3072, False), (113246208, 96), (138412032, 96)),
+    ((4096, 50304, False), (128778240, 1572), (154533888, 1572)),
+    ((5001, 37, False), (94720, 8), (94720, 8)),
+    ((64, 1000, False), (0, 0), (0, 0)),
+    ((300, 2, False), (0, 0), (0, 0)),
+    ((40000, 3, True), (0, 0), (0, 0)),
+    ((1000, 4096, True), (0, 0), (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("matrix", "a100", "h100"), TRACED)
+def test_scratch_of_a_column_sum(matrix, a100, h100):
+    rows, columns, expanded = matrix
+    assert formulas.column_sum_scratch(rows, columns, 108, expanded=expanded) == a100
+    assert formulas.column_sum_scratch(rows, columns, 132, expanded=expanded) == h100
+
+
+def test_a_size_is_not_negative():
+    with pytest.raises(ValueError, match="not -1"):
+        formulas.block(-1)

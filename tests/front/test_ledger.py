@@ -1,0 +1,226 @@
+"""The ledger: stages, comparisons, running a cell twice, exceptions, and what it refuses."""
+
+import functools
+import re
+
+import pytest
+import torch
+
+import labkit
+from labkit import formulas, recorded
+from labkit.baseline import DirtyBaseline
+from labkit.ledger import Ledger
+from labkit.models import ThreeLinear
+from labkit.units import MIB
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    with labkit.simulated_gpu("A100-80GB") as gpu:
+        yield gpu
+
+
+def train(ledger):
+    with ledger("parameters"):
+        model = ThreeLinear().cuda()
+    with ledger("input"):
+        x = torch.zeros(10_240, 1024, device="cuda")
+    with ledger("forward"):
+        y = model(x)
+    with ledger("forward again"):
+        y = model(x)
+    with ledger("loss"):
+        loss = y.sum()
+    with ledger("backward"):
+        loss.backward()
+    return model, x, y, loss
+
+
+def test_stages_of_the_three_linear_model(capsys):
+    ledger = Ledger()
+    kept = train(ledger)
+    figures = {
+        name: recorded.find(recorded.THREE_LINEAR, quantity, gpu="A100").mib
+        for name, quantity in (("forward", "forward adds"), ("backward", "after backward"))
+    }
+    assert ledger["parameters"].added == formulas.parameters(kept[0])
+    assert ledger["input"].added == 40 * MIB
+    assert ledger["forward"].added == float(figures["forward"]) * MIB
+    assert ledger["forward again"].added == 0
+    assert ledger["loss"].added == 512
+    assert ledger["backward"].after == float(figures["backward"]) * MIB
+    peak = recorded.find(recorded.THREE_LINEAR, "peak", gpu="A100")
+    assert peak.verdict(ledger["backward"].peak) == "equal"
+    # The second forward pass made its outputs while those of the first were alive.
+    assert ledger.peak == ledger["forward again"].peak > ledger["backward"].peak
+    assert ledger["backward"].nvidia_smi > ledger["backward"].reserved
+
+    ledger.compare(forward=4 * 10_240 * 4096)
+    ledger.compare({"forward again": 0})
+    ledger.compare(loss=0, recorded="0.0005", why="a scalar takes a block")
+    assert capsys.readouterr().out.splitlines() == [
+        "forward: predicted 160.000, measured 168.125, +8.125 MiB",
+        "forward again: predicted 0.000, measured 0.000 MiB, equal",
+        "loss: predicted 0.000, measured 0.00048828125, +0.00048828125 MiB (+512 B)"
+        "; recorded 0.0005, equal to 4 decimals",
+    ]
+    rows = ledger.comparison()
+    assert list(rows["measured - predicted"]) == ["+8.125 MiB", "equal", "+0.00048828125 MiB (+512 B)"]
+    assert rows.loc["loss", "why"] == "a scalar takes a block"
+
+
+def test_table_has_units_and_says_simulated():
+    ledger = Ledger()
+    with ledger("x"):
+        x = torch.zeros(1024, 1024, device="cuda")
+    table = ledger.table()
+    assert table.index.name == table.attrs["gpu"] == "simulated A100-80GB"
+    assert list(table.columns) == [
+        f"{counter} (MiB)" for counter in ("before", "added", "peak", "after", "reserved", "nvidia-smi")
+    ]
+    assert table.loc["x", "added (MiB)"] == x.nbytes / MIB == 4
+    assert table.loc["x", "reserved (MiB)"] == 20
+
+
+def test_the_peak_between_stages_counts():
+    ledger = Ledger()
+    with ledger("first"):
+        pass
+    torch.zeros(3 * MIB, device="cuda")
+    with ledger("second"):
+        pass
+    assert ledger["second"].peak == 0
+    assert ledger.peak == 12 * MIB
+
+
+def test_a_stage_run_again_replaces_its_row_and_those_after_it(capsys):
+    ledger = Ledger()
+    with ledger("a"):
+        a = torch.zeros(MIB, device="cuda")
+    with ledger("b"):
+        b = torch.zeros(2 * MIB, device="cuda")
+    ledger.compare(b=8 * MIB)
+    capsys.readouterr()
+    del b
+    with ledger("b"):
+        b = torch.zeros(2 * MIB, device="cuda")
+    assert capsys.readouterr().out == "'b' is measured again; its row and those after it go: b\n"
+    assert ledger["b"].added == 8 * MIB
+    assert ledger.comparison().empty
+    with ledger("a"):
+        a = torch.zeros(MIB, device="cuda")
+    out = capsys.readouterr().out
+    assert "those after it go: a, b" in out
+    assert "begins with 12.0 MiB allocated, the first time with 0.0 MiB" in out
+    assert list(ledger.stages) == ["a"]
+    del a, b
+
+
+def test_an_exception_passes_and_its_stage_is_kept():
+    ledger = Ledger()
+    with pytest.raises(torch.cuda.OutOfMemoryError), ledger("too much"):
+        torch.empty(2**40, dtype=torch.uint8, device="cuda")
+    assert ledger["too much"].failed.startswith(
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB"
+    )
+    assert ledger.table().loc["too much", "failed"] == "OutOfMemoryError"
+    with ledger("after"):
+        x = torch.zeros(4, device="cuda")
+    assert ledger["after"].added == 512
+    assert x.is_cuda
+
+
+def test_stages_are_not_nested():
+    ledger = Ledger()
+    nested = pytest.raises(RuntimeError, match='stage "inner" begins inside stage "outer"')
+    with nested, ledger("outer"), ledger("inner"):
+        pass
+    with ledger("next"):
+        pass
+    assert list(ledger.stages) == ["outer", "next"]
+
+
+def test_errors_say_what_there_is():
+    ledger = Ledger()
+    with pytest.raises(KeyError, match="no stage 'forward'; measured are none yet"):
+        ledger["forward"]
+    with ledger("a"):
+        pass
+    with pytest.raises(KeyError, match=r"measured are \['a'\]"):
+        ledger.compare(forward=1)
+    with pytest.raises(ValueError, match="of='peaks' was given"):
+        ledger.compare(a=1, of="peaks")
+    with pytest.raises(ValueError, match="one alone with recorded="):
+        ledger.compare(a=1, b=2, recorded="1")
+    with pytest.raises(ValueError, match="wanted a prediction"):
+        ledger.compare()
+    with pytest.raises(RuntimeError, match="history=True"):
+        ledger.timeline()
+
+
+class Holder:
+    """Not a container that names are searched in."""
+
+
+def test_a_dirty_baseline_is_refused_and_named():
+    model = torch.nn.Linear(1024, 1024, bias=False).cuda()
+    x = torch.zeros(256, 1024, device="cuda")
+    batches = {"train": [x[:10], torch.zeros(100, device="cuda")]}
+    y = model(x).relu()
+    holder = Holder()
+    holder.hidden = torch.zeros(MIB // 8, device="cuda")
+    bound = functools.partial(print, torch.zeros(1000, device="cuda"))
+    with pytest.raises(DirtyBaseline) as refused:
+        Ledger()
+    text = str(refused.value)
+    assert "  model.weight  [1024, 1024] float32  4.0 MiB" in text
+    assert "  x, batches['train'][0]  [256, 1024] float32  1.0 MiB" in text  # two tensors, one storage
+    assert "  y  [256, 1024] float32  1.0 MiB" in text
+    assert "  batches['train'][1]  [100] float32  0.00048828125 MiB" in text
+    assert re.search(r"\(no name; held by (Holder|dict)\)  \[131072\] float32  0.5 MiB", text)
+    assert "(no name; held by tuple)  [1000] float32  0.00390625 MiB" in text
+    # The workspace of model(x) has been given back, so every byte is accounted for.
+    assert "in no Python object" not in text
+    allocated = torch.cuda.memory_allocated()
+    assert f"Ledger(allow={allocated}) accepts them" in text
+    assert Ledger(allow=allocated).baseline == allocated
+
+    del model, x, batches, y, holder, bound, refused
+    assert Ledger().baseline == 0
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_what_an_exception_keeps_alive_is_named(monkeypatch):
+    def fails():
+        activations = torch.zeros(MIB, device="cuda")
+        raise ValueError(len(activations))
+
+    with pytest.raises(ValueError) as raised:
+        fails()
+    monkeypatch.setattr("sys.last_value", raised.value, raising=False)
+    with pytest.raises(DirtyBaseline, match=r"the last exception, in fails\(\): activations  \[1048576\]"):
+        Ledger()
+
+
+def test_the_ledger_takes_no_memory():
+    before = torch.cuda.memory_stats()
+    ledger = Ledger(history=True)
+    for name in "ab":
+        with ledger(name):
+            pass
+    ledger.table()
+    after = torch.cuda.memory_stats()
+    for key in ("allocation.all.allocated", "reserved_bytes.all.current", "allocated_bytes.all.allocated"):
+        assert after[key] == before[key]
+
+
+def test_the_timeline_ends_at_the_counters_and_shows_the_peak():
+    ledger = Ledger(history=True)
+    kept = train(ledger)
+    axes = ledger.timeline().axes[0]
+    allocated, reserved = (line.get_ydata() for line in axes.lines)
+    assert max(allocated) * MIB == ledger.peak
+    assert allocated[-1] * MIB == torch.cuda.memory_allocated()
+    assert reserved[-1] * MIB == torch.cuda.memory_reserved()
+    assert [text.get_text().strip() for text in axes.texts] == list(ledger.stages)
+    assert kept

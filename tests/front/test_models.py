@@ -1,0 +1,40 @@
+"""The course's models: shapes and parameter counts."""
+
+import pytest
+import torch
+
+from labkit import models
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_three_linear():
+    model = models.ThreeLinear()
+    assert count(model) * 4 == 16.015625 * 2**20
+    assert model(torch.zeros(5, 1024)).shape == (5, 2048)
+
+
+def test_half_linear_shares_one_layer():
+    model = models.HalfLinear(10)
+    assert count(model) * 2 == 2 * 2**20
+    assert model(torch.zeros(3, 1024, dtype=torch.float16)).shape == (3, 1024)
+    with pytest.raises(ValueError, match="repeats=0"):
+        models.HalfLinear(0)
+
+
+@pytest.mark.parametrize(("size", "parameters"), [("base", 109_482_240), ("large", 335_141_888)])
+def test_bert(size, parameters):
+    with torch.device("meta"):
+        model = models.bert(size, attention="sdpa")
+    assert count(model) == parameters
+    assert not model.training
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_bert_takes_config_fields_and_refuses_other_sizes():
+    with torch.device("meta"):
+        assert len(models.bert(num_hidden_layers=1).encoder.layer) == 1
+    with pytest.raises(ValueError, match="'base', 'large'; 'huge' was given"):
+        models.bert("huge")

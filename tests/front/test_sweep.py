@@ -1,0 +1,52 @@
+"""Sweeps: exact differences, fits, and stopping at an out-of-memory error."""
+
+import pytest
+import torch
+
+import labkit
+from labkit.sweep import Sweep, sweep
+from labkit.units import MIB
+
+
+def test_a_sweep_stops_where_memory_ends_and_leaves_nothing_behind():
+    def measure(size):
+        x = torch.empty(size, MIB, dtype=torch.uint8, device="cuda")
+        return x.numel()
+
+    with labkit.simulated_gpu("A100-80GB") as gpu:
+        result = sweep(measure, [20_000, 40_000, 60_000, 80_000, 100_000, 120_000], name="size")
+        assert torch.cuda.memory_allocated() == 0
+        assert 80_000 * MIB < gpu.total_memory < 100_000 * MIB
+        assert result.stopped == 100_000
+        assert result.measured == [size * MIB for size in (20_000, 40_000, 60_000, 80_000)]
+        table = result.table()
+        assert table.index.name == "size"
+        assert table.columns.name == "simulated A100-80GB"
+        assert table.loc[40_000, "measured (MiB)"] == 40_000
+
+
+def test_differences_are_exact():
+    square = Sweep("length", [2, 4, 6, 8], [3 * n * n + 2**70 for n in (2, 4, 6, 8)])
+    assert square.differences() == [36, 60, 84]
+    assert square.differences(2) == [24, 24]
+    with pytest.raises(ValueError, match="equally spaced"):
+        Sweep("length", [1, 2, 4], [1, 2, 3]).differences()
+
+
+def test_fit_recovers_a_polynomial_in_mib():
+    sizes = list(range(64, 513, 64))
+    line = Sweep("length", sizes, [MIB * n * n // 64 + 7 * MIB for n in sizes])
+    constant, slope, square = line.fit(2).convert().coef
+    assert square == pytest.approx(1 / 64)
+    assert slope == pytest.approx(0, abs=1e-6)
+    assert constant == pytest.approx(7)
+    with pytest.raises(ValueError, match="degree 2, 4 sizes or more are wanted, not 3"):
+        Sweep("length", [1, 2, 3], [1, 2, 3]).fit(2)
+
+
+def test_another_error_is_not_swallowed():
+    def measure(size):
+        raise KeyError(size)
+
+    with labkit.simulated_gpu("A100-80GB"), pytest.raises(KeyError):
+        sweep(measure, [1])
