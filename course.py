@@ -31,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 NOTEBOOKS = ROOT / "notebooks"
+FIRST_NOTEBOOK = "notebooks/00_start_here.ipynb"
 STAMP = "labkit-setup.json"
 COURSE_GPU = "A100-80GB"  # the GPU that the stored outputs of the notebooks are of
 
@@ -179,9 +180,8 @@ def command_setup(python: Path, arguments: list[str]) -> int:
 
 
 def command_open(python: Path, arguments: list[str]) -> int:
-    options = [argument for argument in arguments if argument.startswith("-")]
-    chosen = [argument for argument in arguments if not argument.startswith("-")]
-    return run(python, "-m", "jupyterlab", *(chosen or ["notebooks/00_start_here.ipynb"]), *options)
+    first = [] if any(argument.endswith(".ipynb") for argument in arguments) else [FIRST_NOTEBOOK]
+    return run(python, "-m", "jupyterlab", *first, *arguments)
 
 
 def command_test(python: Path, arguments: list[str]) -> int:
