@@ -35,7 +35,8 @@ from tools.oracle.run import DEFAULT_VERSION, ROOT, environment
 STORED = ROOT / "tests" / "data" / "allocator_sequences"
 TOTAL, CONTEXT = 3072 * MiB, 500 * MiB
 ORACLE_SEGMENTS_FROM, ORACLE_RANGES_FROM = 0x2000_0000_0000, 0x6000_0000_0000
-STREAMS = 3
+STREAMS = (0, 3, 35)
+"""Ids of the streams of a sequence: the default one and the first two of the pool (`Stream.stream_id`)."""
 PROCESS_MEMORY = re.compile(r"this process has \S+ \S+ memory")
 
 
@@ -81,13 +82,13 @@ def draw(seed: int, steps: int, fraction: float | None) -> list[list]:
     operations: list[list] = [] if fraction is None else [["fraction", fraction]]
     live: dict[int, int] = {}
     favourites = [_draw_size(rng) for _ in range(12)]
-    number, filling = 0, True
+    number, filling, target = 0, True, TOTAL
     while len(operations) < steps:
         level = sum(live.values())
-        if level > rng.uniform(0.9, 1.6) * (TOTAL - CONTEXT):
-            filling = False
-        elif level < 0.3 * TOTAL and rng.random() < 0.05:
-            filling = True
+        if filling and level > target:
+            filling, target = False, rng.uniform(0.2, 0.8) * TOTAL
+        elif not filling and level < target:
+            filling, target = True, rng.uniform(0.7, 1.5) * TOTAL
         chance = rng.random()
         if chance < 0.004:
             operations.append(["empty"])
@@ -96,13 +97,13 @@ def draw(seed: int, steps: int, fraction: float | None) -> list[list]:
         elif chance < 0.008:
             operations.append(["accumulated"])
         elif live and chance < 0.03:
-            operations.append(["record", rng.choice(list(live)), rng.randrange(STREAMS)])
+            operations.append(["record", rng.choice(list(live)), rng.choice(STREAMS)])
         elif live and rng.random() < (0.38 if filling else 0.62):
             operations.append(["free", rng.choice(list(live))])
             del live[operations[-1][1]]
         else:
             size = rng.choice(favourites) if rng.random() < 0.4 else _draw_size(rng)
-            stream = rng.choices(range(STREAMS), (80, 15, 5))[0]
+            stream = rng.choices(STREAMS, (80, 15, 5))[0]
             operations.append(["alloc", number, size, stream])
             live[number] = size
             number += 1
@@ -156,10 +157,11 @@ class OracleSide:
 
         self.torch = torch
         self.OutOfMemory = torch.OutOfMemoryError
-        self.streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in range(STREAMS - 1))]
-        self.handles = [stream.cuda_stream for stream in self.streams]
-        if self.handles != sorted(self.handles):
-            raise RuntimeError(f"expected the streams' handles to rise, got {self.handles}")
+        streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in STREAMS[1:])]
+        self.streams = {stream.stream_id: stream for stream in streams}
+        self.ids = {stream.cuda_stream: stream.stream_id for stream in streams}
+        if tuple(self.streams) != STREAMS or sorted(self.ids) != list(self.ids):
+            raise RuntimeError(f"expected the ids {STREAMS} and handles that rise, got {self.ids}")
         torch.empty(0, device="cuda")
         torch.cuda.memory._record_memory_history(enabled="all", context=None)
         self.live: dict = {}
@@ -189,7 +191,7 @@ class OracleSide:
         return _offset(address, ORACLE_SEGMENTS_FROM, ORACLE_RANGES_FROM)
 
     def stream(self, handle: int) -> int:
-        return self.handles.index(handle)
+        return self.ids[handle]
 
 
 # On the model.

@@ -1,0 +1,39 @@
+"""Plain PyTorch on "cuda", in small pieces, to be run alike on a GPU, on the simulated GPU and on the oracle.
+
+A workload is a function `name(stage)` that calls `stage("forward")` wherever the memory counters are to be
+read. Nothing here knows labkit. `WORKLOADS` has them all by name; `find("random_17")` also draws a random
+network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tests.workloads import (
+    attention,
+    layers,
+    linear,
+    losses,
+    optimizers,
+    out_of_memory,
+    random_network,
+    training,
+    transformer_models,
+    vision,
+)
+
+MODULES = (linear, layers, losses, attention, optimizers, training, out_of_memory, vision, transformer_models)
+WORKLOADS: Mapping[str, Callable] = MappingProxyType(
+    {name: workload for module in MODULES for name, workload in module.WORKLOADS.items()}
+)
+RANDOM = "random_"
+
+
+def find(name: str) -> Callable:
+    """The workload of that name, "random_SEED" included. Raises KeyError with the known names for another."""
+    if name in WORKLOADS:
+        return WORKLOADS[name]
+    if name.startswith(RANDOM) and name.removeprefix(RANDOM).isdigit():
+        return random_network.random_network(int(name.removeprefix(RANDOM)))
+    raise KeyError(f"no workload {name!r}; there are {', '.join(WORKLOADS)} and {RANDOM}SEED")

@@ -1,0 +1,1 @@
+"""Tools of the project's developers; nothing in `labkit` or the notebooks imports them."""

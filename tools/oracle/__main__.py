@@ -1,0 +1,148 @@
+"""`python -m tools.oracle COMMAND`, from the repository's root; docs/oracle.md has what each command does."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+
+from tools.oracle import run as runner
+from tools.oracle import store
+from tools.oracle.build import build
+from tools.oracle.report import Comparison, report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line says; the exit status is 1 where a comparison differs or a workload failed."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.do(options)
+    except (FileNotFoundError, KeyError, RuntimeError, ValueError) as error:
+        print(error.args[0] if error.args else error, file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.oracle", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    def command(name: str, do, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(do=do)
+        sub.add_argument("--torch", default=runner.DEFAULT_VERSION, help="version of torch (default %(default)s)")
+        return sub
+
+    command("build", _build, "fetch torch's CUDA wheel and compile the stub libraries")
+    command("list", _list, "name the workloads")
+
+    sub = command("run", _run, "run Python on the oracle: run [--gpu GPU] script.py arguments...")
+    sub.add_argument("--gpu", default="A100-80GB")
+    sub.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    sub = command("record", _record, "record workloads on the oracle and keep their traces in tests/data/oracle")
+    _workloads(sub)
+
+    sub = command("compare", _compare, "hold the simulated GPU against the oracle, workload by workload")
+    _workloads(sub)
+    _report(sub)
+    sub.add_argument("--fresh", action="store_true", help="run the oracle again, whatever is stored")
+
+    sub = command("compare-code", _compare_code, "the same for a snippet; torch, nn, F and stage(name) are at hand")
+    sub.add_argument(
+        "code",
+        help='e.g. "x = torch.randn(1000, 1000, device=\'cuda\'); y = x.sum(0)"; "-" reads it from stdin',
+    )
+    sub.add_argument("--gpu", default="A100-80GB")
+    sub.add_argument("--events", action="store_true", help="print the oracle's events first")
+    _report(sub)
+    return parser
+
+
+def _workloads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workloads", nargs="*", help="names or patterns like 'bert_*'; all by default")
+    parser.add_argument("--gpu", action="append", help="A100-80GB or H100, may be given twice (default A100-80GB)")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--context", type=int, default=2, help="events shown around a difference (default %(default)s)")
+    parser.add_argument("--limit", type=int, default=5, help="differences shown (default %(default)s)")
+    parser.add_argument("--brief", action="store_true", help="verdicts only")
+
+
+def _names(patterns: list[str]) -> list[str]:
+    """The workloads that the patterns mean, each once; raises KeyError for a pattern that means none."""
+    from tests.workloads import WORKLOADS, find
+
+    names: dict[str, None] = {}
+    for pattern in patterns or ["*"]:
+        matching = fnmatch.filter(WORKLOADS, pattern)
+        if not matching:
+            find(pattern)
+            matching = [pattern]
+        names |= dict.fromkeys(matching)
+    return list(names)
+
+
+def _build(options) -> int:
+    build(options.torch)
+    print(f"ready: python -m tools.oracle run --torch {options.torch} script.py")
+    return 0
+
+
+def _list(options) -> int:
+    print("\n".join(_names([])))
+    return 0
+
+
+def _run(options) -> int:
+    return runner.run(options.torch, options.gpu, options.arguments)
+
+
+def _record(options) -> int:
+    names, failed = _names(options.workloads), 0
+    for gpu in options.gpu or ["A100-80GB"]:
+        for name, log in store.record(names, gpu, options.torch):
+            failed += log is not None
+            print(f"recorded {name}" if log is None else f"FAILED   {name}\n{_tail(log)}", flush=True)
+    return int(failed > 0)
+
+
+def _compare(options) -> int:
+    names, differing = _names(options.workloads), 0
+    gpus = options.gpu or ["A100-80GB"]
+    for gpu in gpus:
+        print(f"{gpu}, torch {options.torch}")
+        for name, outcome in store.pairs(names, gpu, options.torch, options.fresh):
+            differing += _show(name, outcome, options)
+    print(f"{len(names) * len(gpus) - differing} of {len(names) * len(gpus)} equal")
+    return int(differing > 0)
+
+
+def _compare_code(options) -> int:
+    code = sys.stdin.read() if options.code == "-" else options.code
+    outcome = store.pair_of_code(code, options.gpu, options.torch)
+    if options.events and not isinstance(outcome, str):
+        for event in outcome[0].events:
+            print(f"  {event.action:14} {event.size:>13}  {event.where}")
+    return _show("code", outcome, options)
+
+
+def _show(name: str, outcome, options) -> int:
+    """Print what became of one workload; 1 unless it was equal."""
+    if isinstance(outcome, str):
+        print(f"FAILED   {name}: {_tail(outcome, 1 if options.brief else 12)}", flush=True)
+        return 1
+    comparison = Comparison(*outcome)
+    print(
+        comparison.verdict() if options.brief else report(comparison, options.context, options.limit),
+        flush=True,
+    )
+    return int(not comparison.equal)
+
+
+def _tail(log: str, lines: int = 12) -> str:
+    return "\n".join(log.strip().splitlines()[-lines:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

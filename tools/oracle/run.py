@@ -1,0 +1,67 @@
+"""Start Python with the oracle's torch, or the worker that records workloads on either side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tools.oracle import devices
+from tools.oracle.build import home
+
+ROOT = Path(__file__).parents[2]
+DEFAULT_VERSION = "2.13.0"
+
+
+def environment(version: str, gpu: str) -> dict[str, str]:
+    """The environment in which `import torch` is the oracle's torch `version`, with `gpu` as its only device.
+
+    Variables of the form `MOCK_*` that are set already win over those of the GPU. Raises FileNotFoundError
+    where that version has not been built.
+    """
+    torch_folder, stubs = home() / f"torch-{version}", home() / f"stubs-{version}"
+    if not (torch_folder / "torch").is_dir() or not stubs.is_dir():
+        raise FileNotFoundError(
+            f"no oracle for torch {version} in {home()}: python -m tools.oracle build --torch {version}"
+        )
+    paths = [str(torch_folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **devices.environment(gpu),
+        **os.environ,
+        "LD_LIBRARY_PATH": f"{stubs}:{torch_folder / 'torch' / 'lib'}",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def run(version: str, gpu: str, arguments: list[str]) -> int:
+    """Run `python ARGUMENTS...` on the oracle; its exit status."""
+    return subprocess.run([sys.executable, *arguments], env=environment(version, gpu)).returncode
+
+
+def record(
+    names: Iterable[str], gpu: str, folder: Path, *, version: str | None = None, code: str | None = None
+) -> Iterator[tuple[str, str | None]]:
+    """Record the workloads `names`, and the snippet `code` as "code", into `folder`.
+
+    On the oracle of torch `version`, or, if that is None, on the simulated GPU. As each is done, yields its
+    name, and its log if it failed, else None. Raises RuntimeError with the worker's own errors where it could
+    not start.
+    """
+    names = list(names)
+    if not names and code is None:
+        return
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)} if version is None else environment(version, gpu)
+    command = [sys.executable, "-m", "tools.oracle.worker", str(folder), *names, "--gpu", gpu]
+    command += ["--simulated"] if version is None else []
+    command += ["--code", code] if code is not None else []
+    with subprocess.Popen(
+        command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        for line in worker.stdout:
+            name, failed = line.split()
+            yield name, (folder / f"{name}.log").read_text() if failed == "failed" else None
+        errors = worker.stderr.read()
+    if worker.returncode:
+        raise RuntimeError(f"the worker ended with {worker.returncode}:\n{errors}")

@@ -1,0 +1,103 @@
+"""Traces of the oracle: kept in tests/data/oracle once recorded, others in a cache beside the oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from tools.oracle import devices, run
+from tools.oracle.build import home
+from tools.oracle.trace import Trace
+
+RECORDED = run.ROOT / "tests" / "data" / "oracle"
+SNIPPET = "code"  # the name under which a snippet of code is recorded
+OF_THE_SIZE = (
+    "MOCK_NAME",
+    "MOCK_TOTAL",
+    "MOCK_CTX",
+    "MOCK_L2",
+)  # what changes no events where memory suffices
+
+
+def digest(workload: Callable) -> str:
+    """What tells whether a trace is of this very workload: a hash of the module that defines it."""
+    while isinstance(workload, partial):
+        workload = workload.func
+    return hashlib.sha256(Path(inspect.getfile(workload)).read_bytes()).hexdigest()[:16]
+
+
+def path(name: str, gpu: str) -> Path:
+    """Where the recorded trace of a workload lies."""
+    return RECORDED / gpu / f"{name}.json.gz"
+
+
+def record(names: Iterable[str], gpu: str, version: str) -> Iterator[tuple[str, str | None]]:
+    """Run the workloads on the oracle and keep their traces; of each its name, and its log if it failed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, log in run.record(names, gpu, Path(scratch), version=version):
+            if log is None:
+                path(name, gpu).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(Path(scratch) / f"{name}.json.gz", path(name, gpu))
+            yield name, log
+
+
+def pairs(
+    names: list[str], gpu: str, version: str, fresh: bool = False
+) -> Iterator[tuple[str, tuple[Trace, Trace] | str]]:
+    """Of each workload its name, and the oracle's and the simulated trace, or the log of a failure."""
+    from tests.workloads import find
+
+    digests = {name: digest(find(name)) for name in names}
+    cache = home() / "traces" / version / gpu
+    expected = {} if fresh else {name: _stored(name, digests[name], gpu, version, cache) for name in names}
+    failed = {}
+    for name, log in run.record([name for name in names if expected.get(name) is None], gpu, cache, version=version):
+        if log is None:
+            expected[name] = Trace.load(cache / f"{name}.json.gz")
+        else:
+            failed[name] = f"on the oracle: {log}"
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, log in run.record(names, gpu, Path(scratch)):
+            if name in failed:
+                yield name, failed[name]
+            elif log is not None:
+                yield name, f"on the simulated GPU: {log}"
+            else:
+                yield name, (expected[name], Trace.load(Path(scratch) / f"{name}.json.gz"))
+
+
+def pair_of_code(code: str, gpu: str, version: str) -> tuple[Trace, Trace] | str:
+    """The oracle's and the simulated GPU's trace of a snippet, or the log of the side that failed."""
+    cache = home() / "traces" / version / gpu / "snippets" / hashlib.sha256(code.encode()).hexdigest()[:16]
+    if not (cache / f"{SNIPPET}.json.gz").exists():
+        ((_, log),) = run.record([], gpu, cache, version=version, code=code)
+        if log is not None:
+            return f"on the oracle: {log}"
+    with tempfile.TemporaryDirectory() as scratch:
+        ((_, log),) = run.record([], gpu, Path(scratch), code=code)
+        if log is not None:
+            return f"on the simulated GPU: {log}"
+        return Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(Path(scratch) / f"{SNIPPET}.json.gz")
+
+
+def _stored(name: str, source: str, gpu: str, version: str, cache: Path) -> Trace | None:
+    """The recorded or cached trace of this workload, unless it is of another source, torch, transformers or GPU."""
+    for candidate in (path(name, gpu), cache / f"{name}.json.gz"):
+        if not candidate.exists():
+            continue
+        trace = Trace.load(candidate)
+        kept = trace.provenance
+        wanted = {"source": source, **devices.environment(gpu)}
+        if "transformers" in kept:
+            wanted["transformers"] = metadata.version("transformers")
+        if not any(event.action == "oom" for event in trace.events):
+            wanted = {key: value for key, value in wanted.items() if key not in OF_THE_SIZE}
+        if kept["torch"].split("+")[0] == version and all(kept.get(key) == value for key, value in wanted.items()):
+            return trace
+    return None

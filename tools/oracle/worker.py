@@ -1,0 +1,129 @@
+"""Record workloads in this process' torch, each in a forked child: `python -m tools.oracle.worker FOLDER
+[options] NAME ...`.
+
+`tools.oracle.run` starts it, once in the oracle's torch and once in the installed one with `--simulated`. The
+imports, which take longer than most workloads, are done once; every child begins with a CUDA that nothing has
+touched. Prints "NAME done" or "NAME failed" as each ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+
+def main() -> None:
+    """Record each workload named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where to write <name>.json.gz, and <name>.log for one that failed")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--simulated", action="store_true", help="on labkit's simulated GPU")
+    parser.add_argument("--code", help="a snippet to record too")
+    parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
+    options = parser.parse_args()
+
+    import torch
+
+    from tests import workloads
+    from tools.oracle import store
+
+    tasks = {name: workloads.find(name) for name in options.names}
+    sources = {name: store.digest(task) for name, task in tasks.items()}
+    if options.code is not None:
+        tasks[store.SNIPPET] = snippet(options.code)
+        sources[store.SNIPPET] = hashlib.sha256(options.code.encode()).hexdigest()[:16]
+    provenance = {
+        "gpu": options.gpu,
+        "torch": torch.__version__,
+        "made by": "labkit's simulated GPU"
+        if options.simulated
+        else "PyTorch's CUDA host code under stub libraries; no GPU was involved",
+        "made on": time.strftime("%Y-%m-%d"),
+    } | {k: v for k, v in os.environ.items() if k.startswith("MOCK_")}
+    for_transformers = {}
+    if any(name in workloads.transformer_models.WORKLOADS for name in options.names):
+        import transformers
+
+        for_transformers["transformers"] = transformers.__version__
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not options.simulated:
+        # Reading C++ stacks begins with two seconds of reading symbols: once here rather than in each child.
+        torch._C._profiler.symbolize_tracebacks([torch._C._profiler.gather_traceback(python=True, cpp=True)])
+    gc.collect()
+    gc.freeze()
+    for name, task in tasks.items():
+        known = provenance | {"source": sources[name]}
+        known |= for_transformers if name in workloads.transformer_models.WORKLOADS else {}
+        print(name, "failed" if _in_child(name, task, known, options) else "done", flush=True)
+
+
+def snippet(code: str) -> Callable:
+    """A workload made of a few lines of Python, in which `torch`, `nn`, `F` and `stage` are at hand."""
+    compiled = compile(code, "<code>", "exec")
+
+    def workload(stage: Callable[[str], None]) -> None:
+        import torch
+
+        names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "stage": stage}
+        exec(compiled, names)
+        stage("end")
+
+    return workload
+
+
+def _in_child(name: str, task: Callable, provenance: dict, options: argparse.Namespace) -> bool:
+    """Run one workload in a child of its own; whether it failed."""
+    log = options.folder / f"{name}.log"
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(options.timeout)
+            with log.open("w") as stream:
+                os.dup2(stream.fileno(), 1)
+                os.dup2(stream.fileno(), 2)
+            _record(name, task, provenance, options)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        log.unlink()
+        return False
+    if os.WIFSIGNALED(status):
+        with log.open("a") as stream:
+            stream.write(f"\nended by signal {signal.Signals(os.WTERMSIG(status)).name}\n")
+    return True
+
+
+def _record(name: str, task: Callable, provenance: dict, options: argparse.Namespace) -> None:
+    from tools.oracle.record import record
+
+    if options.simulated:
+        import labkit
+
+        device = labkit.simulated_gpu(options.gpu)
+    else:
+        device = nullcontext()
+    with device:
+        trace = record(name, task, provenance)
+    trace.save(options.folder / f"{name}.json.gz")
+
+
+if __name__ == "__main__":
+    main()
