@@ -2,6 +2,7 @@
 """Sets up the course in a virtual environment of its own, then opens it, tests it, or makes its editions.
 
     python course.py open                     the course in JupyterLab
+    python course.py open notebooks/03*       the same, at one chapter
     python course.py test                     every test, every notebook included
     python course.py test notebooks/03*       what follows the command is passed on (here: to pytest)
     python course.py student                  the notebooks without their solutions, in student/
@@ -180,8 +181,10 @@ def command_setup(python: Path, arguments: list[str]) -> int:
 
 
 def command_open(python: Path, arguments: list[str]) -> int:
-    first = [] if any(argument.endswith(".ipynb") for argument in arguments) else [FIRST_NOTEBOOK]
-    return run(python, "-m", "jupyterlab", *first, *arguments)
+    notebooks, others = split(arguments)
+    # Not as JupyterLab's own argument: then the notebooks' folder would be all that it shows.
+    url = f"--LabApp.default_url=/lab/tree/{(notebooks or [FIRST_NOTEBOOK])[0]}"
+    return run(python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}", url, *others)
 
 
 def command_test(python: Path, arguments: list[str]) -> int:
@@ -239,13 +242,18 @@ COMMANDS = {
 
 def convert(python: Path, arguments: list[str], folder: str, *options: str, environment=None) -> int:
     """nbconvert, on the notebooks among the arguments or on all, into `folder` or a given --output-dir=."""
-    notebooks = [argument for argument in arguments if argument.endswith(".ipynb")]
-    others = [argument for argument in arguments if not argument.endswith(".ipynb")]
+    notebooks, others = split(arguments)
     if not notebooks:
         notebooks = [str(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
     if not any(other.startswith("--output-dir") for other in others):
         others.append(f"--output-dir={ROOT / folder}")
     return run(python, "-m", "nbconvert", *options, *others, *notebooks, environment=environment)
+
+
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The notebooks among the arguments, and the others."""
+    notebooks = [argument for argument in arguments if argument.endswith(".ipynb")]
+    return notebooks, [argument for argument in arguments if not argument.endswith(".ipynb")]
 
 
 def expand(arguments: list[str]) -> list[str]:

@@ -106,3 +106,41 @@ def test_the_slides_hold_what_a_lecturer_shows(notebook, tmp_path):
 
 def test_what_fails_is_passed_on():
     assert course.run(PYTHON, "-c", "raise SystemExit(3)") == 3
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The arguments that course.py gives the environment's Python, which is not started."""
+    calls = []
+    monkeypatch.setattr(course, "run", lambda python, *given, environment=None: calls.append(given) or 0)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [([], "/lab/tree/notebooks/00_start_here.ipynb"), (["notebooks/03_a.ipynb"], "/lab/tree/notebooks/03_a.ipynb")],
+)
+def test_open_shows_a_notebook_and_passes_the_rest_on(ran, given, url):
+    course.command_open(PYTHON, [*given, "--port", "8930"])
+    assert ran == [
+        ("-m", "jupyterlab", f"--ServerApp.root_dir={course.ROOT}", f"--LabApp.default_url={url}", "--port", "8930")
+    ]
+
+
+def test_on_the_courses_gpu_or_none_the_stored_outputs_are_compared(ran, monkeypatch):
+    monkeypatch.setattr(course, "other_gpu", lambda python: None)
+    course.command_test(PYTHON, [])
+    assert ran == [("-m", "pytest")]
+
+
+def test_on_another_gpu_its_simulated_twin_goes_first(ran, monkeypatch):
+    monkeypatch.setattr(course, "other_gpu", lambda python: "H200")
+    course.command_test(PYTHON, [])
+    assert ran[0][:4] == ("-m", "nbconvert", "--to=notebook", "--execute")
+    assert ran[1] == ("-m", "pytest", "tests", "rehearsed/H200")
+
+
+def test_arguments_choose_what_is_tested_whatever_the_gpu(ran, monkeypatch):
+    monkeypatch.setattr(course, "other_gpu", lambda python: "H200")
+    course.command_test(PYTHON, ["notebooks/03_a.ipynb", "-x"])
+    assert ran == [("-m", "pytest", "notebooks/03_a.ipynb", "-x")]
