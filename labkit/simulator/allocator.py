@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from labkit.simulator import snapshot as snapshots
 from labkit.simulator.blocks import LARGE, SMALL, Block, BlockPool, Segment
 from labkit.simulator.device import Device
+from labkit.simulator.events import PendingFrees
 from labkit.simulator.expandable import ExpandableSegments
 from labkit.simulator.history import ALL, STATE, History
 from labkit.simulator.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
@@ -69,11 +69,10 @@ class CachingAllocator:
         self.torch_version = tuple(torch_version)[:2]
         self.index = index
         self.history = History(frames, clock)
-        self.record_event = record_event
+        self._pending = PendingFrees(record_event, index)
         self._statistics = Statistics()
         self._small, self._large = BlockPool(SMALL), BlockPool(LARGE)
         self._segments: dict[int, Segment] = {}
-        self._events: dict[int, deque[_Event]] = {}
         self._counter = 0
         self._allowed: int | None = None
         self._expandable = ExpandableSegments(
@@ -146,8 +145,8 @@ class CachingAllocator:
         if nbytes >= MAX_REQUEST:
             raise too_large(nbytes)
         frames = self.history.frames(STATE) if self.history.enabled else None
-        if self._events:
-            self._process_events(frames)
+        if self._pending:
+            self._free_finished(frames)
         size = round_size(nbytes, self.settings.roundup_power2_divisions)
         pool = self._small if size <= SMALL_SIZE else self._large
         block = self._find_free_block(pool, size, stream)
@@ -167,13 +166,11 @@ class CachingAllocator:
         frames = None
         if history.enabled:
             frames = history.frames(ALL)
-            history.record(
-                "free_requested", block.address, block.requested_size, block.stream, frames or block.frames
-            )
+            history.record("free_requested", block.address, block.requested_size, block.stream, frames or block.frames)
         if self._is_oversize(block.size):
             self._statistics.oversize_allocations.decrease(1)
         if block.stream_uses:
-            self._insert_events(block)
+            self._pending.add(block)
         else:
             self._free_block(block, frames)
 
@@ -194,10 +191,7 @@ class CachingAllocator:
 
         As on a GPU, blocks that waited for it return to their pool at the next `malloc` or `empty_cache`.
         """
-        for event_stream, events in self._events.items():
-            if stream is None or event_stream == stream:
-                for event in events:
-                    event.done = _is_done
+        self._pending.complete(stream)
 
     def empty_cache(self) -> None:
         """Give every segment that is free as a whole back to the device: `torch.cuda.empty_cache`."""
@@ -408,8 +402,8 @@ class CachingAllocator:
     def _release_cached_blocks(self, frames: list | None) -> None:
         """Wait for all streams, then give back every segment that is free as a whole."""
         self._statistics.num_sync_all_streams += 1
-        self.synchronize()
-        self._process_events(frames)
+        self._pending.complete()
+        self._free_finished(frames)
         for pool in (self._large, self._small):
             expandable = []
             for block in pool:
@@ -448,9 +442,7 @@ class CachingAllocator:
         statistics = self._statistics
         statistics.num_device_free += 1
         if self.history.enabled:
-            self.history.record(
-                "segment_free", block.address, block.size, block.stream, frames or block.segment_frames
-            )
+            self.history.record("segment_free", block.address, block.size, block.stream, frames or block.segment_frames)
         self.device.free(block.address)
         statistics.segment.decrease(pool.index, 1)
         statistics.reserved_bytes.decrease(pool.index, block.size)
@@ -485,27 +477,10 @@ class CachingAllocator:
                     count -= 1
                     self._release_block(block, frames)
 
-    # Blocks used on several streams (insert_events, process_events).
-
-    def _insert_events(self, block: Block) -> None:
-        """Let a freed block wait for the streams that used it."""
-        streams, block.stream_uses = block.stream_uses, None
-        for stream in streams:
-            done = self.record_event(stream) if self.record_event is not None else _is_not_done
-            block.event_count += 1
-            self._events.setdefault(stream, deque()).append(_Event(block, done))
-
-    def _process_events(self, frames: list | None) -> None:
-        """Free the blocks whose streams have caught up, each stream's in the order of the frees."""
-        for stream in list(self._events):
-            events = self._events[stream]
-            while events and events[0].done():
-                block = events.popleft().block
-                block.event_count -= 1
-                if block.event_count == 0:
-                    self._free_block(block, frames)
-            if not events:
-                del self._events[stream]
+    def _free_finished(self, frames: list | None) -> None:
+        """Free the blocks that no other stream uses any more (process_events)."""
+        for block in self._pending.finished():
+            self._free_block(block, frames)
 
     # Details.
 
@@ -538,24 +513,6 @@ class _Request(NamedTuple):
     pool: BlockPool
     stream: int
     frames: list | None
-
-
-class _Event:
-    """A freed block that waits for a stream; `done()` says whether the stream has caught up."""
-
-    __slots__ = ("block", "done")
-
-    def __init__(self, block: Block, done: Callable[[], bool]) -> None:
-        self.block = block
-        self.done = done
-
-
-def _is_done() -> bool:
-    return True
-
-
-def _is_not_done() -> bool:
-    return False
 
 
 def _size_with_room_to_grow(block: Block) -> int:

@@ -84,9 +84,7 @@ class History:
         """Keep one event; `address` is the free memory for "oom". Sizes in bytes."""
         if action not in self._skip:
             time = self._clock() if self._clock is not None else 0
-            self.entries.append(
-                (action, address, size, stream, time, frames if self._context >= ALLOC else None)
-            )
+            self.entries.append((action, address, size, stream, time, frames if self._context >= ALLOC else None))
 
     def as_trace(self) -> list[dict]:
         """The events, oldest first, as in `device_traces` of a memory snapshot."""

@@ -64,9 +64,7 @@ def out_of_memory(
     ]
     for pid, used in device.other_processes.items():
         parts.append(f"Process {pid} has {format_size(used)} memory in use. ")
-    parts.append(
-        f"Including non-PyTorch memory, this process has {format_size(device.process_memory)} memory in use. "
-    )
+    parts.append(f"Including non-PyTorch memory, this process has {format_size(device.process_memory)} memory in use. ")
     if allowed is not None:
         parts.append(f"{format_size(allowed)} allowed; ")
     parts.append(

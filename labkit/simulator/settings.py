@@ -92,9 +92,7 @@ class AllocatorSettings:
             "pinned_num_register_threads": ignored.get("pinned_num_register_threads", 1),
             "release_lock_on_cudamalloc": bool(ignored.get("release_lock_on_cudamalloc", False)),
             "pinned_use_cuda_host_register": bool(ignored.get("pinned_use_cuda_host_register", False)),
-            "graph_capture_record_stream_reuse": bool(
-                ignored.get("graph_capture_record_stream_reuse", False)
-            ),
+            "graph_capture_record_stream_reuse": bool(ignored.get("graph_capture_record_stream_reuse", False)),
             "max_round_threshold": ignored.get("pinned_max_round_threshold_mb", -1),
             "max_cached_size": ignored.get("pinned_max_cached_size_mb", -1),
             "roundup_power2_divisions": {str(1 << i): parts for i, parts in enumerate(divisions)},
@@ -162,9 +160,7 @@ class _Parser:
     def _expect(self, wanted: str) -> None:
         token = self._next(f"'{wanted}'")
         if token != wanted:
-            raise ValueError(
-                f"Expected '{wanted}' at index {self.position - 1} in ConfigTokenizer but got '{token}'"
-            )
+            raise ValueError(f"Expected '{wanted}' at index {self.position - 1} in ConfigTokenizer but got '{token}'")
 
     def _value(self, key: str) -> str:
         self._expect(":")
@@ -190,8 +186,7 @@ class _Parser:
         token = self._value(key)
         if token not in ("True", "False"):
             raise ValueError(
-                f"Expected 'True' or 'False' at index {self.position - 1} in ConfigTokenizer "
-                f"but got '{token}'"
+                f"Expected 'True' or 'False' at index {self.position - 1} in ConfigTokenizer but got '{token}'"
             )
         return token == "True"
 
@@ -212,9 +207,7 @@ class _Parser:
     def _split_size(self, key: str, minimum: int) -> int:
         megabytes = self._integer(key)
         if megabytes * MiB < minimum:
-            raise ValueError(
-                f"CachingAllocator option {key} too small, must be >= {minimum // MiB}, got {megabytes}"
-            )
+            raise ValueError(f"CachingAllocator option {key} too small, must be >= {minimum // MiB}, got {megabytes}")
         return megabytes * MiB
 
     def _threshold(self) -> float:
@@ -235,8 +228,7 @@ class _Parser:
             raise ValueError(f"Number of register threads has to be power of 2, got {threads}")
         if threads > MAX_REGISTER_THREADS:
             raise ValueError(
-                "Number of register threads should be less than or equal to "
-                f"{MAX_REGISTER_THREADS}, got {threads}"
+                f"Number of register threads should be less than or equal to {MAX_REGISTER_THREADS}, got {threads}"
             )
         return threads
 
@@ -254,9 +246,7 @@ class _Parser:
                 "Use backend:native (the default)."
             )
         if name != "native":
-            raise ValueError(
-                f"Unknown allocator backend, options are native and cudaMallocAsync, got '{name}'"
-            )
+            raise ValueError(f"Unknown allocator backend, options are native and cudaMallocAsync, got '{name}'")
 
     def _divisions(self) -> tuple[int, ...]:
         key = "roundup_power2_divisions"

@@ -1,0 +1,78 @@
+"""Freed blocks that other streams may still use: they wait for an event on each of those streams.
+
+Source: `insert_events`, `process_events` and `cuda_events` in `c10/cuda/CUDACachingAllocator.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from labkit.simulator.blocks import Block
+
+CUDA_DEVICE_TYPE = 1
+FIBONACCI = 11400714819323198485
+"""2**64 divided by the golden ratio: the multiplier of `ska::flat_hash_map` (c10/util/flat_hash_map.h)."""
+
+
+class PendingFrees:
+    """Blocks waiting for streams, each stream's in the order in which they were freed.
+
+    `record_event(stream)` returns a callable that says whether the stream has come past this point; with None
+    only `complete` makes events happen. `index` is the number of the GPU.
+
+    Several streams are looked at in the order of PyTorch's hash table: by the top bits of the hashed stream,
+    as many as the table has; it starts with 4 slots and doubles when more than half are taken.
+    """
+
+    __slots__ = ("_device_bits", "_queues", "_slots", "record_event")
+
+    def __init__(self, record_event: Callable[[int], Callable[[], bool]] | None, index: int) -> None:
+        self.record_event = record_event
+        self._device_bits = CUDA_DEVICE_TYPE << 56 | index << 48
+        self._queues: dict[int, deque[tuple[Block, Callable[[], bool]]]] = {}
+        self._slots = 4
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def add(self, block: Block) -> None:
+        """Let a freed block wait for every stream it was used on."""
+        streams, block.stream_uses = block.stream_uses, None
+        for stream in streams:
+            happened = _not_yet if self.record_event is None else self.record_event(stream)
+            block.event_count += 1
+            if stream not in self._queues:
+                if 2 * (len(self._queues) + 1) > self._slots:
+                    self._slots *= 2
+                self._queues[stream] = deque()
+            self._queues[stream].append((block, happened))
+
+    def complete(self, stream: int | None = None) -> None:
+        """Every event (of one stream, or of all) has happened."""
+        for key in self._queues if stream is None else {stream} & self._queues.keys():
+            self._queues[key] = deque((block, _happened) for block, _ in self._queues[key])
+
+    def finished(self) -> Iterator[Block]:
+        """The blocks whose last event has happened, each once."""
+        for stream in sorted(self._queues, key=self._slot):
+            queue = self._queues[stream]
+            while queue and queue[0][1]():
+                block, _ = queue.popleft()
+                block.event_count -= 1
+                if block.event_count == 0:
+                    yield block
+            if not queue:
+                del self._queues[stream]
+
+    def _slot(self, stream: int) -> int:
+        hashed = (self._device_bits | stream) * FIBONACCI % 2**64
+        return hashed * self._slots >> 64
+
+
+def _happened() -> bool:
+    return True
+
+
+def _not_yet() -> bool:
+    return False
