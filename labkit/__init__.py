@@ -1,5 +1,28 @@
-"""labkit: what the course "GPU memory, byte by byte" measures with."""
+"""labkit: what the course "GPU memory, byte by byte" measures with.
 
+use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulated one
+Ledger                   memory by stage, measured and compared with predictions
+mib                      a number of bytes as text
+formulas                 predictions on paper
+models                   the course's models, with random weights
+recorded                 figures that others published, with their sources
+plots, sweep             figures; a measurement over a range of sizes
+"""
+
+from labkit import formulas, models, plots, recorded
 from labkit.gpu import simulated_gpu, use_gpu
+from labkit.ledger import Ledger
+from labkit.sweep import sweep
+from labkit.units import mib
 
-__all__ = ["simulated_gpu", "use_gpu"]
+__all__ = [
+    "Ledger",
+    "formulas",
+    "mib",
+    "models",
+    "plots",
+    "recorded",
+    "simulated_gpu",
+    "sweep",
+    "use_gpu",
+]

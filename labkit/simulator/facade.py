@@ -56,6 +56,9 @@ class FunctionMode(TorchFunctionMode):
             if kwargs and kwargs.get("device") is not None:
                 return self.with_device(function, args, kwargs)
             return function(*args, **kwargs) if kwargs else function(*args)
+        except torch.OutOfMemoryError as error:
+            del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
+            raise error.with_traceback(None) from None
         finally:
             dispatch.function_depth -= 1
 
@@ -208,12 +211,12 @@ def needs_value(mode, function, args, kwargs):
 # From one device to the other
 
 
-def moved(mode, tensor, device, dtype=None, memory_format=None, copy=False):
+def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None):
     """`tensor.to(device, dtype)` for any pair of devices."""
     here = reported_device(tensor)
     there = here if device is None else CUDA if means_gpu(device) else torch.device(device)
     if here == there or here == there.type:
-        options = {"dtype": dtype or tensor.dtype, "copy": copy}
+        options = {"dtype": dtype or tensor.dtype, "copy": bool(copy)}
         if memory_format is not None:
             options["memory_format"] = memory_format
         return tensor.to(**options)
@@ -227,18 +230,16 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=False):
 @handles(Tensor.to)
 def to(mode, function, args, kwargs):
     tensor, *rest = args
+    kwargs = dict(kwargs)
+    options = {name: kwargs.pop(name, None) for name in ("copy", "memory_format")}
+    if rest and isinstance(rest[-1], bool) and any(isinstance(one, bool) for one in rest[:-1]):
+        options["copy"] = rest.pop()  # .to(..., non_blocking, copy)
     other = rest[0] if rest and isinstance(rest[0], Tensor) else kwargs.get("other")
-    options = {name: kwargs[name] for name in ("copy", "memory_format") if kwargs.get(name) is not None}
     if other is not None:
         return moved(mode, tensor, reported_device(other), other.dtype, **options)
-    device, dtype, _, memory_format = torch._C._nn._parse_to(
-        *rest, **{name: value for name, value in kwargs.items() if name != "memory_format"}
-    )
-    if len(rest) > 3:  # .to(device, dtype, non_blocking, copy)
-        options["copy"] = rest[3]
-    elif isinstance(rest[0] if rest else None, torch.dtype) and len(rest) > 2:  # .to(dtype, non_blocking, copy)
-        options["copy"] = rest[2]
-    options.setdefault("memory_format", memory_format)
+    if rest and isinstance(rest[0], int):
+        rest[0] = torch.device("cuda", rest[0])
+    device, dtype, _, _ = torch._C._nn._parse_to(*rest, **kwargs)
     return moved(mode, tensor, device, dtype, **options)
 
 
@@ -273,7 +274,8 @@ def compatible(mode, function, args, kwargs):
 @handles(Tensor.pin_memory)
 def pin_memory(mode, function, args, kwargs):
     if on_gpu(args[0]):
-        raise RuntimeError(f"cannot pin '{type_name(mode, Tensor.type, args[:1], {})}' only dense CPU tensors can be pinned")
+        kind = type_name(mode, Tensor.type, args[:1], {})
+        raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
     return args[0] if residence(args[0]) is not None else args[0].clone()
 
 
@@ -304,7 +306,7 @@ def from_data(mode, function, args, kwargs):
 
 @handles(Tensor.__setitem__)
 def set_item(mode, function, args, kwargs):
-    """CUDA keeps a Python number that is assigned to a slice on the host (torch/csrc/autograd/python_variable_indexing)."""
+    """A Python number assigned to a slice stays on the host on CUDA (torch/csrc/autograd/python_variable_indexing)."""
     tensor, index, value = args
     if isinstance(value, (int, float, complex)) and on_gpu(tensor):
         value = torch.tensor(value, dtype=tensor.dtype, device=CPU)

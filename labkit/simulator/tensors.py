@@ -85,7 +85,11 @@ class DispatchMode(TorchDispatchMode):
             if is_composite(operator):
                 with self:
                     return operator.decompose(*args, **kwargs)
-            return self.run(operator, args, kwargs)
+            try:
+                return self.run(operator, args, kwargs)
+            except torch.OutOfMemoryError as error:
+                del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
+                raise error.with_traceback(None) from None
 
     def run(self, operator, args, kwargs):
         """One operator: its meta kernel, then its memory."""
@@ -130,8 +134,10 @@ class DispatchMode(TorchDispatchMode):
                 launch.give(*outputs)
             finally:
                 launch.finish()
+            return
         except OutOfMemory as error:
-            raise torch.OutOfMemoryError(str(error)) from None
+            message = str(error)
+        raise torch.OutOfMemoryError(message)  # outside the handler: no context may keep the outputs alive
 
     def settle(self, output) -> None:
         """Gives an output its block, unless it has one (a view, or an argument written in place)."""
@@ -155,10 +161,7 @@ class DispatchMode(TorchDispatchMode):
     def adopt(self, tensor) -> None:
         """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
         with _no_functions():
-            try:
-                self.settle(tensor)
-            except OutOfMemory as error:
-                raise torch.OutOfMemoryError(str(error)) from None
+            self.take_memory(None, (), {}, (tensor,))
 
     def check_places(self, operator, args, kwargs):
         """Where the operator runs: "gpu", HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""

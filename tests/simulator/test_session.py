@@ -1,0 +1,175 @@
+"""A simulated GPU comes and goes, and leaves torch as it was."""
+
+import sys
+
+import pynvml
+import pytest
+import torch
+import torch.nn.functional as F
+
+import labkit
+from labkit.simulator import machine
+
+MODULES = [
+    torch,
+    torch._C,
+    torch._C._autograd,
+    torch.cuda,
+    torch.cuda.memory,
+    torch.cuda.random,
+    torch.cuda.streams,
+    torch.accelerator,
+    torch.accelerator.memory,
+    torch.autograd,
+    torch.functional,
+    torch.nn.functional,
+    torch.nn.init,
+    torch.overrides,
+    torch.Tensor,
+    pynvml,
+]
+
+
+def train():
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 8)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(16, 32, device="cuda")).sum().backward()
+    optimizer.step()
+
+
+def state():
+    return {module: dict(vars(module)) for module in MODULES}
+
+
+def assert_same(before, after):
+    for module in MODULES:
+        names = before[module].keys() | after[module].keys()
+        changed = {name for name in names if before[module].get(name) is not after[module].get(name)}
+        assert not changed, (module.__name__, changed)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warmed_up():
+    """Lets PyTorch import what it imports lazily, which is no change of ours."""
+    with labkit.simulated_gpu():
+        train()
+
+
+def test_torch_is_as_before_after_training():
+    before = state()
+    with labkit.simulated_gpu("H100"):
+        train()
+    assert_same(before, state())
+    assert torch.overrides._get_current_function_mode_stack() == []
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
+    assert machine.current() is None
+
+
+def test_torch_is_as_before_after_an_exception():
+    before = state()
+    with pytest.raises(ZeroDivisionError), labkit.simulated_gpu():
+        torch.ones(4, device="cuda")
+        raise ZeroDivisionError
+    assert_same(before, state())
+
+
+def test_torch_is_as_before_when_starting_fails(monkeypatch):
+    before = state()
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "foo:1")
+    with pytest.raises(ValueError, match="foo"), labkit.simulated_gpu():
+        pass
+    assert_same(before, state())
+    assert machine.current() is None
+
+
+def test_cuda_is_absent_again_outside():
+    was_available = torch.cuda.is_available()
+    with labkit.simulated_gpu():
+        assert torch.cuda.is_available()
+    assert torch.cuda.is_available() == was_available
+
+
+def test_each_gpu_starts_empty():
+    for _ in range(2):
+        with labkit.simulated_gpu():
+            assert torch.cuda.memory_allocated() == torch.cuda.max_memory_reserved() == 0
+            x = torch.ones(1, device="cuda")
+            assert torch.cuda.memory_allocated() == 512
+            assert torch.cuda.memory_reserved() == 2 * 2**20
+    assert x.device.type == "meta"  # what outlives its GPU is PyTorch's own meta tensor
+
+
+def test_nested_gpus_do_not_share_memory():
+    with labkit.simulated_gpu("A100-80GB") as outer:
+        x = torch.ones(1024, device="cuda")
+        with labkit.simulated_gpu("H100") as inner:
+            assert torch.cuda.memory_allocated() == 0
+            assert labkit.gpu.current() is inner
+            assert torch.cuda.get_device_capability() == (9, 0)
+            with pytest.raises(RuntimeError, match="A100-80GB.*H100"):
+                x + 1
+        assert labkit.gpu.current() is outer
+        assert torch.cuda.get_device_capability() == (8, 0)
+        assert torch.cuda.memory_allocated() == 4096
+        del x
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_freed_inner_gpu_does_not_touch_the_outer_one():
+    with labkit.simulated_gpu():
+        with labkit.simulated_gpu():
+            y = torch.ones(1024, device="cuda")
+        del y
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_unknown_gpu_names_the_known_ones():
+    with pytest.raises(ValueError, match="A100-80GB"), labkit.simulated_gpu("A1000"):
+        pass
+
+
+def test_use_gpu_says_what_it_is_and_starts_anew(capsys, monkeypatch):
+    monkeypatch.setenv("LABKIT_GPU", "V100-16GB")
+    first = labkit.use_gpu("A100-80GB")
+    try:
+        assert first.simulated and first.name == "V100-16GB"
+        assert first.total_memory == torch.cuda.get_device_properties(0).total_memory
+        x = torch.ones(1, device="cuda")
+        labkit.use_gpu("A100-80GB")
+        assert torch.cuda.memory_allocated() == 0
+        assert "simulated V100-16GB" in capsys.readouterr().out
+        del x
+    finally:
+        labkit.gpu._notebook.close()
+        labkit.gpu._notebook = None
+
+
+def test_on_a_real_gpu_the_simulator_is_not_imported():
+    code = (
+        "import sys, torch\n"
+        "torch.cuda.is_available = lambda: True\n"
+        "torch.cuda.get_device_name = lambda *a: 'a GPU'\n"
+        "torch.cuda.get_device_properties = lambda *a: type('P', (), {'total_memory': 2**34})\n"
+        "import labkit\n"
+        "assert not labkit.use_gpu().simulated\n"
+        "assert not [m for m in sys.modules if m.startswith('labkit.simulator')]\n"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_functions_are_seen_through():
+    """F.multi_head_attention_forward is Python; dropout inside it must take CUDA's branch, with its 1 B mask."""
+    with labkit.simulated_gpu():
+        before = F.has_torch_function
+        x = torch.randn(4, 8, 32, device="cuda")
+        weights = [torch.randn(n, 32, device="cuda") for n in (96, 32)]
+        torch.cuda.memory._record_memory_history()
+        F.multi_head_attention_forward(
+            x, x, x, 32, 2, weights[0], None, None, None, False, 0.5, weights[1], None, need_weights=True
+        )
+        sizes = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+        assert 8 * 2 * 4 * 4 in sizes
+        assert before is F.has_torch_function is not torch.overrides.has_torch_function
