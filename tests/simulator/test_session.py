@@ -106,7 +106,7 @@ def test_nested_gpus_do_not_share_memory():
             assert torch.cuda.memory_allocated() == 0
             assert labkit.gpu.current() is inner
             assert torch.cuda.get_device_capability() == (9, 0)
-            with pytest.raises(RuntimeError, match="A100-80GB.*H100"):
+            with pytest.raises(RuntimeError, match=r"A100-80GB.*H100"):
                 x + 1
         assert labkit.gpu.current() is outer
         assert torch.cuda.get_device_capability() == (8, 0)
