@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
+from types import FrameType
 
 import torch
 
-from labkit.living import living
+from labkit.living import Living, living
 from labkit.units import mib
 
 _LISTED = 12  # living tensors that a refusal shows
@@ -16,24 +18,41 @@ class DirtyBaseline(RuntimeError):
     """The GPU already holds memory, so what a stage adds could not be told from what was there."""
 
 
-def clean_baseline(allow: int, names: dict[str, object]) -> int:
+def clean_baseline(allow: int, caller: FrameType) -> int:
     """The bytes allocated once everything unused is given back, if they are at most ``allow``.
 
-    Given back are unreachable cycles, cached segments and the cuBLAS workspaces (so the next matrix
-    multiplication takes one again). Otherwise raises :class:`DirtyBaseline`, which says what still lives;
-    ``names`` are the caller's variables.
+    Given back are outputs that the notebook has dropped, unreachable cycles, cached segments, and the cuBLAS
+    workspaces, so the next matrix multiplication takes one again. Otherwise raises :class:`DirtyBaseline`,
+    which says what still lives, by the names of ``caller``'s variables.
     """
+    # Read before anything is counted: up to Python 3.12 a frame keeps the copy that an earlier refusal read,
+    # with what has been deleted since, until it is read again.
+    scopes = caller.f_locals, caller.f_globals
+    _forget_displayed()
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()  # PyTorch has no public name for it
     torch.cuda.empty_cache()
     allocated = torch.cuda.memory_allocated()
     if allocated > allow:
-        raise DirtyBaseline(_refusal(allocated, allow, names))
+        raise DirtyBaseline(_refusal(allocated, allow, living(*scopes)))
     return allocated
 
 
-def _refusal(allocated: int, allow: int, names: dict[str, object]) -> str:
-    alive = living(names)
+def _forget_displayed() -> None:
+    """Let go of displayed values that the reader has deleted.
+
+    IPython enters each in ``user_ns_hidden`` too, as ``_3`` and ``_``, where neither ``del`` nor ``%reset out``
+    looks for it.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    for name, value in list(shell.user_ns_hidden.items()) if shell else ():
+        numbered = name.strip("_") == "" or name[1:].isdigit()
+        if numbered and shell.user_ns.get(name) is not value:
+            del shell.user_ns_hidden[name]
+
+
+def _refusal(allocated: int, allow: int, alive: list[Living]) -> str:
     lines = [f"{mib(allocated)} are allocated before the first stage, wanted at most {mib(allow)}; alive are"]
     lines += [f"  {one}" for one in alive[:_LISTED]]
     if alive[_LISTED:]:
@@ -46,7 +65,8 @@ def _refusal(allocated: int, allow: int, names: dict[str, object]) -> str:
             " which goes with its output, or remainders of blocks"
         )
     lines.append(
-        "Delete these names (`del`; `%reset -f out` for Out[...] and _) and run this cell again, or restart"
-        f" the kernel. Ledger(allow={allocated}) accepts them as the baseline."
+        "Delete these names (`del`; `%reset -f out` for Out[...] and _) and run this cell again, which also lets go"
+        " of what the last exception holds; or restart the kernel."
+        f" Ledger(allow={allocated}) accepts them as the baseline."
     )
     return "\n".join(lines)

@@ -6,7 +6,7 @@ on a real GPU and on the simulated one.
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -39,8 +39,7 @@ class Ledger:
 
     def __init__(self, allow: int = 0, history: bool = False):
         current()
-        caller = inspect.currentframe().f_back
-        self.baseline = clean_baseline(whole_bytes(allow), {**caller.f_globals, **caller.f_locals})
+        self.baseline = clean_baseline(whole_bytes(allow), sys._getframe(1))
         self.stages: dict[str, Stage] = {}
         self.comparisons: dict[tuple[str, str], Comparison] = {}
         self._open: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +30,20 @@ class Living:
         return f"{self.name}  {list(self.shape)} {self.dtype}  {mib(self.size)}"
 
 
-def living(names: dict[str, object] | None = None) -> list[Living]:
+def living(*scopes: Mapping[str, object]) -> list[Living]:
     """The tensors alive on the GPU, one per storage, largest first.
 
     They are the ones Python's garbage collector tracks; what only an autograd graph or a library holds is no
-    Python object and is missing here. Names are searched in ``names``, in the notebook's own namespace
-    (``Out`` and ``_`` included) and in the frames of the last exception.
+    Python object and is missing here. Names are searched in ``scopes`` (``locals()``, ``globals()``), in the
+    notebook's namespace (``Out`` and ``_`` included) and in the frames of the last exception.
     """
     known: dict[int, list[str]] = {}
-    for root in ({} if names is None else names), vars(sys.modules["__main__"]), _last_exception():
-        _name_tensors(root, known)
+    for scope in (*scopes, vars(sys.modules["__main__"])):
+        _name_tensors(scope, known)
+    raised: dict[int, list[str]] = {}
+    _name_tensors(_last_exception(), raised)
+    for key, named in raised.items():
+        known.setdefault(key, named[:1])  # the outermost frame says enough
     # type(), not isinstance(): lazy modules and weak proxies answer isinstance with side effects.
     tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
     by_storage: dict[int, list[Tensor]] = {}
@@ -49,18 +54,18 @@ def living(names: dict[str, object] | None = None) -> list[Living]:
     for sharing in by_storage.values():
         widest = max(sharing, key=Tensor.numel)
         names_of = [name for t in sharing for name in known.get(id(t), [])]
-        name = ", ".join(names_of[:_NAMES]) or f"(no name; held by {_holders(widest, tensors, sharing)})"
+        name = ", ".join(names_of[:_NAMES]) or f"(no name; held by {_holders(sharing, tensors)})"
         size = block(widest.untyped_storage().nbytes())
         found.append(Living(name, tuple(widest.shape), str(widest.dtype).removeprefix("torch."), size))
     return sorted(found, key=lambda one: (-one.size, one.name))
 
 
-def _name_tensors(root: dict[str, object], known: dict[int, list[str]]) -> None:
+def _name_tensors(root: Mapping[str, object], known: dict[int, list[str]]) -> None:
     """Enter into ``known`` the names that reach tensors from ``root``, through containers and modules."""
     seen: set[int] = set()
     # A variable of the reader's first, then the notebook's Out, then its _, __, _3 and the like.
     roots = sorted(root.items(), key=lambda item: (item[0].startswith("_"), item[0] == "Out"))
-    level = [(name, o) for name, o in roots if not name.startswith("__") and name != "_oh"]
+    level = [(name, o) for name, o in roots if name != "_oh"]  # IPython's other name for Out
     for _ in range(_DEPTH):
         below = []
         for name, o in level:
@@ -107,8 +112,8 @@ def _last_exception() -> dict[str, object]:
     return found
 
 
-def _holders(t: Tensor, *lists: list[Tensor]) -> str:
-    """The kinds of object that refer to ``t``: ``cell`` is a closure, ``frame`` a running function."""
-    ours = {id(mine) for mine in (*lists, sys._getframe(), sys._getframe(1))}
-    kinds = {type(o).__name__ for o in gc.get_referrers(t) if id(o) not in ours}
+def _holders(sharing: list[Tensor], listed: list[Tensor]) -> str:
+    """The kinds of object that refer to the tensors: ``cell`` is a closure, ``frame`` a running function."""
+    ours = {id(mine) for mine in (sharing, listed, sys._getframe(), sys._getframe(1))}
+    kinds = {type(o).__name__ for o in gc.get_referrers(*sharing) if id(o) not in ours}
     return ", ".join(sorted(kinds)) or "autograd or other C++ code"

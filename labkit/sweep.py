@@ -40,9 +40,7 @@ class Sweep:
         first. Raises ``ValueError`` with no more points than coefficients: it would pass through any of them.
         """
         if len(self.sizes) < degree + 2:
-            raise ValueError(
-                f"to test degree {degree}, {degree + 2} sizes or more are wanted, not {len(self.sizes)}"
-            )
+            raise ValueError(f"to test degree {degree}, {degree + 2} sizes or more are wanted, not {len(self.sizes)}")
         return Polynomial.fit(self.sizes, np.array(self.measured) / MIB, degree)
 
     def differences(self, order: int = 1) -> list[int]:

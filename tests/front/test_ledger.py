@@ -120,9 +120,7 @@ def test_an_exception_passes_and_its_stage_is_kept():
     ledger = Ledger()
     with pytest.raises(torch.cuda.OutOfMemoryError), ledger("too much"):
         torch.empty(2**40, dtype=torch.uint8, device="cuda")
-    assert ledger["too much"].failed.startswith(
-        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB"
-    )
+    assert ledger["too much"].failed.startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB")
     assert ledger.table().loc["too much", "failed"] == "OutOfMemoryError"
     with ledger("after"):
         x = torch.zeros(4, device="cuda")

@@ -1,0 +1,43 @@
+"""The ledger in a real kernel, where displayed values and exceptions keep tensors alive."""
+
+import nbclient
+import nbformat
+
+CELLS = [
+    "import sys, torch, labkit\ngpu = labkit.use_gpu('A100-80GB')",
+    "ledger = labkit.Ledger(history=True)",
+    "with ledger('x'):\n    x = torch.zeros(1024, 1024, device='cuda')",
+    "x.T",
+    "del x\nlabkit.Ledger()",  # refused: Out[4] holds it
+    "%reset -f out",
+    "labkit.Ledger().baseline",
+    "def fails():\n    hidden = torch.zeros(100, device='cuda')\n    raise ValueError('on purpose')\nfails()",
+    "labkit.Ledger()",  # refused: the traceback holds it, and from now on the refusal's own does not
+    "labkit.Ledger().baseline",
+    "labkit.mib(ledger['x'].added)",
+    "ledger.plot()",
+    "ledger.timeline()",
+]
+
+
+def test_a_notebook(monkeypatch):
+    monkeypatch.setenv("LABKIT_GPU", "A100-80GB")
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
+    out = [cell.outputs for cell in notebook.cells]
+    assert [[o.output_type for o in outputs] for outputs in out[:5]] == [
+        ["stream"],
+        [],
+        [],
+        ["execute_result"],
+        ["error"],
+    ]
+    assert out[4][0].ename == "DirtyBaseline"
+    assert "_, _4, Out[4]  [1024, 1024] float32  4.0 MiB" in out[4][0].evalue
+    assert out[6][0].data["text/plain"] == "0"
+    assert "the last exception, in fails(): hidden  [100] float32" in out[8][0].evalue
+    assert out[9][0].data["text/plain"] == "0"
+    assert out[10][0].data["text/plain"] == "4.0 MiB"
+    for drawn in out[11:]:
+        assert [set(o.data) for o in drawn] == [{"text/plain", "image/png"}]  # once each

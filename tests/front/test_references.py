@@ -1,0 +1,73 @@
+"""The course's Linear models, measured with the ledger, against the figures recorded for them."""
+
+import pytest
+import torch
+
+import labkit
+from labkit import recorded
+from labkit.ledger import Ledger
+from labkit.models import HalfLinear, ThreeLinear
+
+MODELS = {
+    recorded.THREE_LINEAR: (ThreeLinear, torch.float32),
+    recorded.HALF_LINEAR: (lambda: HalfLinear(2), torch.float16),
+    recorded.HALF_LINEAR_10: (lambda: HalfLinear(10), torch.float16),
+}
+
+
+@pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
+@pytest.mark.parametrize("experiment", MODELS)
+def test_training_takes_what_pytorch_2_13_takes(experiment, gpu):
+    make, dtype = MODELS[experiment]
+    with labkit.simulated_gpu(gpu):
+        ledger = Ledger()
+        model = make().cuda()
+        x = torch.zeros(10_240, 1024, dtype=dtype, device="cuda")
+        with ledger("forward"):
+            y = model(x)
+        loss = y.sum()
+        with ledger("backward"):
+            loss.backward()
+        ours = {
+            "forward adds": ledger["forward"].added,
+            "after backward": ledger["backward"].after,
+            "peak": ledger.peak,
+            "reserved": ledger["backward"].reserved,
+        }
+    for quantity, size in ours.items():
+        figure = recorded.find(experiment, quantity, recorded.HOST_CODE, gpu.partition("-")[0])
+        assert figure.verdict(size) == "equal", quantity
+
+
+def test_the_published_figures_of_the_three_linear_model():
+    with labkit.simulated_gpu("A100-80GB"):
+        ledger = Ledger()
+        with ledger("parameters"):
+            model = ThreeLinear().cuda()
+        with ledger("input"):
+            x = torch.zeros(10_240, 1024, device="cuda")
+        with ledger("forward"):
+            y = model(x)
+        loss = y.sum()
+        with ledger("backward"):
+            loss.backward()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with ledger("AdamW"):
+            optimizer.step()
+        ours = {
+            "parameters": ledger["parameters"].added,
+            "input": ledger["input"].added,
+            "forward adds": ledger["forward"].added,
+            "after backward": ledger["backward"].after,
+            "AdamW adds": ledger["AdamW"].added,
+        }
+        del loss, optimizer, model, x, y
+        ledger = Ledger()
+        model, x = ThreeLinear().cuda(), torch.zeros(10_240, 1024, device="cuda")
+        with ledger("inference"), torch.no_grad():
+            y = model(x)
+        ours["inference, total"] = ledger["inference"].after
+    for quantity, size in ours.items():
+        figure = recorded.find(recorded.THREE_LINEAR, quantity, recorded.NOTES)
+        assert figure.verdict(size) == "equal", quantity
+    assert y.shape == (10_240, 2048)
