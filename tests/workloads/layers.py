@@ -52,7 +52,8 @@ def activations(stage, rows, columns):
     for activation in (
         F.relu, F.gelu, partial(F.gelu, approximate="tanh"), F.silu, F.mish, F.elu, F.leaky_relu,
         F.softplus, F.glu, F.hardswish, torch.tanh, torch.sigmoid, partial(F.softmax, dim=-1),
-        partial(F.log_softmax, dim=-1), partial(F.dropout, p=0.1), partial(F.relu, inplace=False), torch.exp, torch.sqrt, torch.square,
+        partial(F.log_softmax, dim=-1), partial(F.dropout, p=0.1), partial(F.relu, inplace=False), torch.exp,
+        torch.sqrt, torch.square,
     ):  # fmt: skip
         activation(x).sum().backward()
         x.grad = None

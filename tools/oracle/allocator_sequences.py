@@ -33,7 +33,7 @@ from labkit.simulator.settings import AllocatorSettings
 from tools.oracle.run import DEFAULT_VERSION, ROOT, environment
 
 STORED = ROOT / "tests" / "data" / "allocator_sequences"
-TOTAL, CONTEXT = 3072 * MiB, 500 * MiB
+TOTAL, CONTEXT = 1536 * MiB, 500 * MiB
 ORACLE_SEGMENTS_FROM, ORACLE_RANGES_FROM = 0x2000_0000_0000, 0x6000_0000_0000
 STREAMS = (0, 3, 35)
 """Ids of the streams of a sequence: the default one and the first two of the pool (`Stream.stream_id`)."""

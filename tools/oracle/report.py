@@ -2,45 +2,71 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from tools.oracle.align import Hunk, hunks
-from tools.oracle.trace import Event, Stage, Trace
+from tools.oracle.trace import LETTERS, Event, Trace
 
 MIB = 2**20
-BLOCK_ACTIONS = ("alloc", "free_completed", "free_requested")
+OF_BLOCKS = ("alloc", "free_requested", "free_completed", "oom")
+NEARBY = 100  # events within which a missing and an extra one of the same size are one that came at another time
 
 
-@dataclass(frozen=True)
 class Comparison:
-    """What the oracle did beside what the simulated GPU did."""
+    """What the oracle did (`expected`) beside what the simulated GPU did (`actual`).
 
-    expected: Trace
-    actual: Trace
+    Only the events of blocks are aligned: segments follow from them, and are looked at where all else is equal.
+    """
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hunks", list(hunks(self.expected.events, self.actual.events)))
+    def __init__(self, expected: Trace, actual: Trace) -> None:
+        self.expected, self.actual = expected, actual
+        for actions in (OF_BLOCKS, LETTERS):
+            self.places = [i for i, event in enumerate(expected.events) if event.action in actions]
+            self.expected_events = [expected.events[i] for i in self.places]
+            self.actual_events = [event for event in actual.events if event.action in actions]
+            self.hunks: list[Hunk] = list(hunks(self.expected_events, self.actual_events))
+            if self.hunks:
+                break
 
-    @property
+    @cached_property
     def missing(self) -> list[Event]:
-        """Events of the oracle that the other side lacks."""
-        return [event for hunk in self.hunks for event in self.expected.events[hunk.a : hunk.b]]
+        """Events of the oracle that the simulated GPU lacks, or has at another time."""
+        return [event for hunk in self.hunks for event in self.expected_events[hunk.a : hunk.b]]
 
-    @property
+    @cached_property
     def extra(self) -> list[Event]:
-        """Events of the other side that the oracle lacks."""
-        return [event for hunk in self.hunks for event in self.actual.events[hunk.c : hunk.d]]
+        """Events of the simulated GPU that the oracle lacks, or has at another time."""
+        return [event for hunk in self.hunks for event in self.actual_events[hunk.c : hunk.d]]
+
+    @cached_property
+    def differences(self) -> list[tuple[str, Event]]:
+        """("missing" | "extra" | "moved", event) for each; an event that only came at another time is there once."""
+        waiting: dict[tuple[str, int], list[list]] = defaultdict(list)
+        entries: list[list] = []
+        for hunk in self.hunks:
+            sides = (("missing", self.expected_events[hunk.a : hunk.b]), ("extra", self.actual_events[hunk.c : hunk.d]))
+            for kind, events in sides:
+                for event in events:
+                    queue = waiting[event.action, event.size]
+                    if queue and queue[0][0] != kind and hunk.a - queue[0][2] <= NEARBY:
+                        queue.pop(0)[0] = "moved"
+                        continue
+                    if queue and queue[0][0] != kind:
+                        queue.clear()
+                    queue.append([kind, event, hunk.a])
+                    entries.append(queue[-1])
+        return [(kind, event) for kind, event, _ in entries]
 
     @property
     def peak_error(self) -> float:
         """How far the highest peak is off, as a fraction of the oracle's."""
         return self.actual.peak / self.expected.peak - 1 if self.expected.peak else 0.0
 
-    @property
+    @cached_property
     def counters(self) -> list[tuple[str, str, int, int]]:
-        """Counters that differ, as (stage, key, the oracle's, the other's)."""
+        """Counters that differ, as (stage, key, the oracle's, the simulated GPU's)."""
         rows = []
         for ours, theirs in zip(self.expected.stages, self.actual.stages, strict=False):
             keys = sorted(ours.stats.keys() | theirs.stats.keys())
@@ -61,13 +87,14 @@ class Comparison:
             return f"EQUAL    {name}: {events} events, all counters at {len(self.expected.stages)} stages"
         parts = []
         if self.hunks:
-            parts.append(f"{len(self.missing)} missing and {len(self.extra)} extra of {events} events")
+            kinds = Counter(kind for kind, _ in self.differences)
+            parts.append(f"{', '.join(f'{n} {kind}' for kind, n in kinds.items())} of {events} events")
         else:
             parts.append(f"{events} events equal")
         parts.append(f"peak {self.peak_error:+.3%}" if self.peak_error else "peak equal")
-        reserved = [max((s.reserved for s in t.stages), default=0) for t in (self.expected, self.actual)]
-        parts.append("reserved equal" if reserved[0] == reserved[1] else f"reserved {_mib(*reserved)}")
-        if self.counters:
+        reserved = [max((stage.reserved for stage in t.stages), default=0) for t in (self.expected, self.actual)]
+        parts.append("reserved equal" if reserved[0] == reserved[1] else f"reserved {_mib(*reserved)} MiB")
+        if self.counters and not self.hunks:
             parts.append(f"{len(self.counters)} counters differ")
         if self.expected.oom != self.actual.oom:
             parts.append("OOM text differs")
@@ -80,84 +107,80 @@ def report(comparison: Comparison, context: int = 2, limit: int = 5) -> str:
         return comparison.verdict()
     lines = [comparison.verdict()]
     if comparison.hunks:
-        lines += [
-            "",
-            "  by operator (oracle only: missing; simulated only: extra)",
-            *_by_operator(comparison, 2 * limit),
-        ]
-        lines += ["", f"  first differences of {len(comparison.hunks)}"]
+        lines += by_operator(comparison.differences, 3 * limit)
         for hunk in comparison.hunks[:limit]:
             lines += _hunk(comparison, hunk, context)
-    lines += ["", *_stages(comparison)]
-    if not comparison.hunks and comparison.counters:
-        lines += [
-            "",
-            "  counters",
-            *(f"    {s}: {k} {e} → {a}" for s, k, e, a in comparison.counters[: 2 * limit]),
-        ]
+        if len(comparison.hunks) > limit:
+            lines.append(f"    and {len(comparison.hunks) - limit} more places")
+    elif comparison.counters:
+        rows = comparison.counters[: 2 * limit]
+        lines += [f"    counter {key} at {stage}: {ours} there, {theirs} here" for stage, key, ours, theirs in rows]
+    lines += _stages(comparison)
     if comparison.expected.oom != comparison.actual.oom:
         lines += [
-            "",
-            f"  oracle's error:    {comparison.expected.oom}",
-            f"  simulated's error: {comparison.actual.oom}",
+            f"    oracle's error:    {comparison.expected.oom}",
+            f"    simulated's error: {comparison.actual.oom}",
         ]
     return "\n".join(lines)
 
 
-def _by_operator(comparison: Comparison, limit: int) -> Iterator[str]:
-    """Differences counted by operator, most frequent first."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for title, events in (("missing", comparison.missing), ("extra", comparison.extra)):
-        for event in events:
-            if event.action not in BLOCK_ACTIONS:
-                continue  # segments follow from the rest
-            operator = " ".join(filter(None, event.where.split("|")[:3])) or event.where.strip("|") or "?"
-            groups.setdefault((title, event.action, operator), []).append(event.size)
+def by_operator(differences: Iterable[tuple[str, Event]], limit: int) -> Iterator[str]:
+    """Differences counted by kind, action, operator, function and autograd node; most frequent first."""
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for kind, event in differences:
+        operator, function, node, line = event.where.split("|")
+        groups[kind, event.action, " ".join(filter(None, (operator, function, node))) or line].append(event.size)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    for (title, action, operator), sizes in ordered[:limit]:
-        common = ", ".join(str(size) for size, _ in Counter(sizes).most_common(3))
+    for (kind, action, operator), sizes in ordered[:limit]:
+        common = ", ".join(f"{size:,}" + (f" ×{n}" if n > 1 else "") for size, n in Counter(sizes).most_common(3))
         more = ", ..." if len(set(sizes)) > 3 else ""
-        yield f"    {len(sizes):5} × {title:7} {action:14} {operator}: {common}{more}"
+        yield f"    {len(sizes):4} {kind:7} {action.removesuffix('_completed'):5} {operator}: {common}{more}"
     if len(ordered) > limit:
-        yield f"    and {len(ordered) - limit} more kinds"
-    if not ordered:
-        yield "    segments only"
+        yield f"    and {len(ordered) - limit} more kinds of difference"
 
 
 def _hunk(comparison: Comparison, hunk: Hunk, context: int) -> Iterator[str]:
-    expected, actual = comparison.expected.events, comparison.actual.events
-    stage = _stage_before(comparison.expected, hunk.a)
-    yield f"    at event {hunk.a} (simulated {hunk.c}), after stage {stage!r}"
-    rows = [("", event) for event in expected[max(0, hunk.a - context) : hunk.a]]
-    rows += [("oracle", event) for event in expected[hunk.a : hunk.b]]
-    rows += [("simulated", event) for event in actual[hunk.c : hunk.d]]
-    rows += [("", event) for event in expected[hunk.b : hunk.b + context]]
+    """One place where the streams differ: ">" only the oracle has, "<" only the simulated GPU."""
+    expected, actual = comparison.expected_events, comparison.actual_events
+    yield f"  at event {hunk.a}, {_when(comparison, hunk.a)}   (> oracle only, < simulated only)"
+    rows = [(" ", event) for event in expected[max(0, hunk.a - context) : hunk.a]]
+    rows += [(">", event) for event in expected[hunk.a : hunk.b]]
+    rows += [("<", event) for event in actual[hunk.c : hunk.d]]
+    rows += [(" ", event) for event in expected[hunk.b : hunk.b + context]]
     most = 4 * context + 12
     for side, event in rows[:most]:
-        yield f"      {side:9} {event.action:14} {event.size:>13}  {event.where}"
+        yield f"    {side} {event.action.removesuffix('_completed'):5} {event.size:>13}  {event.where}"
     if len(rows) > most:
         yield f"      ... {len(rows) - most} more"
 
 
-def _stage_before(trace: Trace, at: int) -> str:
-    return next((stage.name for stage in reversed(trace.stages) if stage.at <= at), "start")
+def _when(comparison: Comparison, at: int) -> str:
+    """Between which stages the `at`-th aligned event of the oracle lies."""
+    place = comparison.places[at] if at < len(comparison.places) else len(comparison.expected.events)
+    stage = next((stage.name for stage in comparison.expected.stages if stage.at > place), "the end")
+    return f"before {stage!r}"
 
 
 def _stages(comparison: Comparison) -> Iterator[str]:
-    """A line for each stage: allocated, peak since the stage before, reserved."""
+    """Of the stages whose figures differ: allocated, peak since the stage before, reserved."""
     pairs = list(zip(comparison.expected.stages, comparison.actual.stages, strict=False))
-    width = max((len(stage.name) for stage, _ in pairs), default=5)
-    yield f"  {'stage':{width}}  {'allocated':>24} {'peak':>24} {'reserved':>18}   MiB, oracle[/simulated]"
-    for ours, theirs in pairs:
-        yield f"  {ours.name:{width}}  " + " ".join(
-            f"{_mib(getattr(ours, key), getattr(theirs, key)):>{size}}"
-            for key, size in (("allocated", 24), ("peak", 24), ("reserved", 18))
+    keys = ("allocated", "peak", "reserved")
+    rows = [
+        f"    {ours.name:18} " + "  ".join(f"{_mib(getattr(ours, key), getattr(theirs, key)):>26}" for key in keys)
+        for ours, theirs in pairs
+        if any(getattr(ours, key) != getattr(theirs, key) for key in keys)
+    ]
+    if rows:
+        yield f"    {'MiB, oracle|simulated':18} " + "  ".join(
+            f"{key:>{26 if i else 23}}" for i, key in enumerate(keys)
         )
-    names: list[list[Stage]] = [comparison.expected.stages, comparison.actual.stages]
-    if len(names[0]) != len(names[1]):
-        yield f"  oracle stopped after {names[0][-1:]}, simulated after {names[1][-1:]}"
+        yield from rows
+    equal = len(pairs) - len(rows)
+    yield f"    allocated, peak and reserved are equal at {equal} of {len(comparison.expected.stages)} stages"
+    if len(comparison.expected.stages) != len(comparison.actual.stages):
+        yield f"    stages: oracle {len(comparison.expected.stages)}, simulated {len(comparison.actual.stages)}"
 
 
 def _mib(expected: int, actual: int) -> str:
     text = f"{expected / MIB:.10g}"
-    return text if expected == actual else f"{text}/{actual / MIB:.10g}"
+    return text if expected == actual else f"{text}|{actual / MIB:.10g}"

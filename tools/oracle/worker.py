@@ -115,9 +115,9 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
     from tools.oracle.record import record
 
     if options.simulated:
-        import labkit
+        from tools.oracle.simulated import simulated_gpu
 
-        device = labkit.simulated_gpu(options.gpu)
+        device = simulated_gpu(options.gpu)
     else:
         device = nullcontext()
     with device:

@@ -1,0 +1,54 @@
+"""The simulated GPU as the worker uses it: its history also says which operator and autograd node was running."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+
+import labkit
+from labkit.simulator import session, tensors
+
+DISPATCH_FILE = tensors.__file__
+WRAPPERS = ("eval_frame.py", "_compile.py")  # PyTorch's own, around the modes; the user's line is further out
+
+
+@contextmanager
+def simulated_gpu(name: str) -> Iterator[None]:
+    """`labkit.simulated_gpu(name)` with stacks that `tools.oracle.labels` reads as it reads those of C++."""
+    with patch.object(session, "python_frames", frames), labkit.simulated_gpu(name):
+        yield
+
+
+def frames(limit: int = 64) -> list[dict]:
+    """The current stack, innermost first: the operator being simulated, the autograd node, then Python's frames."""
+    stack = []
+    operator = _operator()
+    if operator is not None:
+        overload = operator._schema.overload_name
+        name = operator._schema.name.removeprefix("aten::") + (f"_{overload}" if overload else "")
+        stack.append({"filename": "", "line": 0, "name": f"at::_ops::{name}::call("})
+    if torch._C._current_graph_task_id() != -1:
+        node = torch._C._current_autograd_node()
+        name = node.name() if node is not None else "Engine"
+        stack.append({"filename": "", "line": 0, "name": f"torch::autograd::{name.split('::')[-1]}::apply("})
+        return stack
+    python = _PYTHON_FRAMES(limit)
+    return stack + [frame for frame in python if not frame["filename"].endswith((__file__, *WRAPPERS))]
+
+
+_PYTHON_FRAMES = session.python_frames
+
+
+def _operator():
+    """The ATen operator whose memory is being taken: a local variable of the dispatch mode that is running."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == DISPATCH_FILE and "operator" in frame.f_locals:
+            return frame.f_locals["operator"]
+        frame = frame.f_back
+    return None
