@@ -126,9 +126,7 @@ def test_the_readme_lists_every_chapter():
 def test_every_direct_dependency_has_an_exact_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
-    direct = [
-        Requirement(line) for line in [*project["dependencies"], *(one for all in extras for one in all)]
-    ]
+    direct = [Requirement(line) for line in [*project["dependencies"], *(one for all in extras for one in all)]]
     pins = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):

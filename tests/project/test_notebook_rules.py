@@ -60,9 +60,7 @@ BROKEN = {
     "execution counts": lambda n, c: c[3].update(execution_count=7),
     "is skipped by nbval": lambda n, c: c[1].update(source="# NBVAL_SKIP\n1"),
     "stores an error": lambda n, c: c[1].outputs.append(new_output("error", ename="E", evalue="e")),
-    "stores an SVG": lambda n, c: c[1].outputs.append(
-        new_output("display_data", {"image/svg+xml": "<svg/>"})
-    ),
+    "stores an SVG": lambda n, c: c[1].outputs.append(new_output("display_data", {"image/svg+xml": "<svg/>"})),
     "2 of 10 code cells ignore their output": lambda n, c: [
         c[1].update(source="# NBVAL_IGNORE_OUTPUT\n1"),
         c[2].metadata.update(tags=["nbval-ignore-output"]),
