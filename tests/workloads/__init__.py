@@ -23,7 +23,18 @@ from tests.workloads import (
     vision,
 )
 
-MODULES = (linear, layers, losses, attention, optimizers, training, out_of_memory, vision, transformer_models)
+MODULES = (
+    linear,
+    layers,
+    losses,
+    attention,
+    optimizers,
+    training,
+    out_of_memory,
+    vision,
+    transformer_models,
+    random_network,
+)
 WORKLOADS: Mapping[str, Callable] = MappingProxyType(
     {name: workload for module in MODULES for name, workload in module.WORKLOADS.items()}
 )

@@ -56,7 +56,15 @@ def _bert(stage, size, attention, batch, length):
 
 
 def train(stage, make, inputs, autocast=None, steps=2, batch=4):
-    """Steps of AdamW on the model's own loss, in train mode, then inference."""
+    """Steps of AdamW on the model's own loss, in train mode, then inference; convolutions without cuDNN.
+
+    ViT cuts its patches with one, and what cuDNN takes for itself only a GPU can tell.
+    """
+    with torch.backends.cudnn.flags(enabled=False):
+        _train(stage, make, inputs, autocast, steps, batch)
+
+
+def _train(stage, make, inputs, autocast, steps, batch):
     with torch.device("cuda"):
         model = make().train()
         stage("model")
@@ -88,8 +96,6 @@ def _padded_language(config, batch, length=128):
 
 
 def _images(config, batch):
-    # ViT's patches are a convolution, and what cuDNN takes for itself only a GPU can tell
-    torch.backends.cudnn.enabled = False
     return {
         "pixel_values": torch.randn(batch, 3, config.image_size, config.image_size),
         "labels": torch.zeros(batch, dtype=torch.long),

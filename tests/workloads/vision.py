@@ -76,7 +76,11 @@ def resnet():
 
 def train(stage, make, classes, batch, autocast=None, channels_last=False):
     """A step of SGD with momentum on images of 224 × 224, then inference."""
-    torch.backends.cudnn.enabled = False
+    with torch.backends.cudnn.flags(enabled=False):
+        _train(stage, make, classes, batch, autocast, channels_last)
+
+
+def _train(stage, make, classes, batch, autocast, channels_last):
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     model = make().to("cuda", memory_format=memory_format)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

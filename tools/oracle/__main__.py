@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
+from importlib import metadata
 
 from tools.oracle import run as runner
 from tools.oracle import store
@@ -109,6 +110,12 @@ def _record(options) -> int:
 
 def _compare(options) -> int:
     names, differing = _names(options.workloads), 0
+    installed = metadata.version("torch").split("+")[0]
+    if installed != options.torch:
+        raise ValueError(
+            f"the oracle is to be torch {options.torch}, and the simulated GPU would run on torch {installed}: "
+            f"install torch {options.torch} here, or give --torch {installed}"
+        )
     gpus = options.gpu or ["A100-80GB"]
     for gpu in gpus:
         print(f"{gpu}, torch {options.torch}")

@@ -42,10 +42,11 @@ PROCESS_MEMORY = re.compile(r"this process has \S+ \S+ memory")
 
 @dataclass(frozen=True)
 class Setting:
-    """A value of PYTORCH_CUDA_ALLOC_CONF, and a memory fraction set at the start (None: none)."""
+    """A value of PYTORCH_CUDA_ALLOC_CONF, a memory fraction set at the start (None: none), later values."""
 
     conf: str = ""
     fraction: float | None = None
+    later: tuple[str, ...] = ()
 
 
 SETTINGS = {
@@ -69,14 +70,22 @@ SETTINGS = {
     "expandable_mixed": Setting(
         "expandable_segments:True,large_segment_size_mb:32,roundup_power2_divisions:[16:4,>:2]"
     ),
+    "changing": Setting(
+        later=(
+            "expandable_segments:True",
+            "expandable_segments:False",
+            "roundup_power2_divisions:8",
+        )
+    ),
 }
 
 
-def draw(seed: int, steps: int, fraction: float | None) -> list[list]:
+def draw(seed: int, steps: int, fraction: float | None = None, later: tuple[str, ...] = ()) -> list[list]:
     """A sequence of operations: allocate, free, record on a stream, empty the cache, reset counters.
 
     `["alloc", number, bytes, stream]`, `["free", number]`, `["record", number, stream]`, `["empty"]`,
-    `["peak"]`, `["accumulated"]`, `["fraction", f]`. A number whose allocation failed is passed over later.
+    `["peak"]`, `["accumulated"]`, `["fraction", f]`, `["settings", text]` with one of the texts `later`. A
+    number whose allocation failed is passed over.
     """
     rng = random.Random(seed)
     operations: list[list] = [] if fraction is None else [["fraction", fraction]]
@@ -96,6 +105,8 @@ def draw(seed: int, steps: int, fraction: float | None) -> list[list]:
             operations.append(["peak"])
         elif chance < 0.008:
             operations.append(["accumulated"])
+        elif later and chance < 0.02:
+            operations.append(["settings", rng.choice(later)])
         elif live and chance < 0.03:
             operations.append(["record", rng.choice(list(live)), rng.choice(STREAMS)])
         elif live and rng.random() < (0.38 if filling else 0.62):
@@ -169,6 +180,7 @@ class OracleSide:
         self.peak = torch.cuda.reset_peak_memory_stats
         self.accumulated = torch.cuda.reset_accumulated_memory_stats
         self.fraction = torch.cuda.set_per_process_memory_fraction
+        self.settings = torch._C._accelerator_setAllocatorSettings
         self.snapshot = torch.cuda.memory._snapshot
 
     def alloc(self, number: int, size: int, stream: int) -> int:
@@ -238,6 +250,9 @@ class ModelSide:
     def record(self, number: int, stream: int) -> None:
         if number in self.live:
             self.allocator.record_stream(self.live[number], stream)
+
+    def settings(self, text: str) -> None:
+        self.allocator.settings = self.allocator.settings.updated(text)
 
     def offset(self, address: int) -> list:
         return _offset(address, SEGMENTS_FROM, RANGES_FROM)
@@ -406,7 +421,7 @@ def main() -> int:
     for name in arguments.settings:
         for seed in range(first, first + arguments.seeds):
             setting = SETTINGS[name]
-            operations = draw(seed, arguments.steps, setting.fraction)
+            operations = draw(seed, arguments.steps, setting.fraction, setting.later)
             oracle = run_on_oracle(setting, operations, arguments.torch)
             model = run_on_model(setting, operations, arguments.torch)
             found = differences(oracle, model, operations)

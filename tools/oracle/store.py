@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +27,11 @@ OF_THE_SIZE = (
 
 
 def digest(workload: Callable) -> str:
-    """What tells whether a trace is of this very workload: a hash of the module that defines it."""
+    """Tells whether a trace is of this very workload: a hash of the module that defines it, however laid out."""
     while isinstance(workload, partial):
         workload = workload.func
-    return hashlib.sha256(Path(inspect.getfile(workload)).read_bytes()).hexdigest()[:16]
+    source = re.sub(r"\s|,(?=\s*[)\]}])", "", Path(inspect.getfile(workload)).read_text(encoding="utf-8"))
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def path(name: str, gpu: str) -> Path:
