@@ -28,7 +28,7 @@ from labkit.simulator.expandable import ExpandableSegments
 from labkit.simulator.history import ALL, STATE, History
 from labkit.simulator.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
 from labkit.simulator.settings import AllocatorSettings
-from labkit.simulator.sizes import MIN_BLOCK, SMALL_SIZE, round_size, segment_size
+from labkit.simulator.sizes import MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, round_size, segment_size
 from labkit.simulator.statistics import Statistics
 
 __all__ = ["Block", "CachingAllocator", "OutOfMemory", "Segment"]
@@ -43,7 +43,7 @@ class CachingAllocator:
     """The caching allocator of one device.
 
     - `device`: the memory it draws on.
-    - `settings`: see `AllocatorSettings`; None for PyTorch's defaults.
+    - `settings`: see `AllocatorSettings`; None for PyTorch's defaults. The attribute may be replaced later.
     - `torch_version`: the version whose rules apply, e.g. `(2, 13)`.
     - `clock`: returns the time in microseconds, for the history.
     - `frames`: returns the current Python frames, innermost first, as dictionaries with `filename`, `line`,
@@ -66,6 +66,8 @@ class CachingAllocator:
     ) -> None:
         self.device = device
         self.settings = settings or AllocatorSettings()
+        # PyTorch reports the value of the start, also when the settings change later.
+        self._reported_split_size = self.settings.as_snapshot()["max_split_size"]
         self.torch_version = tuple(torch_version)[:2]
         self.index = index
         self.history = History(frames, clock)
@@ -80,7 +82,6 @@ class CachingAllocator:
             self._statistics,
             self.history,
             self._segments,
-            self.settings.large_segment_size,
             self._new_counter,
             self._split_counter,
         )
@@ -110,8 +111,7 @@ class CachingAllocator:
 
     def stats(self) -> dict:
         """Every counter, nested as `torch._C._cuda_memoryStats` returns them."""
-        split = self.settings.max_split_size
-        return self._statistics.as_dict(-1 if split is None else split, self.torch_version)
+        return self._statistics.as_dict(self._reported_split_size, self.torch_version)
 
     def reset_peak_stats(self) -> None:
         """Every peak starts again from the current value."""
@@ -236,11 +236,11 @@ class CachingAllocator:
         if self._collects_garbage():
             pool.searches += 1
         block = pool.best_fit(stream, size)
+        if block is not None and block.segment.granule:
+            block = self._best_among_expandable(pool, size, stream)
         if block is None:
             return None
         settings = self.settings
-        if block.segment.granule:
-            block = self._best_expandable(pool, size, stream)
         split = settings.max_split_size
         if split is not None:
             # A block too large to be split must not go to a small request …
@@ -252,11 +252,17 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _best_expandable(self, pool: BlockPool, size: int, stream: int) -> Block:
-        """Best fit among blocks that can grow: each counts with the unmapped addresses behind it."""
-        best = None
-        for block in pool.from_size(stream, size):
-            if best is not None and _size_with_room_to_grow(block) >= _size_with_room_to_grow(best):
+    def _best_among_expandable(self, pool: BlockPool, size: int, stream: int) -> Block | None:
+        """Best fit where blocks can grow: each counts with the unmapped addresses behind it.
+
+        When expandable segments have been turned off meanwhile, their blocks are passed over.
+        """
+        blocks = pool.from_size(stream, size)
+        if not self.settings.expandable_segments:
+            return next((block for block in blocks if not block.segment.granule), None)
+        best = next(blocks)
+        for block in blocks:
+            if not best.segment.granule or _room_to_grow(block) >= _room_to_grow(best):
                 break
             best = block
         return best
@@ -289,7 +295,8 @@ class CachingAllocator:
                 self._statistics.num_oom_rejections += 1
                 raise rejected(request.nbytes, alloc_size)
         if settings.expandable_segments:
-            return self._expandable.allocate(pool, request.stream, request.size, request.frames)
+            granule = SMALL_SEGMENT if pool.is_small else settings.large_segment_size
+            return self._expandable.allocate(pool, request.stream, request.size, granule, request.frames)
         address = self.device.malloc(alloc_size)
         if address is None:
             free, total = self.device.mem_get_info()
@@ -515,6 +522,7 @@ class _Request(NamedTuple):
     frames: list | None
 
 
-def _size_with_room_to_grow(block: Block) -> int:
+def _room_to_grow(block: Block) -> int:
+    """The size of a block and of the unmapped addresses right behind it."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

@@ -11,11 +11,11 @@ MiB = 2**20
 PAGE = 2 * MiB
 """Granularity of `cudaMalloc` and of `cuMemCreate` on every GPU since Pascal, in bytes."""
 
-SEGMENTS_FROM = 0x7F00_0000_0000
+SEGMENTS_FROM = 0x7E00_0000_0000
 """First address handed out by `malloc`. The addresses of a real GPU differ; only their order can matter."""
 
-RANGES_FROM = 0x6000_0000_0000
-"""First address handed out by `reserve_range`, far from those of `malloc`."""
+RANGES_FROM = 0x7F00_0000_0000
+"""First address handed out by `reserve_range`, above those of `malloc`."""
 
 
 class Device:

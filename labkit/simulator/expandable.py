@@ -12,7 +12,6 @@ from collections.abc import Callable
 from labkit.simulator.blocks import Block, BlockPool, Segment
 from labkit.simulator.device import Device
 from labkit.simulator.history import History
-from labkit.simulator.sizes import SMALL_SEGMENT
 from labkit.simulator.statistics import Statistics
 
 
@@ -29,7 +28,6 @@ class ExpandableSegments:
         statistics: Statistics,
         history: History,
         segments: dict[int, Segment],
-        large_granule: int,
         new_counter: Callable[[], int],
         split_counter: Callable[[Block], int],
     ) -> None:
@@ -37,16 +35,16 @@ class ExpandableSegments:
         self._statistics = statistics
         self._history = history
         self._segments = segments
-        self._large_granule = large_granule
         self._new_counter = new_counter
         self._split_counter = split_counter
 
-    def allocate(self, pool: BlockPool, stream: int, size: int, frames: list | None) -> Block | None:
+    def allocate(self, pool: BlockPool, stream: int, size: int, granule: int, frames: list | None) -> Block | None:
         """A mapped block of at least `size` bytes, taken out of the pool; None when the device is full.
 
+        A new segment maps `granule` bytes at once: as many as an ordinary segment of the pool has.
         After a failure, what was mapped before it stays in the pool as free blocks.
         """
-        block = self._with_room(pool, stream, size)
+        block = self._with_room(pool, stream, size, granule)
         if not block.mapped and not self._map(block, min(block.size, size), frames):
             return None
         while block.size < size:
@@ -90,7 +88,7 @@ class ExpandableSegments:
             pool.remove_unmapped(block)
             del self._segments[segment.address]
 
-    def _with_room(self, pool: BlockPool, stream: int, size: int) -> Block:
+    def _with_room(self, pool: BlockPool, stream: int, size: int, granule: int) -> Block:
         """The start of the first run, by address, of free and unmapped blocks of `size` bytes.
 
         Else a new segment; also for a request larger than a segment's addresses, which then cannot be mapped
@@ -105,11 +103,10 @@ class ExpandableSegments:
                 following = following.next
             if room >= size:
                 return block
-        return self._new_segment(pool, stream)
+        return self._new_segment(pool, stream, granule)
 
-    def _new_segment(self, pool: BlockPool, stream: int) -> Block:
+    def _new_segment(self, pool: BlockPool, stream: int, granule: int) -> Block:
         """The unmapped block of a fresh segment, whose addresses span 9/8 of the device's memory."""
-        granule = SMALL_SEGMENT if pool.is_small else self._large_granule
         total = self._device.total_memory
         span = -(-(total + total // 8) // granule) * granule
         segment = Segment(self._device.reserve_range(span), span, stream, pool, granule)

@@ -1,16 +1,17 @@
 """Settings of the caching allocator: PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.
 
-`AllocatorSettings.parse` reads the same text as PyTorch and refuses it with the same words. Source:
-`c10/core/AllocatorConfig.cpp`, `c10/cuda/CUDAAllocatorConfig.cpp`; every message was compared with torch
-2.13.0. One difference on purpose: where PyTorch stops at an internal assertion ("please report a bug")
-because the text ends too early, the error here says what was expected.
+`AllocatorSettings.parse` reads the same text as PyTorch and refuses it with the same words, followed by what
+was given. Source: `c10/core/AllocatorConfig.cpp`, `c10/cuda/CUDAAllocatorConfig.cpp`; compared with torch 2.13.0.
+Different on purpose: a negative number is refused, where PyTorch wraps it around to a huge one; and where
+PyTorch stops at an internal assertion ("please report a bug") because the text ends too early, the error here
+says what was expected.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.simulator.device import MiB
 from labkit.simulator.sizes import MIN_LARGE_ALLOC, ROUNDUP_INTERVALS
@@ -67,7 +68,25 @@ class AllocatorSettings:
         Raises ValueError with PyTorch's wording for an unknown key or a bad value, and NotImplementedError
         for `backend:cudaMallocAsync`, which is another allocator and not modelled.
         """
-        return cls(**_Parser(text).values(), text=text)
+        return cls().updated(text)
+
+    def updated(self, text: str) -> AllocatorSettings:
+        """These settings after `torch.cuda.memory._set_allocator_settings(text)`.
+
+        As in PyTorch, three options that `text` does not name return to their defaults (`max_split_size`,
+        `garbage_collection_threshold`, `roundup_power2_divisions`), `max_non_split_rounding_size` returns to
+        the large segment's size, and the others stay. Raises as `parse`.
+        """
+        found, ignored = _Parser(text, self.large_segment_size).values()
+        found = {
+            "max_split_size": None,
+            "garbage_collection_threshold": 0.0,
+            "roundup_power2_divisions": None,
+            "max_non_split_rounding_size": found.get("large_segment_size", self.large_segment_size),
+            **found,
+        }
+        kept = {**dict(self.ignored), **ignored}
+        return replace(self, **found, ignored=tuple(sorted(kept.items())), text=text or self.text)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
@@ -102,20 +121,21 @@ class AllocatorSettings:
 class _Parser:
     """Reads `key:value,key:value`, value by value, as PyTorch's ConfigTokenizer does."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, large_segment_size: int) -> None:
         # Blanks are dropped wherever they stand, also inside a number.
         self.tokens = re.findall(r"[,:\[\]]|[^,:\[\]]+", text.replace(" ", ""))
         self.position = 0
+        self.large_segment_size = large_segment_size
 
-    def values(self) -> dict:
-        """Keyword arguments of AllocatorSettings."""
+    def values(self) -> tuple[dict, dict]:
+        """Fields of AllocatorSettings that the text names, and the keys that change nothing here."""
         found: dict = {}
         ignored: dict = {}
         # The smallest allowed split size depends on large_segment_size, wherever that stands in the text.
         large = self._large_segment_size()
         if large is not None:
-            found["large_segment_size"] = found["max_non_split_rounding_size"] = large
-        minimum = found.get("large_segment_size", 20 * MiB)
+            found["large_segment_size"] = large
+        minimum = self.large_segment_size if large is None else large
         self.position = 0
         while self.position < len(self.tokens):
             key = self._next("a key")
@@ -147,8 +167,7 @@ class _Parser:
                 raise ValueError(f"Unrecognized key '{key}' in CUDA allocator config.")
             if self.position < len(self.tokens):
                 self._expect(",")
-        found["ignored"] = tuple(sorted(ignored.items()))
-        return found
+        return found, ignored
 
     def _next(self, wanted: str) -> str:
         if self.position >= len(self.tokens):

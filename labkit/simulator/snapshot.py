@@ -1,14 +1,33 @@
-"""Memory snapshots: the segments of an allocator as PyTorch describes them.
+"""Memory snapshots: made from an allocator's segments, written, read safely, compared.
 
-Format: `torch/csrc/cuda/memory_snapshot.cpp` of torch 2.13.
+Format: `torch/csrc/cuda/memory_snapshot.cpp` of torch 2.13. A file is a pickle of dictionaries, lists, tuples,
+strings and numbers, as `torch.cuda.memory._dump_snapshot` writes it and `torch.cuda._memory_viz` reads it.
 """
 
 from __future__ import annotations
 
+import difflib
+import os
+import pickle
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
 
 from labkit.simulator.blocks import Block, Segment
 from labkit.simulator.history import DEFAULT_POOL
+
+PARTS = {"segments": list, "device_traces": list}
+"""What every snapshot has, since torch 2.0; `allocator_settings` and the rest came later."""
+
+MEMORY_ACTIONS = frozenset(
+    {"alloc", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"}
+)
+"""The events that change memory, or fail to; `free_requested` and `snapshot` do not."""
+
+
+class SnapshotError(ValueError):
+    """A file that is not a memory snapshot, or not a whole one. The message says what is wrong with it."""
 
 
 def describe_segments(segments: Iterable[Segment], device: int = 0) -> list[dict]:
@@ -64,3 +83,116 @@ def _state(block: Block) -> str:
     if block.allocated:
         return "active_allocated"
     return "active_pending_free" if block.active else "inactive"
+
+
+def write(snapshot: dict, path: str | os.PathLike) -> None:
+    """Write a snapshot to a file that PyTorch's tools can read.
+
+    Raises SnapshotError when it is no snapshot, OSError when the file cannot be written.
+    """
+    _check(snapshot, "what was given")
+    Path(path).write_bytes(pickle.dumps(snapshot))
+
+
+def read(path: str | os.PathLike) -> dict:
+    """Read a snapshot, also one that `torch.cuda.memory._dump_snapshot` wrote on a real GPU.
+
+    Nothing in the file is run: a pickle that names any class or function is refused. Raises SnapshotError
+    when the file is broken, cut short, or something else; OSError when it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        try:
+            snapshot = _BuiltinsOnly(file).load()
+        except SnapshotError as error:
+            raise SnapshotError(f"{path}: {error}") from None
+        except EOFError:
+            raise SnapshotError(f"{path}: the file is empty or ends too early") from None
+        except Exception as error:  # pickle answers broken bytes with errors of any kind
+            raise SnapshotError(f"{path}: no pickle, or a broken one ({error})") from None
+    return _check(snapshot, str(path))
+
+
+class _BuiltinsOnly(pickle.Unpickler):
+    """Builds dictionaries, lists, tuples, strings and numbers, and nothing that has to be imported."""
+
+    def find_class(self, module: str, name: str):
+        raise SnapshotError(f"refused: the pickle wants {module}.{name}; a snapshot needs no classes")
+
+
+def _check(snapshot, where: str) -> dict:
+    if not isinstance(snapshot, dict):
+        raise SnapshotError(f"{where}: expected a dictionary, got {type(snapshot).__name__}")
+    for part, kind in PARTS.items():
+        if not isinstance(snapshot.get(part), kind):
+            raise SnapshotError(
+                f"{where}: not a memory snapshot: expected a {kind.__name__} under {part!r}, "
+                f"got keys {sorted(map(str, snapshot))[:8]}"
+            )
+    return snapshot
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A stretch where two event streams differ: `first` from `first_start` on, against `second`.
+
+    Events are (action, bytes) pairs; one of the two stretches may be empty.
+    """
+
+    first_start: int
+    first: tuple[tuple[str, int], ...]
+    second_start: int
+    second: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far two event streams agree; `common` counts the events that both have, in the same order."""
+
+    first_events: int
+    second_events: int
+    common: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether the streams are the same, event for event."""
+        return not self.differences
+
+
+def events(snapshot: dict, device: int = 0, actions: Iterable[str] = MEMORY_ACTIONS) -> list[tuple[str, int]]:
+    """The (action, bytes) pairs of a snapshot's history, oldest first.
+
+    Raises SnapshotError when the snapshot has no history of that device.
+    """
+    traces = snapshot["device_traces"]
+    if not 0 <= device < len(traces):
+        raise SnapshotError(f"no history of device {device}: the snapshot has {len(traces)} devices")
+    wanted = frozenset(actions)
+    return [(entry["action"], entry["size"]) for entry in traces[device] if entry["action"] in wanted]
+
+
+def compare(first: dict, second: dict, device: int = 0) -> Comparison:
+    """Compare the histories of two snapshots: the same actions with the same sizes in the same order?
+
+    Addresses, times and frames are left out, as they differ from run to run.
+    """
+    ours, theirs = events(first, device), events(second, device)
+    # difflib needs quadratic time where events repeat, so equal ends are set aside first.
+    start = _common_prefix(ours, theirs)
+    end = _common_prefix(ours[start:][::-1], theirs[start:][::-1])
+    middle_ours, middle_theirs = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
+    matcher = difflib.SequenceMatcher(None, middle_ours, middle_theirs, autojunk=False)
+    differences = tuple(
+        Difference(start + i, tuple(middle_ours[i:j]), start + k, tuple(middle_theirs[k:m]))
+        for tag, i, j, k, m in matcher.get_opcodes()
+        if tag != "equal"
+    )
+    common = start + end + sum(match.size for match in matcher.get_matching_blocks())
+    return Comparison(len(ours), len(theirs), common, differences)
+
+
+def _common_prefix(first: list, second: list) -> int:
+    """How many elements the two lists share at their start."""
+    missing = object()
+    pairs = enumerate(zip_longest(first, second, fillvalue=missing))
+    return next((i for i, (a, b) in pairs if a != b), len(first))

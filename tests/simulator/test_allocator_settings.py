@@ -1,0 +1,184 @@
+"""PYTORCH_CUDA_ALLOC_CONF: what it means and how it is refused. Texts compared with torch 2.13.0."""
+
+import re
+
+import pytest
+
+from labkit.simulator.device import MiB
+from labkit.simulator.settings import AllocatorSettings
+
+parse = AllocatorSettings.parse
+
+
+def test_defaults():
+    settings = parse("")
+    assert settings == AllocatorSettings()
+    assert settings.max_split_size is None
+    assert settings.max_non_split_rounding_size == settings.large_segment_size == 20 * MiB
+    assert settings.as_snapshot() == {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": -1,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": False,
+        "pinned_num_register_threads": 1,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
+        "graph_capture_record_stream_reuse": False,
+        "max_round_threshold": -1,
+        "max_cached_size": -1,
+        "roundup_power2_divisions": {str(2**i): 0 for i in range(16)},
+    }
+
+
+def test_every_option():
+    settings = parse(
+        "max_split_size_mb:64,max_non_split_rounding_mb:30,garbage_collection_threshold:0.8,"
+        "expandable_segments:True,large_segment_size_mb:24,per_process_memory_fraction:0.5,"
+        "throw_on_cudamalloc_oom:True,backend:native,pinned_num_register_threads:4,"
+        "pinned_use_cuda_host_register:True,pinned_max_cached_size_mb:10"
+    )
+    assert settings.max_split_size == 64 * MiB
+    assert settings.max_non_split_rounding_size == 30 * MiB
+    assert settings.garbage_collection_threshold == 0.8
+    assert settings.expandable_segments
+    assert settings.large_segment_size == 24 * MiB
+    assert settings.per_process_memory_fraction == 0.5
+    assert settings.throw_on_cudamalloc_oom
+    snapshot = settings.as_snapshot()
+    assert snapshot["pinned_num_register_threads"] == 4
+    assert snapshot["pinned_use_cuda_host_register"] is True
+    assert snapshot["max_cached_size"] == 10 * MiB
+
+
+@pytest.mark.parametrize(
+    ("value", "table"),
+    [
+        ("4", [4] * 16),
+        ("1", [1] * 16),
+        ("[64:8,256:4,1024:4,>:1]", [8] * 7 + [0, 4, 0, 4] + [1] * 5),
+        ("[256:4,64:2,>:1]", [4] * 6 + [2] + [1] * 9),
+        ("[64:0,>:8]", [0] * 7 + [8] * 9),
+        ("[>:8]", [0] + [8] * 15),
+        ("[1:4]", [4] + [0] * 15),
+        ("[2:4]", [4, 4] + [0] * 14),
+        ("[131072:4]", [4] * 16),
+        (" [ 64 : 8 , > : 2 ] ", [8] * 7 + [2] * 9),
+    ],
+)
+def test_roundup_power2_divisions(value, table):
+    """Each table is what torch 2.13.0 gave for the same text."""
+    assert parse(f"roundup_power2_divisions:{value}").roundup_power2_divisions == tuple(table)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "release_lock_on_cudamalloc:True",
+        "release_lock_on_hipmalloc:False",
+        "pinned_use_background_threads:True",
+        "pinned_free_catch_all:True",
+        "graph_capture_record_stream_reuse:True",
+        "pinned_reserve_segment_size_mb:5",
+        "pinned_max_round_threshold_mb:5",
+        " expandable_segments : False ",
+        "expandable_segments:False,",
+    ],
+)
+def test_options_that_change_nothing_here_are_accepted(text):
+    settings = parse(text)
+    assert settings == AllocatorSettings(text=text, ignored=settings.ignored)
+
+
+@pytest.mark.parametrize(
+    ("text", "megabytes"), [("30.5", 30), ("+30", 30), ("3 0", 30), ("30,max_split_size_mb:40", 40)]
+)
+def test_numbers_are_read_as_pytorch_reads_them(text, megabytes):
+    assert parse(f"max_split_size_mb:{text}").max_split_size == megabytes * MiB
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_split_size_mb:19", "CachingAllocator option max_split_size_mb too small, must be >= 20, got 19"),
+        (
+            "large_segment_size_mb:40,max_split_size_mb:30",
+            "CachingAllocator option max_split_size_mb too small, must be >= 40, got 30",
+        ),
+        (
+            "max_split_size_mb:30,large_segment_size_mb:40",
+            "CachingAllocator option max_split_size_mb too small, must be >= 40, got 30",
+        ),
+        (
+            "max_non_split_rounding_mb:19",
+            "CachingAllocator option max_non_split_rounding_mb too small, must be >= 20, got 19",
+        ),
+        ("garbage_collection_threshold:0", "garbage_collect_threshold is invalid, set it in (0.0, 1.0), got 0.0"),
+        ("garbage_collection_threshold:1", "garbage_collect_threshold is invalid, set it in (0.0, 1.0), got 1.0"),
+        ("garbage_collection_threshold:abc", "stod: expected a number but got 'abc'"),
+        ("max_split_size_mb:abc", "stoull: expected a whole number but got 'abc'"),
+        ("max_split_size_mb:-1", "stoull: expected a whole number but got '-1'"),
+        ("max_split_size_mb:[30]", "stoull: expected a whole number but got '['"),
+        ("foo:1", "Unrecognized key 'foo' in CUDA allocator config."),
+        ("expandable_segments:True,,x:1", "Unrecognized key ',' in CUDA allocator config."),
+        ("expandable_segments:true", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'true'"),
+        ("throw_on_cudamalloc_oom:1", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got '1'"),
+        ("expandable_segments=True", "Unrecognized key 'expandable_segments=True' in CUDA allocator config."),
+        ("expandable_segments,x", "Expected ':' at index 1 in ConfigTokenizer but got ','"),
+        ("expandable_segments:True:x", "Expected ',' at index 3 in ConfigTokenizer but got ':'"),
+        ("expandable_segments", "Allocator config ends where ':' was expected: 'expandable_segments'"),
+        ("max_split_size_mb:", "Allocator config ends where a value for max_split_size_mb was expected"),
+        ("large_segment_size_mb:10", "CachingAllocator option large_segment_size_mb must be > 10 MB, got 10"),
+        ("per_process_memory_fraction:1.5", "per_process_memory_fraction is invalid, set it in [0.0, 1.0], got 1.5"),
+        ("pinned_num_register_threads:3", "Number of register threads has to be power of 2, got 3"),
+        (
+            "pinned_num_register_threads:256",
+            "Number of register threads should be less than or equal to 128, got 256",
+        ),
+        ("pinned_reserve_segment_size_mb:0", "Pinned reserve segment size has to be greater than 0, got 0"),
+        ("backend:foo", "Unknown allocator backend, options are native and cudaMallocAsync, got 'foo'"),
+        ("roundup_power2_divisions:3", "For roundups, the divisions has to be power of 2, got 3"),
+        ("roundup_power2_divisions:0", "For roundups, the divisions has to be power of 2, got 0"),
+        (
+            "roundup_power2_divisions:[64:3]",
+            "For roundups, the divisions has to be power of 2 or 0 to disable roundup, got 3",
+        ),
+        ("roundup_power2_divisions:[65:4]", "For roundups, the intervals have to be power of 2, got 65"),
+        ("roundup_power2_divisions:[x:4]", "stoull: expected a whole number but got 'x'"),
+        ("roundup_power2_divisions:[64:4", "Allocator config ends where ']' was expected"),
+        ("roundup_power2_divisions:[64:4,", "Allocator config ends where ']' was expected"),
+        ("roundup_power2_divisions:[64]", "Expected ':' at index 4 in ConfigTokenizer but got ']'"),
+    ],
+)
+def test_refused(text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse(text)
+
+
+def test_the_other_backend_is_not_modelled():
+    with pytest.raises(NotImplementedError, match="cudaMallocAsync is not modelled"):
+        parse("backend:cudaMallocAsync")
+
+
+def test_environment():
+    both = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:50", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40"}
+    assert AllocatorSettings.from_environment(both).max_split_size == 40 * MiB
+    del both["PYTORCH_CUDA_ALLOC_CONF"]
+    assert AllocatorSettings.from_environment(both).max_split_size == 50 * MiB
+    assert AllocatorSettings.from_environment({**both, "PYTORCH_CUDA_ALLOC_CONF": ""}).max_split_size is None
+    assert AllocatorSettings.from_environment({}) == AllocatorSettings()
+
+
+def test_later_settings_reset_some_options_and_keep_others():
+    first = parse(
+        "expandable_segments:True,large_segment_size_mb:40,max_split_size_mb:64,garbage_collection_threshold:0.5,"
+        "roundup_power2_divisions:4,max_non_split_rounding_mb:50,pinned_num_register_threads:4"
+    )
+    later = first.updated("per_process_memory_fraction:0.5")
+    assert later.expandable_segments
+    assert later.large_segment_size == later.max_non_split_rounding_size == 40 * MiB
+    assert later.max_split_size is later.roundup_power2_divisions is None
+    assert later.garbage_collection_threshold == 0.0
+    assert later.per_process_memory_fraction == 0.5
+    assert later.as_snapshot()["pinned_num_register_threads"] == 4
+    with pytest.raises(ValueError, match="must be >= 40, got 30"):
+        first.updated("max_split_size_mb:30")
