@@ -52,5 +52,5 @@ def accumulated_in_place(operator, args) -> bool:
     first, second = args
     if not isinstance(second, torch.Tensor) or first.dtype != second.dtype or first.shape != second.shape:
         return False
-    dense = first.is_contiguous() or torch._prims_common.is_non_overlapping_and_dense(first)
+    dense = first.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(first)
     return dense and references(first) == _unshared()
