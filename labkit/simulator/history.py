@@ -31,7 +31,7 @@ DEFAULT_POOL = (0, 0)
 
 
 class History:
-    """The newest `max_entries` events of one device.
+    """The newest `max_entries` events of one device (at least one).
 
     `enabled`: "all" keeps every event, "state" only the newest one (frames of living blocks are kept all the
     same), None keeps nothing. `context` chooses when frames are taken (see `CONTEXTS`). `frames` returns the
@@ -66,10 +66,10 @@ class History:
             raise ValueError(f"expected context to be None, 'state', 'alloc' or 'all', got {context!r}")
         if unknown := set(skip_actions) - set(ACTIONS):
             raise ValueError(f"unknown actions {sorted(unknown)}; the actions are {', '.join(ACTIONS)}")
-        if max_entries < 1:
-            raise ValueError(f"expected max_entries of at least 1, got {max_entries}")
+        if max_entries < 0:
+            raise ValueError(f"expected max_entries of at least 0, got {max_entries}")
         kept = () if enabled is None or clear_history else self.entries
-        self.entries = deque(kept, maxlen=max_entries if enabled == "all" else 1)
+        self.entries = deque(kept, maxlen=max(1, max_entries) if enabled == "all" else 1)
         self.enabled = enabled is not None
         self._context = CONTEXTS[context] if self.enabled else 0
         self._skip = frozenset(skip_actions)
@@ -88,17 +88,20 @@ class History:
 
     def as_trace(self) -> list[dict]:
         """The events, oldest first, as in `device_traces` of a memory snapshot."""
-        return [
-            {
-                "action": action,
-                "device_free" if action == "oom" else "addr": address,
-                "size": size,
-                "stream": stream,
-                "time_us": time,
-                "compile_context": "N/A",
-                "user_metadata": "",
-                "pool_id": DEFAULT_POOL,
-                "frames": list(frames or ()),
-            }
-            for action, address, size, stream, time, frames in self.entries
-        ]
+        return [_as_dict(*entry) for entry in self.entries]
+
+
+def _as_dict(action: str, address: int, size: int, stream: int, time: int, frames: list | None) -> dict:
+    entry = {
+        "action": action,
+        "device_free" if action == "oom" else "addr": address,
+        "size": size,
+        "stream": stream,
+        "time_us": time,
+        "compile_context": "N/A",
+        "user_metadata": "",
+        "pool_id": DEFAULT_POOL,
+    }
+    if frames is not None:  # without frames PyTorch leaves the key out
+        entry["frames"] = list(frames)
+    return entry

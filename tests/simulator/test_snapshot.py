@@ -70,16 +70,39 @@ def test_a_snapshot_is_itself_an_event_after_it_was_taken():
     assert allocator.snapshot()["device_traces"][0][-1]["action"] == "oom"
     last = allocator.snapshot()["device_traces"][0][-1]
     assert (last["action"], last["size"]) == ("snapshot", kept.size + 5 * MiB)
+    assert "frames" not in last
 
 
 def test_frames_of_blocks_and_segments():
     allocator, kept = recorded(enabled="state", context="state")
     snapshot = allocator.snapshot()
     assert [entry["action"] for entry in snapshot["device_traces"][0]] == ["oom"]
-    assert snapshot["device_traces"][0][0]["frames"] == []
+    assert "frames" not in snapshot["device_traces"][0][0]
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     (block,) = [block for block in blocks if block["address"] == kept.address]
     assert block["frames"] == frames()
+
+
+def test_the_frames_of_a_free():
+    """Checked on the oracle: with context "all" those of the free, with "alloc" those of the allocation."""
+    names = iter(["malloc", "free", "malloc again"])
+    allocator = CachingAllocator(Device(64 * MiB), frames=lambda: [next(names)])
+    for context in ("all", "alloc"):
+        allocator.record_history(context=context, clear_history=True)
+        allocator.free(allocator.malloc(1))
+        trace = {entry["action"]: entry["frames"] for entry in allocator.snapshot()["device_traces"][0]}
+        expected = ["malloc", "free"] if context == "all" else ["malloc again"] * 2
+        assert [trace["alloc"], trace["free_requested"]] == [[name] for name in expected]
+        assert trace["free_completed"] == trace["free_requested"]
+
+
+def test_a_segment_that_was_split_has_no_frames():
+    """The remainder of the first split keeps them, and merges away (also on the oracle)."""
+    allocator = CachingAllocator(Device(200 * MiB), frames=frames)
+    allocator.record_history()
+    whole, split = allocator.malloc(30 * MiB), allocator.malloc(3 * MiB)
+    by_address = {segment["address"]: segment["frames"] for segment in allocator.snapshot_segments()}
+    assert by_address == {whole.address: frames(), split.address: []}
 
 
 def test_the_newest_events_are_kept():
@@ -104,7 +127,7 @@ def test_stopping_and_starting_again():
     [
         ({"enabled": "yes"}, "expected enabled to be None, 'state' or 'all', got 'yes'"),
         ({"context": "none"}, "expected context to be None, 'state', 'alloc' or 'all', got 'none'"),
-        ({"max_entries": 0}, "expected max_entries of at least 1, got 0"),
+        ({"max_entries": -1}, "expected max_entries of at least 0, got -1"),
         ({"skip_actions": ["malloc"]}, r"unknown actions \['malloc'\]; the actions are alloc, "),
     ],
 )
