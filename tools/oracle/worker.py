@@ -56,15 +56,31 @@ def main() -> None:
 
         for_transformers["transformers"] = transformers.__version__
     options.folder.mkdir(parents=True, exist_ok=True)
-    if not options.simulated:
-        # Reading C++ stacks begins with two seconds of reading symbols: once here rather than in each child.
-        torch._C._profiler.symbolize_tracebacks([torch._C._profiler.gather_traceback(python=True, cpp=True)])
+    _warm_up(options.simulated)
     gc.collect()
     gc.freeze()
     for name, task in tasks.items():
         known = provenance | {"source": sources[name]}
         known |= for_transformers if name in workloads.transformer_models.WORKLOADS else {}
         print(name, "failed" if _in_child(name, task, known, options) else "done", flush=True)
+
+
+def _warm_up(simulated: bool) -> None:
+    """Do once, before the fork, what takes seconds at first and leaves nothing behind."""
+    import torch
+
+    if simulated:
+        # Meta kernels import much of torch. No backward: autograd refuses to run after a fork once it has run before.
+        from tools.oracle.simulated import simulated_gpu
+
+        with simulated_gpu("A100-80GB"):
+            x = torch.ones(2, 2, device="cuda")
+            torch.nn.functional.gelu(x @ x).softmax(-1).sum()
+    else:
+        # Reading C++ stacks begins with reading symbols.
+        torch._C._profiler.symbolize_tracebacks(
+            [torch._C._profiler.gather_traceback(python=True, script=False, cpp=True)]
+        )
 
 
 def snippet(code: str) -> Callable:

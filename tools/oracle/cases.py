@@ -1,0 +1,165 @@
+"""Short snippets of PyTorch on "cuda" and the allocator's events of each: recorded on the oracle, compared with
+the simulated GPU.
+
+A family of rules has a module `tools.oracle.rules_<family>` that draws snippets; `python -m` it to record them in
+tests/data/oracle_rules/<family>.json.gz, which its test replays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.oracle import run
+from tools.oracle.trace import LETTERS
+
+FOLDER = run.ROOT / "tests" / "data" / "oracle_rules"
+FORMAT = 1
+GPUS = ("A100-80GB", "H100")
+
+
+class Case(NamedTuple):
+    """A snippet, in which `torch`, `nn` and `F` are at hand, and what it did on a GPU.
+
+    `events`: "S2097152 a400 f400", the allocator's events in order, each a letter of `trace.LETTERS` and the bytes
+    (requested ones, of a segment those of the segment). `error`: "Type: message" of what it raised, or None.
+    """
+
+    gpu: str
+    code: str
+    events: str
+    error: str | None
+
+
+def outcome(code: str) -> tuple[str, str | None]:
+    """Run a snippet on the "cuda" of this process, its cache empty before: its events and its error."""
+    import torch
+
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    error = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(code, names)
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    names.clear()
+    gc.collect()
+    history = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    kept = [event for event in history if event["action"] in LETTERS and event["action"] != "free_requested"]
+    return " ".join(f"{LETTERS[event['action']]}{event['size']}" for event in kept), error
+
+
+def outcomes(codes: Iterable[str]) -> list[tuple[str, str | None]]:
+    """`outcome` of each snippet, in a process that has touched CUDA before; the collector passes over what is there."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    gc.collect()
+    gc.freeze()
+    try:
+        return [outcome(code) for code in codes]
+    finally:
+        gc.unfreeze()
+
+
+def on_oracle(codes: list[str], gpu: str, version: str = run.DEFAULT_VERSION) -> list[Case]:
+    """What the snippets do on the oracle, in one process. Raises RuntimeError with its output where that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "codes.json"), Path(folder, "outcomes.json")
+        given.write_text(json.dumps(codes))
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.oracle.cases", str(given), str(found)],
+            env=run.environment(version, gpu),
+            cwd=run.ROOT,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the oracle ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return [Case(gpu, code, *result) for code, result in zip(codes, json.loads(found.read_text()), strict=True)]
+
+
+def on_simulated(codes: list[str], gpu: str) -> list[Case]:
+    """What the snippets do on the simulated GPU, in this process."""
+    import labkit
+
+    with labkit.simulated_gpu(gpu):
+        return [Case(gpu, code, *result) for code, result in zip(codes, outcomes(codes), strict=True)]
+
+
+def path_of(family: str) -> Path:
+    """The file of a family of rules."""
+    return FOLDER / f"{family}.json.gz"
+
+
+def save(family: str, cases: list[Case], provenance: dict) -> None:
+    """Write a family's cases."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"format": FORMAT, "provenance": provenance, "cases": cases}, separators=(",", ":"))
+    path_of(family).write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def load(family: str) -> list[Case]:
+    """A family's cases as they were recorded. Raises ValueError for a file of another format."""
+    content = json.loads(gzip.decompress(path_of(family).read_bytes()))
+    if content["format"] != FORMAT:
+        raise ValueError(f"{path_of(family)}: format {content['format']}, wanted {FORMAT}")
+    return [Case(*case) for case in content["cases"]]
+
+
+def differences(cases: list[Case]) -> list[str]:
+    """Those of the oracle's cases, all of one GPU, in which the simulated GPU does otherwise, described."""
+    found = []
+    for wanted, got in zip(cases, on_simulated([case.code for case in cases], cases[0].gpu), strict=True):
+        if wanted != got:
+            found.append(
+                f"{wanted.code}\n  oracle:    {wanted.events}\n  simulated: {got.events}"
+                + (f"\n  oracle:    {wanted.error}\n  simulated: {got.error}" if wanted.error != got.error else "")
+            )
+    return found
+
+
+def command(family: str, draw: Callable[[random.Random], str], count: int) -> None:
+    """The command line of a `rules_<family>`: draw, run on the oracle, compare; and keep them with --keep."""
+    parser = argparse.ArgumentParser(prog=f"python -m tools.oracle.rules_{family}")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=count, help="snippets a GPU (default %(default)s)")
+    parser.add_argument("--gpu", action="append", help=f"default: {', '.join(GPUS)}")
+    parser.add_argument("--torch", default=run.DEFAULT_VERSION)
+    parser.add_argument("--keep", action="store_true", help="as the family's test data")
+    parser.add_argument("--limit", type=int, default=10, help="differences shown (default %(default)s)")
+    options = parser.parse_args()
+    kept = []
+    for number, gpu in enumerate(options.gpu or GPUS):
+        rng = random.Random(1000 * options.seed + number)
+        cases = on_oracle([draw(rng) for _ in range(options.count)], gpu, options.torch)
+        kept += cases
+        different = differences(cases)
+        for text in different[: options.limit]:
+            print(text, end="\n\n")
+        print(f"{gpu}: {len(cases) - len(different)} of {len(cases)} equal")
+    if options.keep:
+        made_by = "PyTorch's CUDA host code under stub libraries; no GPU was involved"
+        save(family, kept, {"made by": made_by, "torch": options.torch, "seed": options.seed})
+
+
+if __name__ == "__main__":
+    source, target = map(Path, sys.argv[1:])
+    target.write_text(json.dumps(outcomes(json.loads(source.read_text()))))
