@@ -43,6 +43,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
+        self.assumed = None  # what bool() of a simulated tensor gives, inside PyTorch's own `drawn_at_once`
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         dispatch = self.dispatch
@@ -202,6 +203,8 @@ def _no_value(what: str, tensor) -> str:
 @handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
 @handles(Tensor.allclose, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
+    if mode.assumed is not None and function == Tensor.__bool__ and residence(args[0]) is not None:
+        return mode.assumed
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__}()", argument))
@@ -343,6 +346,20 @@ def seen_by(mode: FunctionMode, hook):
             return hook(argument)
         with mode:
             return hook(argument)
+
+    return call
+
+
+def drawn_at_once(mode: FunctionMode, draw):
+    """nn.init's trunc_normal_ with every value in range at the first draw. PyTorch draws again while `mask.any()`;
+    how often is chance on a real GPU too, and the tensor's own memory does not depend on it."""
+
+    def call(*args, **kwargs):
+        outer, mode.assumed = mode.assumed, False
+        try:
+            return draw(*args, **kwargs)
+        finally:
+            mode.assumed = outer
 
     return call
 

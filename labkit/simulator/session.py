@@ -4,8 +4,8 @@ import sys
 
 import torch
 
-from labkit.simulator import autograd, cuda, nvml
-from labkit.simulator.facade import FunctionMode, record_stream, seen_by
+from labkit.simulator import autocast, autograd, cuda, dispatcher, nvml
+from labkit.simulator.facade import FunctionMode, drawn_at_once, record_stream, seen_by
 from labkit.simulator.machine import Machine
 from labkit.simulator.patches import Patches
 from labkit.simulator.specs import Spec
@@ -45,9 +45,11 @@ class Session:
         """Makes "cuda" mean this GPU."""
         autograd.prepare()
         self.machine.activate()
+        dispatcher.hold(autocast.register)
         try:
             cuda.patch(self._patches, self.machine)
             nvml.patch(self._patches, self.machine)
+            autocast.patch(self._patches)
             self._patches.apply(torch.Tensor, "record_stream", record_stream)
             dispatch = DispatchMode(self.machine)
             functions = FunctionMode(dispatch)
@@ -57,9 +59,12 @@ class Session:
                 "_push_saved_tensors_default_hooks",
                 lambda pack, unpack: push_hooks(seen_by(functions, pack), seen_by(functions, unpack)),
             )
+            draw = torch.nn.init._no_grad_trunc_normal_
+            self._patches.apply(torch.nn.init, "_no_grad_trunc_normal_", drawn_at_once(functions, draw))
             for mode in (dispatch, functions):
                 mode.__enter__()
                 self._modes.append(mode)
+            autocast.start()
         except BaseException:
             self.stop()
             raise
@@ -69,4 +74,6 @@ class Session:
         while self._modes:
             self._modes.pop().__exit__(None, None, None)
         self._patches.undo()
+        autocast.stop()
+        dispatcher.let_go()
         self.machine.deactivate()
