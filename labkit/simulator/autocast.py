@@ -1,0 +1,248 @@
+"""autocast("cuda") on the simulated GPU.
+
+In PyTorch's C++ a kernel at the key AutocastCUDA casts the arguments of each listed operator and calls it again below
+(aten/src/ATen/autocast_mode.h); it passes over tensors that are not `is_cuda()`, and a simulated one is not. So the
+same operators get a kernel of this module at a key of the same height, AutocastPrivateUse1, which is switched on and
+off with autocast("cuda") in each thread. Operators that C++ calls inside others are cast likewise, backward runs in
+the dtype that forward chose, and it costs nothing where autocast is off.
+"""
+
+import weakref
+
+import torch
+
+from labkit.simulator import dispatcher
+
+KEY = "AutocastPrivateUse1"
+_key = getattr(torch._C.DispatchKey, KEY)
+_keys = torch._C.DispatchKeySet(_key) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+_aten = torch.ops.aten
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# The lists of autocast_mode.h, by policy. What is in none of them and has a kernel at AutocastCUDA casts to the
+# lower precision (convolutions, matrix products, attention, recurrent cells).
+FP32 = _names("""
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+    pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
+    frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
+    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss
+    mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
+    _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa
+    upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+""")
+FP32_RESULT = _names("""
+    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
+    linalg_matrix_norm.str_ord sum sum.dim_IntList
+""")
+NORM = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
+WIDEST = _names("""
+    addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+""")
+BANNED = {
+    "binary_cross_entropy": (
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+        "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+        "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+        "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+        "safe to autocast."
+    )
+}
+
+_casts: dict[int, tuple[weakref.ref, torch.Tensor]] = {}  # of fp32 leaves, by identity, for the outermost region
+
+
+def lower_precision() -> torch.dtype:
+    """The dtype of the current autocast("cuda") region."""
+    return torch.get_autocast_dtype("cuda")
+
+
+def eligible(value) -> bool:
+    """Whether autocast("cuda") may cast this argument: a floating point tensor on the GPU, and not fp64."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype.is_floating_point
+        and value.dtype != torch.float64
+        and dispatcher.on_current(value)
+    )
+
+
+def cast(value, dtype: torch.dtype):
+    """An argument (tensors in lists included) as autocast hands it on: in `dtype`, if it is eligible.
+
+    Casts of weights (fp32 leaves that want a gradient) to the lower precision are kept until the outermost region
+    ends (cached_cast in autocast_mode.cpp). There the cache is a hash map by address, and the order in which it frees
+    its tensors is no one's to know; here it is the order of their making.
+    """
+    if isinstance(value, (list, tuple)):
+        return [cast(item, dtype) for item in value]
+    if not eligible(value) or value.dtype == dtype:
+        return value
+    keep = (
+        value.dtype == torch.float32
+        and value.requires_grad
+        and value.is_leaf
+        and dtype == lower_precision()
+        and not value._is_view()
+        and torch.is_autocast_cache_enabled()
+    )
+    if not keep:
+        return value.to(dtype)
+    known = _casts.get(id(value))
+    if known is not None and known[0]() is value:
+        return known[1]
+    made = value.to(dtype)
+    _casts[id(value)] = weakref.ref(value), made
+    return made
+
+
+def _all(operator, dtype, args, kwargs):
+    """Casts the last argument first and lets go of the first one first, as compiled C++ does."""
+    named = {name: cast(kwargs[name], dtype) for name in reversed(kwargs)}
+    made = [cast(arg, dtype) for arg in reversed(args)]
+    result = operator(*reversed(made), **named)
+    while made:
+        made.pop()
+    return result
+
+
+def _to_lower(operator, args, kwargs):
+    return _all(operator, lower_precision(), args, kwargs)
+
+
+def _to_fp32(operator, args, kwargs):
+    return _all(operator, torch.float32, args, kwargs)
+
+
+def _with_fp32_result(operator, args, kwargs):
+    """The input stays and the result is fp32, unless the call names a dtype."""
+    if not eligible(args[0]):
+        return operator(*args, **kwargs)
+    position = next(i for i, argument in enumerate(operator._schema.arguments) if argument.name == "dtype")
+    if operator._schema.arguments[position].kwarg_only:
+        return operator(*args, **{**kwargs, "dtype": kwargs.get("dtype") or torch.float32})
+    if len(args) > position and args[position] is not None:
+        return operator(*args, **kwargs)
+    defaults = [argument.default_value for argument in operator._schema.arguments[len(args) : position]]
+    return operator(*args[:position], *defaults, torch.float32, **kwargs)
+
+
+def _norm(operator, args, kwargs):
+    """norm names its result's dtype in another overload: fp32, or the input's own."""
+    dtype = torch.float32 if eligible(args[0]) else args[0].dtype
+    with_dtype = _named(NORM[_name(operator)])
+    defaults = [argument.default_value for argument in operator._schema.arguments[len(args) :]]
+    return with_dtype(*args, *defaults, dtype=dtype, **kwargs)
+
+
+def _to_widest(operator, args, kwargs):
+    """All in fp32 if one is, else in the lower precision (promote_type)."""
+    lower = lower_precision()
+    dtypes = {value.dtype for value in _flat((*args, *kwargs.values())) if eligible(value)}
+    if dtypes - {torch.float32, lower}:
+        raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return _all(operator, torch.float32 if torch.float32 in dtypes else lower, args, kwargs)
+
+
+def _flat(values):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _refuse(operator, args, kwargs):
+    if eligible(args[0]):
+        raise RuntimeError(BANNED[_name(operator)])
+    return operator(*args, **kwargs)
+
+
+def _name(operator) -> str:
+    """ "mm" or "sum.dim_IntList", as the lists have it."""
+    return operator.name().removeprefix("aten::")
+
+
+def _named(name: str):
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(_aten, packet), overload or "default")
+
+
+def _policy_of(name: str):
+    if name in FP32:
+        return _to_fp32
+    if name in FP32_RESULT:
+        return _with_fp32_result
+    if name in NORM:
+        return _norm
+    if name in WIDEST:
+        return _to_widest
+    if name in BANNED:
+        return _refuse
+    return _to_lower
+
+
+def listed() -> list[str]:
+    """The operators that autocast("cuda") treats in the PyTorch that runs, as the dispatcher has them."""
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    return [
+        name.removeprefix("aten::")
+        for name in names
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+    ]
+
+
+def register() -> None:
+    """Registers the kernels at KEY, through `dispatcher`."""
+    dispatcher.library(KEY, "_").fallback(torch.library.fallthrough_kernel)
+    casting = dispatcher.library(KEY)
+    for name in listed():
+        operator = _named(name)
+        casting.impl(operator, _kernel(operator, _policy_of(name)))
+
+
+def _kernel(operator, policy):
+    def kernel(*args, **kwargs):
+        with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(_keys):
+            return policy(operator, args, kwargs)
+
+    return kernel
+
+
+def switch(enabled: bool) -> None:
+    """Has this thread's operators pass through the kernels at KEY, or not."""
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_key, not enabled)
+    torch._C._dispatch_tls_set_dispatch_key_included(_key, enabled)
+
+
+def patch(patches) -> None:
+    """Makes torch's own switches of autocast("cuda") and of its cache work here too."""
+    set_enabled, clear_cache = torch.set_autocast_enabled, torch.clear_autocast_cache
+
+    def set_autocast_enabled(*args, **kwargs):
+        set_enabled(*args, **kwargs)
+        switch(torch.is_autocast_enabled("cuda"))
+
+    def clear_autocast_cache():
+        clear_cache()
+        _casts.clear()
+
+    for owner in (torch, torch._C):
+        patches.apply(owner, "set_autocast_enabled", set_autocast_enabled)
+        patches.apply(owner, "clear_autocast_cache", clear_autocast_cache)
+
+
+def start() -> None:
+    """Takes up a region that is open already."""
+    switch(torch.is_autocast_enabled("cuda"))
+
+
+def stop() -> None:
+    """Leaves nothing on and nothing cached."""
+    switch(False)
+    _casts.clear()

@@ -1,0 +1,112 @@
+"""PyTorch operators that the simulated GPU registers with PyTorch's dispatcher while it is on.
+
+Where a function mode sees only what Python calls, a kernel registered here also answers C++: an operator that another
+one calls inside. Two kinds, each a Python function in the file of its subject:
+
+- `@branch("dropout")`: what CUDA's C++ makes an operator of, where it asks `is_cuda()` and a meta tensor would get
+  something else. Above autograd, so it calls other operators and they make the graph.
+- `@meta("mish_backward")`: shapes of an operator that has a CUDA kernel, and on meta tensors is made of others.
+
+`hold` registers them all (and what `autocast` asks for), `let_go` takes them back, counted: nested GPUs share them.
+"""
+
+from functools import wraps
+
+import torch
+
+from labkit.simulator import machine as machines
+from labkit.simulator import storages
+
+_aten = torch.ops.aten
+_branches = {}
+_metas = {}
+_libraries: list[torch.library.Library] = []
+_holders = 0
+
+
+def branch(*names: str):
+    """Registers what CUDA makes of these operators of aten (all of CompositeImplicitAutograd kind)."""
+
+    def register(function):
+        for name in names:
+            _branches[getattr(_aten, name).default] = function
+        return function
+
+    return register
+
+
+def meta(*names: str):
+    """Registers the shapes of these operators of aten."""
+
+    def register(function):
+        for name in names:
+            _metas[getattr(_aten, name).default] = function
+        return function
+
+    return register
+
+
+def branch_of(operator):
+    """What CUDA makes of an operator, or None."""
+    return _branches.get(operator)
+
+
+def simulated(arguments) -> bool:
+    """Whether the first tensor among an operator's arguments is one of the simulated GPU that is on."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            return on_current(argument)
+        if isinstance(argument, (list, tuple)) and argument and isinstance(argument[0], torch.Tensor):
+            return on_current(argument[0])
+    return False
+
+
+def on_current(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of the simulated GPU that is on."""
+    if not tensor.is_meta:
+        return False
+    place = storages.find(tensor.untyped_storage())
+    return place is not None and place.place is not storages.HOST and place.machine is machines.current()
+
+
+def _above_autograd(operator, function):
+    @wraps(function)
+    def kernel(*args, **kwargs):
+        with torch._C.DisableTorchFunction():
+            if simulated(args):
+                return function(*args, **kwargs)
+            return operator.decompose(*args, **kwargs)
+
+    return kernel
+
+
+def library(key: str, namespace: str = "aten") -> torch.library.Library:
+    """A library for kernels at a dispatch key, taken back with the rest by `let_go`."""
+    _libraries.append(torch.library.Library(namespace, "IMPL", key))
+    return _libraries[-1]
+
+
+def hold(*more) -> None:
+    """Registers everything, unless a GPU that is on has done so. `more`: functions that register through `library`."""
+    global _holders
+    _holders += 1
+    if _holders > 1:
+        return
+    above = library("AutogradMeta")
+    for operator, function in _branches.items():
+        above.impl(operator, _above_autograd(operator, function))
+    below = library("Meta")
+    for operator, function in _metas.items():
+        # not Library.impl, which refuses: it would have such operators decompose, as CUDA does not
+        below.m.impl(operator.name().removeprefix("aten::"), "Meta", function)
+    for register in more:
+        register()
+
+
+def let_go() -> None:
+    """Takes everything back, with the last GPU that goes off."""
+    global _holders
+    _holders -= 1
+    if _holders == 0:
+        while _libraries:
+            _libraries.pop()._destroy()
