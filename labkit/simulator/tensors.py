@@ -14,6 +14,7 @@ from labkit.simulator import machine as machines
 from labkit.simulator import storages
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import accumulated_in_place
+from labkit.simulator.dispatcher import branch_of, simulated
 from labkit.simulator.errors import NotModelledError, NoValueError
 from labkit.simulator.kernels import Launch, rule_for
 from labkit.simulator.storages import HOST
@@ -42,7 +43,17 @@ def is_view(operator) -> bool:
 @cache
 def is_composite(operator) -> bool:
     """Whether it is made of other operators and has no kernel of its own; seen whole only in inference mode."""
-    return operator._can_decompose() and not is_view(operator)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta")
+    return operator._can_decompose() and not has_kernel and not is_view(operator)
+
+
+@cache
+def kernel_of_others(operator):
+    """The key of an operator's kernel that calls other operators, whatever the device. KeyError if it has none."""
+    for name in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), name):
+            return getattr(torch._C.DispatchKey, name)
+    raise KeyError(f"{operator} has no kernel made of other operators")
 
 
 def tensors_in(arguments):
@@ -83,6 +94,7 @@ class DispatchMode(TorchDispatchMode):
             if is_view(operator):
                 return operator(*args, **kwargs)
             if is_composite(operator):
+                branch = branch_of(operator) if simulated(args) else None
                 with self:
                     return operator.decompose(*args, **kwargs)
             try:
