@@ -96,7 +96,7 @@ class DispatchMode(TorchDispatchMode):
             if is_composite(operator):
                 branch = branch_of(operator) if simulated(args) else None
                 with self:
-                    return operator.decompose(*args, **kwargs)
+                    return (branch or operator.decompose)(*args, **kwargs)
             try:
                 return self.run(operator, args, kwargs)
             except torch.OutOfMemoryError as error:
