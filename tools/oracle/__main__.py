@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import re
 import sys
+from collections import defaultdict
 from importlib import metadata
 
 from tools.oracle import run as runner
 from tools.oracle import store
 from tools.oracle.build import build
 from tools.oracle.report import Comparison, report
+
+ERROR = re.compile(r"[\w.]+(?:Error|Exception)\b")  # the line of a traceback that says what happened
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -117,11 +121,18 @@ def _compare(options) -> int:
             f"install torch {options.torch} here, or give --torch {installed}"
         )
     gpus = options.gpu or ["A100-80GB"]
+    causes: dict[str, list[str]] = defaultdict(list)
     for gpu in gpus:
         print(f"{gpu}, torch {options.torch}")
         for name, outcome in store.pairs(names, gpu, options.torch, options.fresh):
-            differing += _show(name, outcome, options)
+            if (cause := _show(name, outcome, options)) is not None:
+                causes[cause].append(name)
+                differing += 1
     print(f"{len(names) * len(gpus) - differing} of {len(names) * len(gpus)} equal")
+    if differing > 1:
+        print("what each differs in first:")
+    for cause, of in sorted(causes.items(), key=lambda item: -len(item[1])) if differing > 1 else ():
+        print(f"  {len(of):3} × {cause}   {', '.join(of[:3])}{', ...' if len(of) > 3 else ''}")
     return int(differing > 0)
 
 
@@ -131,20 +142,21 @@ def _compare_code(options) -> int:
     if options.events and not isinstance(outcome, str):
         for event in outcome[0].events:
             print(f"  {event.action:14} {event.size:>13}  {event.where}")
-    return _show("code", outcome, options)
+    return int(_show("code", outcome, options) is not None)
 
 
-def _show(name: str, outcome, options) -> int:
-    """Print what became of one workload; 1 unless it was equal."""
+def _show(name: str, outcome, options) -> str | None:
+    """Print what became of one workload; what it differs in first, or None if it is equal."""
     if isinstance(outcome, str):
-        print(f"FAILED   {name}: {_tail(outcome, 1 if options.brief else 12)}", flush=True)
-        return 1
+        errors = [line for line in outcome.splitlines() if ERROR.match(line)]
+        cause = errors[-1][:200] if errors else _tail(outcome, 1)
+        side = outcome.split(":", 1)[0]
+        print(f"FAILED   {name} {side}: {cause if options.brief else _tail(outcome)}", flush=True)
+        return f"failed {side}: {cause[:100]}"
     comparison = Comparison(*outcome)
-    print(
-        comparison.verdict() if options.brief else report(comparison, options.context, options.limit),
-        flush=True,
-    )
-    return int(not comparison.equal)
+    text = comparison.verdict() if options.brief else report(comparison, options.context, options.limit)
+    print(text, flush=True)
+    return None if comparison.equal else comparison.first()
 
 
 def _tail(log: str, lines: int = 12) -> str:

@@ -80,6 +80,15 @@ class Comparison:
         names = [[stage.name for stage in trace.stages] for trace in (self.expected, self.actual)]
         return not self.hunks and names[0] == names[1] and not self.counters and self.expected.oom == self.actual.oom
 
+    def first(self) -> str:
+        """What the first difference is, without sizes: "missing alloc native_layer_norm_backward native::clone"."""
+        if self.differences:
+            kind, event = self.differences[0]
+            return f"{kind} {event.action.removesuffix('_completed')} {_origin(event)}"
+        if self.counters:
+            return f"counter {self.counters[0][1]}"
+        return "stages or the error's text"
+
     def verdict(self) -> str:
         """One line."""
         name, events = self.expected.workload, len(self.expected.events)
@@ -128,8 +137,7 @@ def by_operator(differences: Iterable[tuple[str, Event]], limit: int) -> Iterato
     """Differences counted by kind, action, operator, function and autograd node; most frequent first."""
     groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for kind, event in differences:
-        operator, function, node, line = event.where.split("|")
-        groups[kind, event.action, " ".join(filter(None, (operator, function, node))) or line].append(event.size)
+        groups[kind, event.action, _origin(event)].append(event.size)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     for (kind, action, operator), sizes in ordered[:limit]:
         common = ", ".join(f"{size:,}" + (f" ×{n}" if n > 1 else "") for size, n in Counter(sizes).most_common(3))
@@ -137,6 +145,11 @@ def by_operator(differences: Iterable[tuple[str, Event]], limit: int) -> Iterato
         yield f"    {len(sizes):4} {kind:7} {action.removesuffix('_completed'):5} {operator}: {common}{more}"
     if len(ordered) > limit:
         yield f"    and {len(ordered) - limit} more kinds of difference"
+
+
+def _origin(event: Event) -> str:
+    *origin, line = event.where.split("|")
+    return " ".join(filter(None, origin)) or line
 
 
 def _hunk(comparison: Comparison, hunk: Hunk, context: int) -> Iterator[str]:
