@@ -35,9 +35,11 @@ DATA_DEPENDENT = (
 
 @cache
 def is_view(operator) -> bool:
-    """Whether all that the operator returns are views of its arguments."""
+    """Whether all that the operator returns are views of its arguments, always (reshape and contiguous may copy)."""
     returns = operator._schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    if not returns or any(r.alias_info is None or r.alias_info.is_write for r in returns):
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
 
 
 @cache
