@@ -19,3 +19,11 @@ def dropout(mode, function, args, kwargs):
     return torch.native_dropout(tensor, p, True)[0]
 
 
+@handles(F.linear)
+def linear(mode, function, args, kwargs):
+    """aten/src/ATen/native/Linear.cpp: adds a bias that addmm cannot take in place, as it does not under a mode."""
+    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    tensor, weight, bias = given["input"], given["weight"], given.get("bias")
+    if bias is None or tensor.dim() == 2 or not on_gpu(tensor) or (bias.is_contiguous() and tensor.is_contiguous()):
+        return function(*args, **kwargs)
+    return torch.matmul(tensor, weight.t()).add_(bias)

@@ -11,12 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.simulator import machine as machines
-from labkit.simulator import storages
+from labkit.simulator import metas, storages
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import accumulated_in_place
 from labkit.simulator.dispatcher import branch_of, simulated
 from labkit.simulator.errors import NotModelledError, NoValueError
-from labkit.simulator.kernels import Launch, rule_for
+from labkit.simulator.kernels import Launch, is_made_of_others, rule_for
 from labkit.simulator.storages import HOST
 
 _no_functions = torch._C.DisableTorchFunction
@@ -99,11 +99,22 @@ class DispatchMode(TorchDispatchMode):
                 branch = branch_of(operator) if simulated(args) else None
                 with self:
                     return (branch or operator.decompose)(*args, **kwargs)
+            if is_made_of_others(operator):
+                return self.run_others(operator, args, kwargs)
             try:
                 return self.run(operator, args, kwargs)
             except torch.OutOfMemoryError as error:
                 del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
                 raise error.with_traceback(None) from None
+
+    def run_others(self, operator, args, kwargs):
+        """An operator whose kernel calls other operators, each of which is seen here in turn."""
+        self.function_depth += 1
+        try:
+            with self:
+                return operator._op_dk(kernel_of_others(operator), *args, **kwargs)
+        finally:
+            self.function_depth -= 1
 
     def run(self, operator, args, kwargs):
         """One operator: its meta kernel, then its memory."""
@@ -117,7 +128,7 @@ class DispatchMode(TorchDispatchMode):
             place = HOST
         args, kwargs = self.without_host_values(operator, args, kwargs)
         try:
-            result = operator(*args, **kwargs)
+            result = metas.run(operator, args, kwargs)
         except NotImplementedError as error:
             raise self.explained(operator, error) from None
         outputs = tuple(tensors_in(result)) if isinstance(result, (list, tuple)) else (result,)

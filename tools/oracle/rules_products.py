@@ -105,6 +105,11 @@ class Drawing:
         self.factors(a, b)
         self.lines.append(f"y = torch.{function}(c, a, b{self.scales()})")
 
+    def matrix_times_vector(self) -> None:
+        # CUDA gives an empty matrix's product the addend's shape, unbroadcast, and its backward then fails.
+        empty = 0 in (self.sizes["m"], self.sizes["k"])
+        self.with_addend("addmv", ("m",) if empty else ("m", "1", ""), "mk", "k")
+
     def in_place(self) -> None:
         self.backward = False
         self.lines.append(f"y = {randn(self.shape('mn'), self.dtype)}")
@@ -189,7 +194,7 @@ class Drawing:
                 lambda: self.with_addend("addmm", ("n", "n", "n", "mn", "1n", "m1", "", "1"), "mk", "kn"),
                 lambda: self.with_addend("baddbmm", ("bmn", "mn", "1mn", "n", "b1n"), "bmk", "bkn"),
                 lambda: self.with_addend("addbmm", ("mn",), "bmk", "bkn"),
-                lambda: self.with_addend("addmv", ("m", "1", ""), "mk", "k"),
+                self.matrix_times_vector,
                 self.linear,
                 self.linear,
                 self.linear,

@@ -13,6 +13,6 @@ PyTorch's, or a trace of the oracle) and has a test.
 """
 
 from labkit.simulator.kernels import elementwise, gemm, reductions  # noqa: F401  (they register their rules)
-from labkit.simulator.kernels.launch import Launch, rule, rule_for
+from labkit.simulator.kernels.launch import Launch, is_made_of_others, rule, rule_for
 
-__all__ = ["Launch", "rule", "rule_for"]
+__all__ = ["Launch", "is_made_of_others", "rule", "rule_for"]

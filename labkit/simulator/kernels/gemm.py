@@ -1,63 +1,164 @@
-"""Matrix products: cuBLAS's workspace, and copies of operands that cuBLAS cannot read."""
+"""Matrix products: cuBLAS's workspace, and copies of operands that cuBLAS cannot read.
+
+Rules of aten/src/ATen/native/cuda/Blas.cpp. cuBLAS works column by column. PyTorch asks it for the transposed product
+where the output lies row by row, which swaps the operands; an operand is then prepared: read as it lies, or copied.
+"""
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, rule
+from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+
+ROWS, COLUMNS = "rows", "columns"
+made_of_others("_trilinear.default")  # torch.bilinear: sumproduct_pair, aten/src/ATen/native/Linear.cpp
 
 
-def readable(matrix: torch.Tensor) -> bool:
-    """Whether cuBLAS reads this matrix (2-D) as it lies: row- or column-major, with any leading dimension.
+def _row_major(rows, columns, row_stride, column_stride) -> bool:
+    return column_stride == 1 and row_stride >= max(1, columns)
 
-    aten/src/ATen/native/cuda/Blas.cpp, prepare_matrix_for_cublas.
+
+def _column_major(rows, columns, row_stride, column_stride) -> bool:
+    return row_stride == 1 and column_stride >= max(1, rows)
+
+
+def _dense(sizes, strides) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps, in whatever order of the dims."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _layout(matrix: torch.Tensor) -> str | None:
+    """prepare_matrix_for_cublas: ROWS or COLUMNS, as cuBLAS reads the matrix, or None if it is copied (to ROWS)."""
+    if _dense(matrix.shape, matrix.stride()):
+        return ROWS if matrix.is_contiguous() else COLUMNS
+    layout = (*matrix.shape, *matrix.stride())
+    return COLUMNS if _column_major(*layout) else ROWS if _row_major(*layout) else None
+
+
+def _readable(matrix: torch.Tensor, transposed: bool) -> bool:
+    """Whether cuBLAS reads a matrix as it lies, for an output that is `transposed`.
+
+    It conjugates only what it transposes too, so a lazily conjugated matrix that need not be transposed is copied.
     """
-    (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
-    if matrix.is_contiguous() or matrix.t().is_contiguous():
-        return True
-    return (row_stride == 1 and column_stride >= max(1, rows)) or (
-        column_stride == 1 and row_stride >= max(1, columns)
-    )
+    layout = _layout(matrix)
+    return layout is not None and not (matrix.is_conj() and (layout == ROWS) == transposed)
 
 
-def batch_readable(batch: torch.Tensor) -> bool:
-    """The same for a batch of matrices (3-D): prepare_batch_matrix_for_cublas."""
+def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
+    """prepare_batch_matrix_for_cublas: the same for a batch of matrices (3-D)."""
     (_, rows, columns), (_, row_stride, column_stride) = batch.shape, batch.stride()
-    return (row_stride == 1 and column_stride >= max(1, rows)) or (
-        column_stride == 1 and row_stride >= max(1, columns)
-    )
+    orders = (_row_major, _column_major) if transposed else (_column_major, _row_major)
+    if orders[0](rows, columns, row_stride, column_stride):
+        return not batch.is_conj()
+    if orders[1](rows, columns, row_stride, column_stride):
+        return True
+    return batch.is_contiguous() and row_stride != 0 and column_stride != 0 and not (transposed and batch.is_conj())
 
 
-def copy_unreadable(launch: Launch, *operands: torch.Tensor) -> None:
-    for operand in operands:
-        is_readable = readable if operand.dim() == 2 else batch_readable
-        if not is_readable(operand):
-            launch.scratch_like(operand)
+def _gemm(launch: Launch, left, right, output) -> None:
+    """What addmm_out_cuda_impl takes once the output is there: copies, output first, and the workspace."""
+    if output.numel() == 0 or left.shape[1] == 0:
+        return
+    layout = _layout(output)
+    transposed = layout != COLUMNS
+    output_copy = launch.scratch_like(output) if layout is None else None
+    copies = [
+        launch.scratch_like(operand)
+        for operand in ((right, left) if transposed else (left, right))
+        if not _readable(operand, transposed)
+    ]
+    launch.machine.take_blas_workspace(launch.in_backward)
+    launch.release(output_copy, *reversed(copies))
 
 
-def empty(*operands: torch.Tensor) -> bool:
-    return any(operand.numel() == 0 for operand in operands)
+def _batched_gemm(launch: Launch, left, right, output) -> None:
+    """The same for baddbmm_out_cuda_impl."""
+    if output.numel() == 0 or left.shape[2] == 0:
+        return
+    copies = []
+    (_, rows, columns), (_, row_stride, column_stride) = output.shape, output.stride()
+    transposed = False
+    if not (row_stride == 1 and (columns == 1 or column_stride >= max(1, rows))):
+        transposed = column_stride == 1 and (rows == 1 or row_stride >= max(1, columns))
+        if not transposed:
+            copies.append(launch.scratch_like(output))
+    for operand in (right, left) if transposed else (left, right):
+        if not _batch_readable(operand, transposed):
+            copies.append(launch.scratch_like(operand))
+    launch.machine.take_blas_workspace(launch.in_backward)
+    launch.release(*reversed(copies))
 
 
-@rule("mm.default", "mm.out", "bmm.default", "bmm.out")
+@rule("mm.default", "mm.out", "mm.dtype")
 def product(launch: Launch) -> None:
-    """Output, then copies of what cuBLAS cannot read, then the workspace (Blas.cpp, addmm_out_cuda_impl)."""
-    left, right = launch.args[:2]
-    launch.give(*launch.outputs)
-    if not empty(left, right):
-        copy_unreadable(launch, left, right)
-        launch.machine.take_blas_workspace(launch.in_backward)
+    (output,) = launch.outputs
+    launch.give(output)
+    _gemm(launch, *launch.args[:2], output)
 
 
-@rule("addmm.default", "addmm.out", "baddbmm.default", "baddbmm.out", "addmm_.default", "baddbmm_.default")
+@rule("addmm.default", "addmm.out", "addmm_.default", "_addmm_activation.default", "_addmm_activation.out")
 def product_with_addend(launch: Launch) -> None:
-    """As `product`, with an addend that is copied into the output first or added by cublasLt's epilogue."""
-    left, right = launch.args[1:3]
-    launch.give(*launch.outputs)
-    if not empty(left, right):
-        copy_unreadable(launch, left, right)
-        launch.machine.take_blas_workspace(launch.in_backward)
+    """The addend is copied into the output first, or added by cublasLt as it writes (a 1-D bias)."""
+    (output,) = launch.outputs
+    launch.give(output)
+    _gemm(launch, *launch.args[1:3], output)
 
 
-@rule("addmv.default", "addmv_.default", "mv.default", "dot.default", "vdot.default")
+@rule("bmm.default", "bmm.out", "bmm.dtype")
+def batched_product(launch: Launch) -> None:
+    (output,) = launch.outputs
+    launch.give(output)
+    _batched_gemm(launch, *launch.args[:2], output)
+
+
+@rule("baddbmm.default", "baddbmm.out", "baddbmm_.default")
+def batched_product_with_addend(launch: Launch) -> None:
+    (output,) = launch.outputs
+    launch.give(output)
+    _batched_gemm(launch, *launch.args[1:3], output)
+
+
+@rule("addbmm.default", "addbmm.out", "addbmm_.default")
+def sum_of_products(launch: Launch) -> None:
+    """aten/src/ATen/native/LinearAlgebra.cpp, addbmm_impl_: one addmm_ into the output for each of the batch."""
+    (output,) = launch.outputs
+    launch.give(output)
+    for left, right in zip(*launch.args[1:3], strict=True):
+        _gemm(launch, left, right, output)
+
+
+def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
+    """addmv_out_cuda: a vector of stride 0 is copied, a matrix that lies neither by rows nor by columns too."""
+    if matrix.numel() == 0:
+        return
+    copies = []
+    if vector.stride(0) == 0 and not vector.is_contiguous():
+        copies.append(launch.scratch_like(vector))
+    layout = (*matrix.shape, *matrix.stride())
+    if not _column_major(*layout) and not _row_major(*layout) and not matrix.is_contiguous():
+        copies.append(launch.scratch_like(matrix))
+    launch.machine.take_blas_workspace(launch.in_backward)
+    launch.release(*reversed(copies))
+
+
+@rule("mv.default", "mv.out")
 def matrix_times_vector(launch: Launch) -> None:
+    (output,) = launch.outputs
+    launch.give(output)
+    _matrix_times_vector(launch, *launch.args[:2], output)
+
+
+@rule("addmv.default", "addmv.out", "addmv_.default")
+def matrix_times_vector_with_addend(launch: Launch) -> None:
+    (output,) = launch.outputs
+    launch.give(output)
+    _matrix_times_vector(launch, *launch.args[1:3], output)
+
+
+@rule("dot.default", "vdot.default")
+def inner_product(launch: Launch) -> None:
     launch.give(*launch.outputs)
     launch.machine.take_blas_workspace(launch.in_backward)

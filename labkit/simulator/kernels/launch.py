@@ -5,6 +5,7 @@ import math
 import torch
 
 _rules = {}
+_made_of_others = set()
 
 
 def rule(*names: str):
@@ -22,6 +23,19 @@ def rule(*names: str):
         return function
 
     return register
+
+
+def made_of_others(*names: str):
+    """Says of operators ("_trilinear.default") that CUDA runs C++ which calls other operators (a
+    CompositeExplicitAutograd kernel, and none for CUDA), so that they take what those take."""
+    for name in names:
+        packet, _, overload = name.partition(".")
+        _made_of_others.add(getattr(getattr(torch.ops.aten, packet), overload))
+
+
+def is_made_of_others(operator) -> bool:
+    """Whether `made_of_others` was said of an OpOverload."""
+    return operator in _made_of_others
 
 
 def rule_for(operator):
