@@ -12,7 +12,12 @@ An operator without a rule takes its outputs in order and nothing else. Each rul
 PyTorch's, or a trace of the oracle) and has a test.
 """
 
-from labkit.simulator.kernels import elementwise, gemm, reductions  # noqa: F401  (they register their rules)
+from labkit.simulator.kernels import (  # noqa: F401  (they register their rules)
+    elementwise,
+    gemm,
+    reductions,
+    rms_norm,
+)
 from labkit.simulator.kernels.launch import Launch, is_made_of_others, rule, rule_for
 
 __all__ = ["Launch", "is_made_of_others", "rule", "rule_for"]
