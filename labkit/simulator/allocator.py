@@ -221,11 +221,11 @@ class CachingAllocator:
 
     def snapshot(self) -> dict:
         """Segments, events and settings: `torch.cuda.memory._snapshot()`."""
-        trace = self.history.as_trace()
+        trace = self.history.as_trace(self.torch_version)
         return {
             "segments": self.snapshot_segments(),
             "device_traces": [[] for _ in range(self.index)] + [trace],
-            "allocator_settings": self.settings.as_snapshot(),
+            "allocator_settings": self.settings.as_snapshot(self.torch_version),
             "external_annotations": [],
         }
 
@@ -465,7 +465,7 @@ class CachingAllocator:
         """Give back the large segments that have been free longest (garbage_collect_cached_blocks).
 
         Starts when more than `garbage_collection_threshold` of the allowed memory is reserved. The age of a
-        free block is the number of searches in its pool since it was freed; the older half goes first.
+        free block is the number of searches in its pool since it was freed; those of average age or more go first.
         """
         target = self.reserved - int(self.settings.garbage_collection_threshold * self._allowed)
         pool = self._large

@@ -86,13 +86,14 @@ class History:
             time = self._clock() if self._clock is not None else 0
             self.entries.append((action, address, size, stream, time, frames if self._context >= ALLOC else None))
 
-    def as_trace(self) -> list[dict]:
-        """The events, oldest first, as in `device_traces` of a memory snapshot."""
-        return [_as_dict(*entry) for entry in self.entries]
+    def as_trace(self, torch_version: tuple[int, ...] = (2, 13)) -> list[dict]:
+        """The events, oldest first, as in `device_traces` of a memory snapshot of that torch version."""
+        has_pool = torch_version >= (2, 12)
+        return [_as_dict(has_pool, *entry) for entry in self.entries]
 
 
-def _as_dict(action: str, address: int, size: int, stream: int, time: int, frames: list | None) -> dict:
-    entry = {
+def _as_dict(has_pool: bool, action: str, address: int, size: int, stream: int, time: int, frames: list | None) -> dict:
+    entry: dict = {
         "action": action,
         "device_free" if action == "oom" else "addr": address,
         "size": size,
@@ -100,8 +101,9 @@ def _as_dict(action: str, address: int, size: int, stream: int, time: int, frame
         "time_us": time,
         "compile_context": "N/A",
         "user_metadata": "",
-        "pool_id": DEFAULT_POOL,
     }
+    if has_pool:
+        entry["pool_id"] = DEFAULT_POOL
     if frames is not None:  # without frames PyTorch leaves the key out
         entry["frames"] = list(frames)
     return entry

@@ -32,6 +32,13 @@ IGNORED_BOOLEANS = (
 )
 """Keys that are read and checked but change nothing here: they concern locks, pinned host memory, graphs."""
 
+SNAPSHOT_BOOLEANS = (
+    "release_lock_on_cudamalloc",
+    "pinned_use_cuda_host_register",
+    "graph_capture_record_stream_reuse",
+)
+"""Those of them that a snapshot shows."""
+
 IGNORED_SIZES = ("pinned_max_round_threshold_mb", "pinned_max_cached_size_mb")
 """Sizes of the pinned host cache, in MiB; read, checked and shown in snapshots."""
 
@@ -99,23 +106,24 @@ class AllocatorSettings:
                 return cls.parse(environment[name])
         return cls()
 
-    def as_snapshot(self) -> dict:
-        """The `allocator_settings` of a memory snapshot, under PyTorch's names."""
+    def as_snapshot(self, torch_version: tuple[int, ...] = (2, 13)) -> dict:
+        """The `allocator_settings` of a memory snapshot, under the names of that torch version."""
         ignored = dict(self.ignored)
         divisions = self.roundup_power2_divisions or (0,) * ROUNDUP_INTERVALS
-        return {
+        snapshot = {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,
             "max_split_size": -1 if self.max_split_size is None else self.max_split_size,
             "garbage_collection_threshold": self.garbage_collection_threshold,
             "expandable_segments": self.expandable_segments,
             "pinned_num_register_threads": ignored.get("pinned_num_register_threads", 1),
-            "release_lock_on_cudamalloc": bool(ignored.get("release_lock_on_cudamalloc", False)),
-            "pinned_use_cuda_host_register": bool(ignored.get("pinned_use_cuda_host_register", False)),
-            "graph_capture_record_stream_reuse": bool(ignored.get("graph_capture_record_stream_reuse", False)),
-            "max_round_threshold": ignored.get("pinned_max_round_threshold_mb", -1),
-            "max_cached_size": ignored.get("pinned_max_cached_size_mb", -1),
-            "roundup_power2_divisions": {str(1 << i): parts for i, parts in enumerate(divisions)},
         }
+        for key in SNAPSHOT_BOOLEANS:
+            snapshot[key] = ignored.get(key, False)
+        if torch_version >= (2, 13):
+            snapshot["max_round_threshold"] = ignored.get("pinned_max_round_threshold_mb", -1)
+            snapshot["max_cached_size"] = ignored.get("pinned_max_cached_size_mb", -1)
+        snapshot["roundup_power2_divisions"] = {str(1 << i): parts for i, parts in enumerate(divisions)}
+        return snapshot
 
 
 class _Parser:

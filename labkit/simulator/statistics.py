@@ -191,8 +191,8 @@ class Statistics:
     def as_dict(self, max_split_size: int, torch_version: tuple[int, ...]) -> dict:
         """The nested dictionary that `torch._C._cuda_memoryStats(device)` returns.
 
-        `max_split_size` is in bytes, -1 when blocks of any size may be split. Up to torch 2.11 there is no
-        `num_oom_rejections` (FACTS of the oracle: 2.11.0 and 2.13.0 compared).
+        `max_split_size` is in bytes, -1 when blocks of any size may be split. Torch 2.11.0, 2.12.1 and 2.13.0
+        were compared: 2.12 added `num_oom_rejections`, 2.13 `reserved_bytes_by_private_pools`.
         """
         scalars = {name: getattr(self, name) for name in SCALARS}
         if torch_version < (2, 12):
@@ -204,7 +204,7 @@ class Statistics:
                 result["max_split_size"] = max_split_size
         for name in ARRAYS:
             result[name] = getattr(self, name).as_dict()
-            if name == "reserved_bytes":
+            if name == "reserved_bytes" and torch_version >= (2, 13):
                 result["reserved_bytes_by_private_pools"] = {}
         for name in OVERSIZE:
             result[name] = getattr(self, name).as_dict()

@@ -42,11 +42,15 @@ PROCESS_MEMORY = re.compile(r"this process has \S+ \S+ memory")
 
 @dataclass(frozen=True)
 class Setting:
-    """A value of PYTORCH_CUDA_ALLOC_CONF, a memory fraction set at the start (None: none), later values."""
+    """A value of PYTORCH_CUDA_ALLOC_CONF, and a memory fraction set at the start (None: none).
+
+    `later` holds values that the sequence changes to; `since` is the first torch version that knows the option.
+    """
 
     conf: str = ""
     fraction: float | None = None
     later: tuple[str, ...] = ()
+    since: tuple[int, int] = (2, 11)
 
 
 SETTINGS = {
@@ -62,7 +66,7 @@ SETTINGS = {
     "roundup_list": Setting("roundup_power2_divisions:[1:8,4:0,16:2,64:4,>:1]"),
     "large_segment": Setting("large_segment_size_mb:40"),
     "large_segment_max_split": Setting("large_segment_size_mb:30,max_split_size_mb:30"),
-    "throw": Setting("throw_on_cudamalloc_oom:True"),
+    "throw": Setting("throw_on_cudamalloc_oom:True", since=(2, 12)),
     "expandable": Setting("expandable_segments:True"),
     "expandable_fraction": Setting("expandable_segments:True", 0.5),
     "expandable_max_split": Setting("expandable_segments:True,max_split_size_mb:64"),
@@ -223,7 +227,7 @@ class ModelSide:
         allocator = CachingAllocator(
             Device(TOTAL, CONTEXT),
             AllocatorSettings.parse(setting.conf),
-            tuple(int(part) for part in version.split(".")[:2]),
+            version_numbers(version),
             record_event=lambda stream: lambda: True,  # under the stubs every event has always happened
         )
         allocator.record_history("all", context=None)
@@ -360,6 +364,12 @@ def differences(oracle: dict, model: dict, operations: list[list]) -> list[str]:
     return found
 
 
+def version_numbers(version: str) -> tuple[int, int]:
+    """(2, 13) of "2.13.0"."""
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
+
+
 def _named(observed: dict, number: int) -> dict[str, int]:
     delta = observed["deltas"][number]
     return {observed["keys"][i]: change for i, change in zip(delta[::2], delta[1::2], strict=True)}
@@ -421,6 +431,9 @@ def main() -> int:
     for name in arguments.settings:
         for seed in range(first, first + arguments.seeds):
             setting = SETTINGS[name]
+            if version_numbers(arguments.torch) < setting.since:
+                print(f"{name:24} not in torch {arguments.torch}")
+                continue
             operations = draw(seed, arguments.steps, setting.fraction, setting.later)
             oracle = run_on_oracle(setting, operations, arguments.torch)
             model = run_on_model(setting, operations, arguments.torch)
@@ -431,7 +444,8 @@ def main() -> int:
             for line in found:
                 print("   ", line)
             if arguments.store and not found:
-                store(STORED / f"{name}.json.gz", name, seed, operations, arguments.torch, oracle)
+                other = "" if arguments.torch == DEFAULT_VERSION else f"-{arguments.torch}"
+                store(STORED / f"{name}{other}.json.gz", name, seed, operations, arguments.torch, oracle)
     return wrong
 
 
