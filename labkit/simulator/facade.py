@@ -207,7 +207,7 @@ def needs_value(mode, function, args, kwargs):
         return mode.assumed
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence(argument) is not None:
-            raise NoValueError(_no_value(f"{function.__name__}()", argument))
+            raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
     return function(*args, **kwargs)
 
 
