@@ -15,6 +15,8 @@ PyTorch's, or a trace of the oracle) and has a test.
 from labkit.simulator.kernels import (  # noqa: F401  (they register their rules)
     elementwise,
     gemm,
+    indexing,
+    norms,
     reductions,
     rms_norm,
 )

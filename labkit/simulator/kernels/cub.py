@@ -1,0 +1,124 @@
+"""Temporary storage of CUB's device-wide algorithms: how many bytes each asks for before it runs.
+
+PyTorch's sorts, scans and compactions call CUB twice: first for the size of a temporary, then, with that much from
+the caching allocator, for the work (aten/src/ATen/cuda/cub.cuh, CUB_WRAPPER). The sizes follow from the tile that a
+block of threads takes, which CUB tunes by compute capability and by the bytes of keys and values. The tables below are
+those of CCCL 3.0 (CUDA 13.0), which PyTorch's builds for CUDA 13 carry: cub/device/dispatch/tuning/. Sizes are in
+bytes, and every function takes the GPU's `Spec`.
+
+What a real GPU takes is the same code with the same answers, except where CUB asks how many blocks fit on a
+multiprocessor; no function here needs that.
+"""
+
+from math import ceil
+
+ALIGNMENT = 256
+SHARED_MEMORY = 48 * 1024  # of a block of threads, as CUB's scaling of tiles assumes
+WARP = 32
+RADIX_DIGITS = 256  # of one pass of the sort: 8 bits
+OFFSET = 8  # bytes: PyTorch counts items in int64, for which CUB counts in unsigned long long
+PORTION = 2**28 - 1  # items sorted at once, at most
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def storage(*parts: int) -> int:
+    """One temporary for several parts, each aligned, with room to align its start (AliasTemporaries)."""
+    return sum(map(_aligned, parts)) + ALIGNMENT - 1
+
+
+def _register_tile(threads: int, items: int, element: int) -> int:
+    """Items of a tile tuned for 4 bytes, if registers bound it (RegBoundScaling)."""
+    items = max(1, items * 4 // max(4, element))
+    return min(threads, ceil(SHARED_MEMORY // (element * items) / WARP) * WARP) * items
+
+
+def _memory_tile(threads: int, items: int, element: int) -> int:
+    """Items of a tile tuned for 4 bytes, if memory bounds it (MemBoundScaling)."""
+    items = max(1, min(items * 4 // element, items * 2))
+    return min(threads, ceil(SHARED_MEMORY // (element * items) / WARP) * WARP) * items
+
+
+def _tile_states(tiles: int, value: int) -> int:
+    """What the blocks of a scan tell each other by: a word with a status and a value of `value` bytes a tile
+    (ScanTileState<T, true>)."""
+    word = {8: 16, 4: 8}.get(value, 4)
+    return storage((WARP + tiles) * word, 0, 0)
+
+
+def radix_sort(n: int, key: int, value: int, spec, bits: int | None = None, float_keys: bool = False) -> int:
+    """cub::DeviceRadixSort::SortPairs of n keys of 4 or 8 bytes; SortKeys where `value` is 0.
+
+    `bits`: how many of the key are sorted by (default: all). ValueError for narrower keys, which before Hopper take
+    another way, whose size depends on how many blocks fit on a multiprocessor.
+    """
+    if key < 4:
+        raise ValueError(f"keys of {key} bytes: this sort is modelled for keys of 4 and 8 bytes")
+    widest = max(key, value, 1)
+    if n <= _register_tile(256, 19, widest):
+        return 1
+    if spec.compute_capability >= (9, 0):
+        if key == 8:
+            threads, items = 384, 24 if value == 8 else 30
+        elif value == 0:
+            threads, items = 384, 19 - float_keys
+        else:
+            threads, items = 384, 29 if value == 8 else 17
+    elif spec.compute_capability >= (8, 0):
+        threads, items = 384, 17 if key == 4 and value else 21
+    else:
+        threads, items = 256, 46 if key == value == 4 else 23
+    tile = _register_tile(threads, items, widest)
+    portion = PORTION // tile * tile
+    portions, passes = ceil(n / portion), ceil((bits or 8 * key) / 8)
+    spare = passes > 1
+    return storage(
+        portions * passes * RADIX_DIGITS * OFFSET,
+        ceil(min(n, portion) / tile) * RADIX_DIGITS * 4,
+        spare * n * key,
+        spare * n * value,
+        portions * passes * 4,
+    )
+
+
+def scan(n: int, accumulator: int, spec, tuned: tuple[int, int] | None = None) -> int:
+    """cub::DeviceScan of n values that are summed up in `accumulator` bytes.
+
+    `tuned`: (threads, items) where the operation is one that CUB has tuned; PyTorch's own functors are not.
+    """
+    tile = _memory_tile(*(tuned or (128, 15)), accumulator)
+    return storage(_tile_states(ceil(min(n, 2**30) / tile), accumulator))
+
+
+def _tuned(tables, spec, default):
+    """The table for a compute capability; CUB has tuned 8.0, 9.0 and 10.0, and gives the default to 8.6 and 8.9."""
+    major, minor = spec.compute_capability
+    if major < 8 or (major == 8 and minor):
+        return default
+    return tables[max(tuned for tuned in tables if tuned <= major)]
+
+
+# compute capability: bytes of a key: (threads, items of each)
+_UNIQUE_BY_KEY = {8: {4: (256, 11), 8: (192, 7)}, 9: {4: (512, 14), 8: (448, 11)}}
+
+
+def unique_by_key(n: int, key: int, spec) -> int:
+    """cub::DeviceSelect::UniqueByKey of n keys of 4 or 8 bytes with values as wide."""
+    threads, items = _tuned(_UNIQUE_BY_KEY, spec, {4: (64, 11), 8: (64, 5)})[key]
+    return storage(_tile_states(ceil(n / (threads * items)), OFFSET), 0)
+
+
+_SCAN_BY_KEY = {
+    8: {4: (256, 15), 8: (224, 10)},
+    9: {4: (288, 14), 8: (224, 11)},
+    10: {4: (224, 20), 8: (256, 23)},
+}
+
+
+def scan_by_key(n: int, key: int, spec) -> int:
+    """cub::DeviceScan::InclusiveSumByKey, InclusiveScanByKey with maximum, of values as wide as their keys."""
+    threads, items = _tuned(_SCAN_BY_KEY, spec, {4: (256, 9), 8: (256, 9)})[key]
+    tiles = ceil(n / (threads * items))
+    return storage((WARP + tiles) * 16, key * (tiles + 1))

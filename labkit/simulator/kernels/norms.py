@@ -1,0 +1,64 @@
+"""Normalisation over the last dims, over groups, and over the batch."""
+
+from math import ceil
+
+import torch
+
+from labkit.simulator.kernels.launch import Launch, rule
+from labkit.simulator.kernels.reductions import reduce
+
+MANY_ROWS = 64 * 1024  # layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: above, partial sums
+PARTIAL_ROWS = 32  # rows that one partial sum takes, at least
+PARTIAL_BLOCKS = 32 * 1024  # of threads, at most
+
+
+def contiguous(launch: Launch, *tensors) -> None:
+    """Scratch for the copies that `contiguous()` makes of tensors (None is passed over)."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_contiguous():
+            launch.scratch_like(tensor)
+
+
+@rule("native_layer_norm.default")
+def layer_norm(launch: Launch) -> None:
+    """layer_norm_kernel.cu, layer_norm_cuda: output, mean, rstd, computed from dense copies of the inputs."""
+    tensor, _, weight, bias = launch.args[:4]
+    contiguous(launch, tensor, weight, bias)
+    launch.give(*launch.outputs)
+
+
+@rule("native_layer_norm_backward.default")
+def layer_norm_backward(launch: Launch) -> None:
+    """layer_norm_kernel.cu, layer_norm_backward_cuda: the incoming gradient is made dense after the outputs."""
+    grad, tensor, shape, _, _, weight, bias, _ = launch.args
+    grad_input, *grads = launch.outputs
+    contiguous(launch, tensor, weight, bias)
+    launch.give(grad_input)
+    columns = torch.Size(shape).numel()
+    rows = tensor.numel() // columns if columns else 0
+    sums_weights(launch, grad, grads, rows, columns)
+
+
+def sums_weights(launch: Launch, grad: torch.Tensor, grads: list, rows: int, columns: int) -> None:
+    """Gives the gradients of weights (None if not wanted): sums of `rows` x `columns` products down the rows.
+
+    LaunchGammaBetaBackwardCUDAKernel: where rows are many and columns few, blocks of rows are summed first, and their
+    sums with sum(0), whose results take the place of gradients already allocated.
+    """
+    blocks = ceil(columns / PARTIAL_ROWS)
+    if rows <= MANY_ROWS or columns // 32 >= launch.machine.spec.multiprocessors // 2:
+        launch.give(*grads)
+        if rows and columns:
+            contiguous(launch, grad)
+        return
+    wanted = [output for output in grads if output is not None]
+    replaced = [launch.scratch_like(output) for output in wanted]
+    contiguous(launch, grad)
+    height = min(PARTIAL_BLOCKS // blocks, ceil(rows / PARTIAL_ROWS))
+    partials = [torch.empty(height, output.shape[-1], dtype=output.dtype, device="meta") for output in wanted]
+    for partial in partials:
+        launch.scratch_like(partial)
+    for output, partial, old in zip(wanted, partials, replaced, strict=True):
+        launch.give(output)
+        reduce(launch, partial, [0], max(4, output.element_size()), output.element_size())
+        launch.release(old)
