@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("compare", _compare, "hold the simulated GPU against the oracle, workload by workload")
     _workloads(sub)
     _report(sub)
+    sub.add_argument("--keep", action="store_true", help="add what is equal to tests/data/oracle/equal.txt")
     sub.add_argument("--fresh", action="store_true", help="run the oracle again, whatever is stored")
 
     sub = command("compare-code", _compare_code, "the same for a snippet; torch, nn, F and stage(name) are at hand")
@@ -128,6 +129,8 @@ def _compare(options) -> int:
             if (cause := _show(name, outcome, options)) is not None:
                 causes[cause].append(name)
                 differing += 1
+            elif options.keep:
+                store.keep_equal(gpu, [name])
     print(f"{len(names) * len(gpus) - differing} of {len(names) * len(gpus)} equal")
     if differing > 1:
         print("what each differs in first:")

@@ -12,11 +12,13 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from tests.workloads import find
 from tools.oracle import devices, run
 from tools.oracle.build import home
 from tools.oracle.trace import Trace
 
 RECORDED = run.ROOT / "tests" / "data" / "oracle"
+EQUAL = RECORDED / "equal.txt"
 SNIPPET = "code"  # the name under which a snippet of code is recorded
 OF_THE_SIZE = (
     "MOCK_NAME",
@@ -53,11 +55,8 @@ def pairs(
     names: list[str], gpu: str, version: str, fresh: bool = False
 ) -> Iterator[tuple[str, tuple[Trace, Trace] | str]]:
     """Of each workload its name, and the oracle's and the simulated trace, or the log of a failure."""
-    from tests.workloads import find
-
-    digests = {name: digest(find(name)) for name in names}
     cache = home() / "traces" / version / gpu
-    expected = {} if fresh else {name: _stored(name, digests[name], gpu, version, cache) for name in names}
+    expected = {} if fresh else {name: stored(name, gpu, version) for name in names}
     failed = {}
     for name, log in run.record([name for name in names if expected.get(name) is None], gpu, cache, version=version):
         if log is None:
@@ -88,9 +87,10 @@ def pair_of_code(code: str, gpu: str, version: str) -> tuple[Trace, Trace] | str
         return Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(Path(scratch) / f"{SNIPPET}.json.gz")
 
 
-def _stored(name: str, source: str, gpu: str, version: str, cache: Path) -> Trace | None:
-    """The recorded or cached trace of this workload, unless it is of another source, torch, transformers or GPU."""
-    for candidate in (path(name, gpu), cache / f"{name}.json.gz"):
+def stored(name: str, gpu: str, version: str) -> Trace | None:
+    """The recorded or else the cached trace, unless it is of another source, torch, transformers or GPU."""
+    source = digest(find(name))
+    for candidate in (path(name, gpu), home() / "traces" / version / gpu / f"{name}.json.gz"):
         if not candidate.exists():
             continue
         trace = Trace.load(candidate)
@@ -103,3 +103,17 @@ def _stored(name: str, source: str, gpu: str, version: str, cache: Path) -> Trac
         if kept["torch"].split("+")[0] == version and all(kept.get(key) == value for key, value in wanted.items()):
             return trace
     return None
+
+
+def known_equal(gpu: str) -> list[str]:
+    """The workloads that the simulated GPU is known to do exactly as the oracle does, and must go on doing."""
+    rows = (line.split() for line in EQUAL.read_text(encoding="utf-8").splitlines())
+    return [name for kept_gpu, name in rows if kept_gpu == gpu]
+
+
+def keep_equal(gpu: str, names: Iterable[str]) -> list[str]:
+    """Add to those; returns what was not among them yet."""
+    rows = EQUAL.read_text(encoding="utf-8").splitlines() if EQUAL.exists() else []
+    new = [row for row in (f"{gpu} {name}" for name in names) if row not in rows]
+    EQUAL.write_text("".join(f"{row}\n" for row in sorted({*rows, *new})), encoding="utf-8")
+    return new
