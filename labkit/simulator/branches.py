@@ -3,20 +3,17 @@
 import torch
 import torch.nn.functional as F
 
+from labkit.simulator.dispatcher import branch, decomposed
 from labkit.simulator.handlers import handles
 from labkit.simulator.tensors import on_gpu
 
 
-@handles(torch.dropout, F.dropout)
-def dropout(mode, function, args, kwargs):
+@branch("dropout")
+def dropout(input, p, train):
     """aten/src/ATen/native/Dropout.cpp: on CUDA the fused kernel, which keeps a mask of 1 B an element."""
-    names = ("input", "p", "training" if function is F.dropout else "train", "inplace")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    p, train = given.get("p", 0.5), given.get("training", given.get("train", True))
-    tensor = given["input"]
-    if not on_gpu(tensor) or given.get("inplace") or not train or not 0 < p < 1 or tensor.numel() == 0:
-        return function(*args, **kwargs)
-    return torch.native_dropout(tensor, p, True)[0]
+    if not train or not 0 < p < 1 or input.numel() == 0:
+        return decomposed(torch.ops.aten.dropout.default, (input, p, train), {})
+    return torch.native_dropout(input, p, True)[0]
 
 
 @handles(F.linear)
@@ -27,3 +24,21 @@ def linear(mode, function, args, kwargs):
     if bias is None or tensor.dim() == 2 or not on_gpu(tensor) or (bias.is_contiguous() and tensor.is_contiguous()):
         return function(*args, **kwargs)
     return torch.matmul(tensor, weight.t()).add_(bias)
+
+
+def _converts_inside(tensor, dtype) -> bool:
+    return tensor.dtype == torch.float16 and dtype == torch.float32
+
+
+@branch("softmax.int")
+def softmax(tensor, dim, dtype=None):
+    """aten/src/ATen/native/SoftMax.cpp: from half precision to single in the one kernel, bfloat16 not."""
+    inside = _converts_inside(tensor, dtype)
+    return torch._softmax(tensor if inside or dtype is None else tensor.to(dtype), dim, inside)
+
+
+@branch("log_softmax.int")
+def log_softmax(tensor, dim, dtype=None):
+    """aten/src/ATen/native/SoftMax.cpp: as softmax."""
+    inside = _converts_inside(tensor, dtype)
+    return torch._log_softmax(tensor if inside or dtype is None else tensor.to(dtype), dim, inside)

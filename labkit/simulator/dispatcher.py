@@ -25,22 +25,25 @@ _holders = 0
 
 
 def branch(*names: str):
-    """Registers what CUDA makes of these operators of aten (all of CompositeImplicitAutograd kind)."""
+    """Registers what CUDA makes of these operators of aten ("softmax.int"; "dropout" is its default overload), all of
+    CompositeImplicitAutograd kind."""
 
     def register(function):
         for name in names:
-            _branches[getattr(_aten, name).default] = function
+            packet, _, overload = name.partition(".")
+            _branches[getattr(getattr(_aten, packet), overload or "default")] = function
         return function
 
     return register
 
 
 def meta(*names: str):
-    """Registers the shapes of these operators of aten."""
+    """Registers the shapes of these operators of aten: "_fused_sgd_" is its default overload."""
 
     def register(function):
         for name in names:
-            _metas[getattr(_aten, name).default] = function
+            packet, _, overload = name.partition(".")
+            _metas[getattr(getattr(_aten, packet), overload or "default")] = function
         return function
 
     return register
@@ -49,6 +52,11 @@ def meta(*names: str):
 def branch_of(operator):
     """What CUDA makes of an operator, or None."""
     return _branches.get(operator)
+
+
+def decomposed(operator, args, kwargs):
+    """An operator of CompositeImplicitAutograd kind, as PyTorch's C++ makes it of others."""
+    return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def simulated(arguments) -> bool:
@@ -75,7 +83,7 @@ def _above_autograd(operator, function):
         with torch._C.DisableTorchFunction():
             if simulated(args):
                 return function(*args, **kwargs)
-            return operator.decompose(*args, **kwargs)
+            return decomposed(operator, args, kwargs)
 
     return kernel
 

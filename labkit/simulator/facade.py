@@ -9,7 +9,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-from labkit.simulator import branches, crossing, fused  # noqa: F401  (they register what they hold)
+from labkit.simulator import attention, branches, crossing, fused  # noqa: F401  (they register what they hold)
 from labkit.simulator.errors import NoValueError
 from labkit.simulator.handlers import handler_of, handles
 from labkit.simulator.machine import current

@@ -1,0 +1,300 @@
+"""F.scaled_dot_product_attention on the simulated GPU: the backend that CUDA chooses, and what it makes of its inputs.
+
+The choice follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (select_sdp_backend), what follows it
+attention.cpp beside it (scaled_dot_product_attention). What the chosen operators take is in `kernels.attention`.
+"""
+
+import os
+from typing import NamedTuple
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from labkit.simulator import machine as machines
+from labkit.simulator.dispatcher import branch
+
+_aten = torch.ops.aten
+
+HALF = (torch.float16, torch.bfloat16)
+LATEST = (12, 1)  # compute capability up to which the fused kernels of these versions are built
+MOST_HEADS = 65535  # and the largest batch, for cuDNN (check_cudnn_tensor_shapes)
+
+
+class Call(NamedTuple):
+    """The arguments that the choice depends on."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    causal: bool
+    grouped: bool  # enable_gqa
+
+    @property
+    def tensors(self):
+        return self.query, self.key, self.value
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.query.dtype
+
+    def wants_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
+
+
+def choose(call: Call, machine: machines.Machine) -> SDPBackend:
+    """The backend that PyTorch's CUDA build takes. RuntimeError where every one is disabled or unfit."""
+    enabled = {
+        SDPBackend.CUDNN_ATTENTION: torch._C._get_cudnn_sdp_enabled(),
+        SDPBackend.FLASH_ATTENTION: torch._C._get_flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: torch._C._get_mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: torch._C._get_math_sdp_enabled(),
+    }
+    if not any(enabled.values()):
+        raise RuntimeError(
+            "No viable backend for scaled_dot_product_attention was found. "
+            "This is likely due to turning off both the math kernel and the fused kernels."
+        )
+    for backend in order(machine):
+        if enabled.get(backend) and fits(backend, call, machine):
+            return backend
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def order(machine: machines.Machine) -> list[SDPBackend]:
+    """The backends from the most preferred on: as `sdpa_kernel(..., set_priority=True)` says, or PyTorch's own order.
+
+    With the cuDNN of the PyPI wheels (> 9.15) it comes first on compute capability 9 and 10, unless
+    TORCH_CUDNN_SDPA_DEPRIORITIZED=1 (check_prefer_cudnn_attention).
+    """
+    chosen = [SDPBackend(number) for number in torch._C._get_sdp_priority_order()]
+    default = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]
+    if chosen[:4] != default:
+        return chosen
+    prefers_cudnn = machine.spec.compute_capability[0] in (9, 10)
+    if prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1":
+        return [default[3], *default[:3]]
+    return default
+
+
+def fits(backend: SDPBackend, call: Call, machine: machines.Machine) -> bool:
+    """Whether a backend can run this call (can_use_*_attention)."""
+    if backend == SDPBackend.MATH:
+        return True
+    checks = {
+        SDPBackend.FLASH_ATTENTION: flash_fits,
+        SDPBackend.EFFICIENT_ATTENTION: efficient_fits,
+        SDPBackend.CUDNN_ATTENTION: cudnn_fits,
+    }
+    if backend not in checks or any(tensor.dim() != 4 for tensor in call.tensors):
+        return False
+    if call.query.shape[2] == 0 or call.key.shape[2] == 0:
+        return False
+    return checks[backend](call, machine)
+
+
+def one_dtype_of(call: Call, dtypes) -> bool:
+    return call.dtype in dtypes and all(tensor.dtype == call.dtype for tensor in call.tensors)
+
+
+def heads_fit(call: Call, may_group: bool, key_as_value: bool = True) -> bool:
+    """Equal batches, and equal heads or (if `may_group`) fewer of keys and values (check_batch_size_and_num_heads)."""
+    if len({tensor.shape[0] for tensor in call.tensors}) > 1:
+        return False
+    query, key, value = (tensor.shape[1] for tensor in call.tensors)
+    if not (call.grouped and may_group):
+        return query == key == value
+    if key_as_value and key != value:
+        return False
+    return query % key == 0 and query % value == 0
+
+
+def dense_last(call: Call, one_is_dense: bool) -> bool:
+    """Whether the last dim of inputs and mask has stride 1; `one_is_dense`: in a head of size 1 it always has."""
+    if not (one_is_dense and call.query.shape[-1] == 1) and any(tensor.stride(-1) != 1 for tensor in call.tensors):
+        return False
+    return call.mask is None or call.mask.stride(-1) == 1
+
+
+def flash_fits(call: Call, machine: machines.Machine) -> bool:
+    capability = machine.spec.compute_capability
+    size = call.query.shape[-1]
+    if call.mask is not None or size > 256 or {call.key.shape[-1], call.value.shape[-1]} != {size}:
+        return False
+    if not (8, 0) <= capability <= LATEST or not one_dtype_of(call, HALF):
+        return False
+    little_shared_memory = (8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= (12, 1)
+    if little_shared_memory and call.wants_gradient() and (192 < size <= 224 or (size > 224 and call.dropout > 0)):
+        return False
+    if call.causal and call.query.shape[-2] != call.key.shape[-2]:
+        return False
+    return heads_fit(call, may_group=True) and dense_last(call, one_is_dense=True)
+
+
+def efficient_fits(call: Call, machine: machines.Machine) -> bool:
+    capability = machine.spec.compute_capability
+    if not (5, 0) <= capability <= LATEST:
+        return False
+    align = alignment(call.dtype, capability)
+    size, value_size = call.query.shape[-1], call.value.shape[-1]
+    if size != call.key.shape[-1] or any(n % align or n == 0 for n in (size, value_size)):
+        return False
+    if capability >= (8, 0) and any(tensor.storage_offset() % align for tensor in call.tensors):
+        return False  # CUTLASS reads aligned; blocks are, so offsets into them decide
+    dtypes = (torch.float16, torch.float32, torch.bfloat16)[: 3 if capability >= (8, 0) else 2]
+    return heads_fit(call, may_group=False) and dense_last(call, one_is_dense=False) and one_dtype_of(call, dtypes)
+
+
+def alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
+    """Elements of which a head's size must be a multiple for memory-efficient attention (minimum_gemm_alignment)."""
+    half = dtype in HALF
+    tensor_cores = capability[0] >= 8 or (capability[0] >= 7 and half)
+    least = 4 if capability[0] >= 8 else 1
+    return max(least, 8 if half else 4) if tensor_cores else least
+
+
+def cudnn_fits(call: Call, machine: machines.Machine) -> bool:
+    capability, version = machine.spec.compute_capability, machine.torch_version
+    if not (8, 0) <= capability <= LATEST or not one_dtype_of(call, HALF) or not mask_fits_cudnn(call):
+        return False
+    if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
+        return False
+    if version >= (2, 12) and (16 * call.dropout) % 1:
+        return False
+    batch, heads, queries, size = call.query.shape
+    keys, value_size = call.key.shape[2], call.value.shape[3]
+    if max(batch, heads) > MOST_HEADS or size % 8 or value_size % 8 or keys == 1 or (queries == 1 and call.dropout):
+        return False
+    limit = 128
+    if capability == (9, 0) or (capability[0] == 10 and version >= (2, 14)):
+        limit = 256
+    elif capability[0] == 10 and (size, value_size) == (192, 128):
+        limit = 192
+    if max(size, value_size) > limit:
+        return False
+    return heads_fit(call, may_group=True, key_as_value=False) and dense_last(call, one_is_dense=True)
+
+
+def mask_fits_cudnn(call: Call) -> bool:
+    """check_attn_mask_shape"""
+    if call.mask is None:
+        return True
+    if call.mask.requires_grad or call.mask.dim() not in (2, 4):
+        return False
+    batch, heads, queries, _ = call.query.shape
+    whole = (batch, heads, queries, call.key.shape[2])[-call.mask.dim() :]
+    return all(n in (1, m) for n, m in zip(call.mask.shape, whole, strict=True))
+
+
+@branch("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
+):
+    """attention.cpp, scaled_dot_product_attention, as it runs on CUDA."""
+    check_arguments(query, key, value, attn_mask, is_causal)
+    call = Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    backend = choose(call, machines.current())
+    mask = additive(attn_mask, query.dtype)
+    if backend == SDPBackend.CUDNN_ATTENTION:
+        lse = call.wants_gradient()
+        return _aten._scaled_dot_product_cudnn_attention(
+            query, key, value, mask, lse, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if backend == SDPBackend.FLASH_ATTENTION:
+        size = value.shape[-1]
+        scale = size**-0.5 if scale is None else scale
+        padded = [padded_to_eight(tensor) for tensor in call.tensors]
+        out = _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
+        return out if out.shape[-1] == size else out[..., :size]
+    if backend == SDPBackend.EFFICIENT_ATTENTION:
+        if mask is not None:
+            mask = aligned(mask).expand(*query.shape[:3], key.shape[2])
+        lse = call.wants_gradient() or (torch.is_grad_enabled() and mask is not None and mask.requires_grad)
+        return _aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, lse, dropout_p, is_causal, scale=scale
+        )[0]
+    return in_plain_operators(call._replace(mask=mask), scale)[0]
+
+
+def check_arguments(query, key, value, mask, causal) -> None:
+    """RuntimeError for what attention.cpp refuses (validate_sdpa_input)."""
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got "
+            f"query.dtype: {query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be  at least 2 dimensional, but got "
+            f"query.dim: {query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
+        )
+    if mask is None:
+        return
+    if causal:
+        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+    if mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+            f"attn_mask.dtype: {mask.dtype} and  query.dtype: {query.dtype} instead."
+        )
+
+
+def additive(mask, dtype: torch.dtype):
+    """A boolean mask as one that is added to the scores: 0 where it is true, -inf elsewhere."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=dtype, device="meta"))
+
+
+def aligned(mask: torch.Tensor) -> torch.Tensor:
+    """A mask that memory-efficient attention reads: rows a multiple of 8 apart, else in a wider copy (pad_bias)."""
+    if mask.stride(-1) == 1 and not any(stride % 8 for stride in mask.stride()[:-1]):
+        return mask
+    keys = mask.shape[-1]
+    return torch.constant_pad_nd(mask, (0, 8 - keys % 8))[..., :keys]
+
+
+def padded_to_eight(tensor: torch.Tensor) -> torch.Tensor:
+    """Heads of a size that flash attention takes, a copy where theirs is not a multiple of 8 (pad_last_dim)."""
+    rest = tensor.shape[-1] % 8
+    return tensor if rest == 0 else torch.constant_pad_nd(tensor, (0, 8 - rest))
+
+
+def in_plain_operators(call: Call, scale: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The math backend (_scaled_dot_product_attention_math): output and weights.
+
+    The half types are computed in fp32 unless that is switched off. The locals go in the order in which C++ destroys
+    them, latest first.
+    """
+    dtype, mask = call.dtype, call.mask
+    full_query, full_key, full_value = call.tensors
+    if dtype in HALF and not torch._C._get_math_sdp_allow_fp16_bf16_reduction():
+        full_query, full_key, full_value = (tensor.float() for tensor in call.tensors)
+    factor = (full_query.shape[-1] ** -0.5 if scale is None else abs(scale)) ** 0.5
+    query = full_query * (-factor if scale is not None and scale < 0 else factor)
+    if call.causal:
+        mask = torch.ones(query.shape[-2], full_key.shape[-2], dtype=torch.bool, device="meta").tril()
+        mask = additive(mask, query.dtype)
+    key, value = repeated(call, full_key, full_value)
+    weights = torch.matmul(query, key.transpose(-2, -1) * factor)
+    if mask is not None:
+        weights.add_(mask)
+    weights = _aten._safe_softmax(weights, -1)
+    if call.dropout > 0:
+        weights = torch.dropout(weights, call.dropout, True)
+    second = weights.to(dtype)
+    product = torch.matmul(weights, value)
+    first = product.to(dtype)
+    del product, weights, value, key, query, mask, full_value, full_key, full_query
+    return first, second
+
+
+def repeated(call: Call, key: torch.Tensor, value: torch.Tensor):
+    """Keys and values with a head for each of the query's, as the math backend wants them of grouped ones."""
+    heads = call.query.shape[-3]
+    if not call.grouped or heads == key.shape[-3] == value.shape[-3]:
+        return key, value
+    if heads % key.shape[-3] or heads % value.shape[-3]:
+        raise RuntimeError("Number of heads in key and value must divide the number of heads in ")
+    return tuple(tensor.repeat_interleave(heads // tensor.shape[-3], -3) for tensor in (key, value))
