@@ -98,7 +98,7 @@ class DispatchMode(TorchDispatchMode):
             if is_composite(operator):
                 branch = branch_of(operator) if simulated(args) else None
                 with self:
-                    return (branch or operator.decompose)(*args, **kwargs)
+                    return branch(*args, **kwargs) if branch else decomposed(operator, args, kwargs)
             if is_made_of_others(operator):
                 return self.run_others(operator, args, kwargs)
             try:
