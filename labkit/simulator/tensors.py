@@ -14,7 +14,7 @@ from labkit.simulator import machine as machines
 from labkit.simulator import metas, storages
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import accumulated_in_place
-from labkit.simulator.dispatcher import branch_of, simulated
+from labkit.simulator.dispatcher import branch_of, decomposed, simulated
 from labkit.simulator.errors import NotModelledError, NoValueError
 from labkit.simulator.kernels import Launch, is_made_of_others, rule_for
 from labkit.simulator.storages import HOST
