@@ -67,6 +67,15 @@ def tensors_in(arguments):
             yield from tensors_in(argument)
 
 
+def results_in(result):
+    """What an operator returns, one by one: the lists in it taken apart, and what is None kept."""
+    if isinstance(result, (list, tuple)):
+        for one in result:
+            yield from results_in(one)
+    else:
+        yield result
+
+
 def residence(tensor: torch.Tensor) -> storages.Residence | None:
     """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
     with _no_functions():
@@ -99,7 +108,7 @@ class DispatchMode(TorchDispatchMode):
                 branch = branch_of(operator) if simulated(args) else None
                 with self:
                     return branch(*args, **kwargs) if branch else decomposed(operator, args, kwargs)
-            if is_made_of_others(operator):
+            if is_made_of_others(operator, args, kwargs):
                 return self.run_others(operator, args, kwargs)
             try:
                 return self.run(operator, args, kwargs)
@@ -131,7 +140,7 @@ class DispatchMode(TorchDispatchMode):
             result = metas.run(operator, args, kwargs)
         except NotImplementedError as error:
             raise self.explained(operator, error) from None
-        outputs = tuple(tensors_in(result)) if isinstance(result, (list, tuple)) else (result,)
+        outputs = tuple(results_in(result))
         if place is HOST:
             for output in outputs:
                 self.settle_on_host(output)

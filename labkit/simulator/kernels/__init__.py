@@ -20,6 +20,7 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     norms,
     reductions,
     rms_norm,
+    softmax,
 )
 from labkit.simulator.kernels.launch import Launch, is_made_of_others, rule, rule_for
 

@@ -10,9 +10,9 @@ def mask_before_output(launch: Launch) -> None:
     launch.give(mask, output)
 
 
-@rule("_softmax_backward_data.default")
-def gradient_times_output(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out: the product grad * output, as a temporary."""
-    (grad_input,) = launch.outputs
-    launch.give(grad_input)
-    launch.scratch_like(launch.args[0])
+@rule("pow.Scalar")
+def number_to_a_power(launch: Launch) -> None:
+    """aten/src/ATen/native/Pow.cpp, pow_Scalar_out: the number becomes a tensor on the device (a double, an int64)."""
+    launch.give(*launch.outputs)
+    if launch.args[0] != 1:
+        launch.scratch(16 if isinstance(launch.args[0], complex) else 8)

@@ -16,16 +16,11 @@ FEW_INDICES = 3072  # up to which Embedding.cu, embedding_dense_backward_cuda, d
 made_of_others("embedding.default")
 
 
-def _copies(launch: Launch, *tensors) -> list:
-    """Scratch for what `contiguous()` makes of tensors."""
-    return [None if tensor.is_contiguous() else launch.scratch_like(tensor) for tensor in tensors]
-
-
 @rule("embedding_dense_backward.default")
 def embedding_backward(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda: many indices are sorted first."""
     grad, indices, weights, padding, by_frequency = launch.args
-    _copies(launch, indices, grad)
+    launch.contiguous(indices, grad)
     n, index = indices.numel(), indices.element_size()
     if n <= FEW_INDICES and not by_frequency:
         return

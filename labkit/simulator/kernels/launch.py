@@ -5,7 +5,7 @@ import math
 import torch
 
 _rules = {}
-_made_of_others = set()
+_made_of_others = {}
 
 
 def rule(*names: str):
@@ -25,17 +25,20 @@ def rule(*names: str):
     return register
 
 
-def made_of_others(*names: str):
+def made_of_others(*names: str, when=None):
     """Says of operators ("_trilinear.default") that CUDA runs C++ which calls other operators (a
-    CompositeExplicitAutograd kernel, and none for CUDA), so that they take what those take."""
+    CompositeExplicitAutograd kernel), so that they take what those take: always, or if when(*args, **kwargs)."""
     for name in names:
         packet, _, overload = name.partition(".")
-        _made_of_others.add(getattr(getattr(torch.ops.aten, packet), overload))
+        _made_of_others[getattr(getattr(torch.ops.aten, packet), overload)] = when
 
 
-def is_made_of_others(operator) -> bool:
-    """Whether `made_of_others` was said of an OpOverload."""
-    return operator in _made_of_others
+def is_made_of_others(operator, args, kwargs) -> bool:
+    """Whether `made_of_others` was said of an OpOverload that is called like this."""
+    if operator not in _made_of_others:
+        return False
+    when = _made_of_others[operator]
+    return when is None or when(*args, **kwargs)
 
 
 def rule_for(operator):
@@ -78,6 +81,12 @@ class Launch:
     def scratch_like(self, tensor, dtype=None):
         """Scratch of a dense copy of `tensor`, in `dtype` if given."""
         return self.scratch(math.prod(tensor.shape) * (dtype or tensor.dtype).itemsize)
+
+    def contiguous(self, *tensors) -> list:
+        """Scratch for the copy that `contiguous()` makes of each tensor; None for one that is, and for None."""
+        return [
+            None if tensor is None or tensor.is_contiguous() else self.scratch_like(tensor) for tensor in tensors
+        ]
 
     def release(self, *blocks) -> None:
         """Frees scratch blocks in this order (None, from a request of 0 bytes, is passed over)."""

@@ -12,18 +12,11 @@ PARTIAL_ROWS = 32  # rows that one partial sum takes, at least
 PARTIAL_BLOCKS = 32 * 1024  # of threads, at most
 
 
-def contiguous(launch: Launch, *tensors) -> None:
-    """Scratch for the copies that `contiguous()` makes of tensors (None is passed over)."""
-    for tensor in tensors:
-        if tensor is not None and not tensor.is_contiguous():
-            launch.scratch_like(tensor)
-
-
 @rule("native_layer_norm.default")
 def layer_norm(launch: Launch) -> None:
     """layer_norm_kernel.cu, layer_norm_cuda: output, mean, rstd, computed from dense copies of the inputs."""
     tensor, _, weight, bias = launch.args[:4]
-    contiguous(launch, tensor, weight, bias)
+    launch.contiguous(tensor, weight, bias)
     launch.give(*launch.outputs)
 
 
@@ -32,7 +25,7 @@ def layer_norm_backward(launch: Launch) -> None:
     """layer_norm_kernel.cu, layer_norm_backward_cuda: the incoming gradient is made dense after the outputs."""
     grad, tensor, shape, _, _, weight, bias, _ = launch.args
     grad_input, *grads = launch.outputs
-    contiguous(launch, tensor, weight, bias)
+    launch.contiguous(tensor, weight, bias)
     launch.give(grad_input)
     columns = torch.Size(shape).numel()
     rows = tensor.numel() // columns if columns else 0
@@ -49,11 +42,11 @@ def sums_weights(launch: Launch, grad: torch.Tensor, grads: list, rows: int, col
     if rows <= MANY_ROWS or columns // 32 >= launch.machine.spec.multiprocessors // 2:
         launch.give(*grads)
         if rows and columns:
-            contiguous(launch, grad)
+            launch.contiguous(grad)
         return
     wanted = [output for output in grads if output is not None]
     replaced = [launch.scratch_like(output) for output in wanted]
-    contiguous(launch, grad)
+    launch.contiguous(grad)
     height = min(PARTIAL_BLOCKS // blocks, ceil(rows / PARTIAL_ROWS))
     partials = [torch.empty(height, output.shape[-1], dtype=output.dtype, device="meta") for output in wanted]
     for partial in partials:

@@ -1,0 +1,35 @@
+"""Softmax and log-softmax (aten/src/ATen/native/cuda/SoftMax.cu), which read and write dense tensors only."""
+
+import torch
+
+from labkit.simulator import metas
+from labkit.simulator.kernels.launch import Launch, rule
+
+
+@rule("_softmax.default", "_log_softmax.default")
+def softmax(launch: Launch) -> None:
+    """host_softmax: the output, then a copy of an input that is not contiguous."""
+    launch.give(*launch.outputs)
+    if launch.args[0].numel():
+        launch.contiguous(launch.args[0])
+
+
+@rule("_log_softmax_backward_data.default")
+def log_softmax_backward(launch: Launch) -> None:
+    """host_softmax_backward: the gradient, then copies of what is not contiguous."""
+    launch.give(*launch.outputs)
+    if launch.args[0].numel():
+        launch.contiguous(*launch.args[:2])
+
+
+@rule("_softmax_backward_data.default")
+def softmax_backward(launch: Launch) -> None:
+    """softmax_backward_cuda_out: the product grad * output, which is then treated as the gradient."""
+    grad, output = launch.args[:2]
+    launch.give(*launch.outputs)
+    product = grad
+    if not grad.is_contiguous():
+        product = metas.run(torch.ops.aten.mul.Tensor, (grad, output), {})
+    launch.scratch_like(product)
+    if product.numel():
+        launch.contiguous(product, output)

@@ -1,0 +1,64 @@
+"""Random normalisations and softmaxes, forward and backward: `python -m tools.oracle.rules_norms --help`."""
+
+from __future__ import annotations
+
+import random
+
+from tools.oracle import cases
+from tools.oracle.rules_indexing import FLOATS, some
+from tools.oracle.rules_products import laid_out
+
+ENDS = (
+    "y.sum().backward()",
+    "y.mean().backward()",
+    "y.backward(torch.ones_like(y))",
+    "(y * 2).sum().backward()",
+    "y.backward(torch.ones_like(y.mT).mT)",
+)
+
+
+def ended(rng: random.Random, lines: list[str]) -> str:
+    """The lines with a backward, in four of five."""
+    return "\n".join(lines + [rng.choice(ENDS)] * (rng.random() < 0.8))
+
+
+def leaf(rng: random.Random, name: str, shape, dtype: str) -> str:
+    """Source of an operand, a leaf in most cases."""
+    return f"{name} = {laid_out(rng, shape, dtype)}" + f"; {name}.requires_grad_()" * (rng.random() < 0.85)
+
+
+def layer_norm(rng: random.Random) -> str:
+    shape = [some(rng, 20), some(rng, 500), some(rng, 3000)]
+    if rng.random() < 0.2:
+        shape = [some(rng, 20), 10_000 + some(rng, 200_000), some(rng, 300)]
+    normalised = shape[-rng.choice((1, 1, 1, 1, 2)) :]
+    dtype = rng.choice(FLOATS)
+    lines = [leaf(rng, "x", shape, dtype)]
+    options = ""
+    if rng.random() < 0.85:
+        lines.append(leaf(rng, "w", normalised, dtype))
+        options += ", weight=w"
+        if rng.random() < 0.8:
+            bias = leaf(rng, "b", normalised, dtype)
+            if (
+                "requires_grad_" not in lines[-1]
+            ):  # PyTorch fails on many rows: it sizes the bias by the weight's gradient
+                bias = bias.split(";")[0]
+            lines.append(bias)
+            options += ", bias=b"
+    return ended(rng, [*lines, f"y = F.layer_norm(x, {normalised}{options})"])
+
+
+def softmax(rng: random.Random) -> str:
+    shape = [some(rng, 40) for _ in range(rng.choice((1, 2, 2)))] + [some(rng, 3000)]
+    dtype = rng.choice(FLOATS)
+    function = rng.choice(("softmax", "softmax", "log_softmax"))
+    to = rng.choice(("", "", "", ", dtype=torch.float32"))
+    dim = rng.choice((-1, -1, 0, len(shape) - 1, len(shape) // 2))
+    return ended(rng, [leaf(rng, "x", shape, dtype), f"y = F.{function}(x, {dim}{to})"])
+
+
+DRAWINGS = [layer_norm, softmax]
+
+if __name__ == "__main__":
+    cases.command("norms", lambda rng: rng.choice(DRAWINGS)(rng), count=150)
