@@ -339,13 +339,15 @@ def backward(mode, function, args, kwargs):
 
 
 def seen_by(mode: FunctionMode, hook):
-    """A saved-tensor hook with the mode on. PyTorch calls it from inside an operator, where the mode is off."""
+    """A saved-tensor hook with the mode on. PyTorch calls it from inside an operator, where the mode is off, or set
+    aside (`dispatcher` runs the branches of CUDA like that)."""
 
     def call(argument):
-        if torch._C._len_torch_function_stack() > 0:
-            return hook(argument)
-        with mode:
-            return hook(argument)
+        with torch._C._EnableTorchFunction():
+            if torch._C._len_torch_function_stack() > 0:
+                return hook(argument)
+            with mode:
+                return hook(argument)
 
     return call
 
