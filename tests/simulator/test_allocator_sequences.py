@@ -57,6 +57,7 @@ def test_differences_are_found():
 
 
 def test_a_seed_draws_one_sequence():
-    assert draw(5, 300, None) == draw(5, 300, None)
-    assert draw(5, 300, None) != draw(6, 300, None)
-    assert draw(5, 300, 0.5)[0] == ["fraction", 0.5]
+    default = SETTINGS["default"]
+    assert draw(5, 300, default) == draw(5, 300, default)
+    assert draw(5, 300, default) != draw(6, 300, default)
+    assert draw(5, 300, SETTINGS["fraction"])[0] == ["fraction", 0.5]

@@ -44,17 +44,20 @@ PROCESS_MEMORY = re.compile(r"this process has \S+ \S+ memory")
 class Setting:
     """A value of PYTORCH_CUDA_ALLOC_CONF, and a memory fraction set at the start (None: none).
 
-    `later` holds values that the sequence changes to; `since` is the first torch version that knows the option.
+    `later` holds values that the sequence changes to, `records` the share of `record_stream` among the steps;
+    `since` is the first torch version that knows the option.
     """
 
     conf: str = ""
     fraction: float | None = None
     later: tuple[str, ...] = ()
+    records: float = 0.02
     since: tuple[int, int] = (2, 11)
 
 
 SETTINGS = {
     "default": Setting(),
+    "streams": Setting(records=0.45),
     "fraction": Setting(fraction=0.5),
     "process_fraction": Setting("per_process_memory_fraction:0.4"),
     "max_split": Setting("max_split_size_mb:64"),
@@ -84,15 +87,15 @@ SETTINGS = {
 }
 
 
-def draw(seed: int, steps: int, fraction: float | None = None, later: tuple[str, ...] = ()) -> list[list]:
+def draw(seed: int, steps: int, setting: Setting) -> list[list]:
     """A sequence of operations: allocate, free, record on a stream, empty the cache, reset counters.
 
     `["alloc", number, bytes, stream]`, `["free", number]`, `["record", number, stream]`, `["empty"]`,
-    `["peak"]`, `["accumulated"]`, `["fraction", f]`, `["settings", text]` with one of the texts `later`. A
-    number whose allocation failed is passed over.
+    `["peak"]`, `["accumulated"]`, `["fraction", f]`, `["settings", text]` with one of the texts
+    `setting.later`. A number whose allocation failed is passed over.
     """
     rng = random.Random(seed)
-    operations: list[list] = [] if fraction is None else [["fraction", fraction]]
+    operations: list[list] = [] if setting.fraction is None else [["fraction", setting.fraction]]
     live: dict[int, int] = {}
     favourites = [_draw_size(rng) for _ in range(12)]
     number, filling, target = 0, True, TOTAL
@@ -109,9 +112,9 @@ def draw(seed: int, steps: int, fraction: float | None = None, later: tuple[str,
             operations.append(["peak"])
         elif chance < 0.008:
             operations.append(["accumulated"])
-        elif later and chance < 0.02:
-            operations.append(["settings", rng.choice(later)])
-        elif live and chance < 0.03:
+        elif setting.later and chance < 0.02:
+            operations.append(["settings", rng.choice(setting.later)])
+        elif live and chance > 1 - setting.records:
             operations.append(["record", rng.choice(list(live)), rng.choice(STREAMS)])
         elif live and rng.random() < (0.38 if filling else 0.62):
             operations.append(["free", rng.choice(list(live))])
@@ -434,7 +437,7 @@ def main() -> int:
             if version_numbers(arguments.torch) < setting.since:
                 print(f"{name:24} not in torch {arguments.torch}")
                 continue
-            operations = draw(seed, arguments.steps, setting.fraction, setting.later)
+            operations = draw(seed, arguments.steps, setting)
             oracle = run_on_oracle(setting, operations, arguments.torch)
             model = run_on_model(setting, operations, arguments.torch)
             found = differences(oracle, model, operations)
