@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.oracle import labels
+from labkit.simulator import specs
+from tools.oracle import devices, labels
 from tools.oracle.align import hunks
 from tools.oracle.report import Comparison, report
 from tools.oracle.trace import Event, Stage, Trace
@@ -125,3 +126,28 @@ def test_counters_and_errors_count_too():
     counters = Comparison(trace("abc", {"num_ooms": 1}), trace("abc", {"num_ooms": 0}))
     assert not counters.equal and "num_ooms at end: 1 there, 0 here" in report(counters)
     assert not Comparison(trace("abc", oom="a"), trace("abc", oom="b")).equal
+
+
+def test_casts_that_autocast_kept_go_in_any_order():
+    def freed(*sizes):
+        out = "|autograd::clear_autocast_cache||autocast_mode.py:349 __exit__"
+        events = [Event("alloc", size, i, "") for i, size in enumerate((1, 2))]
+        events += [Event("free_completed", size, size - 1, out) for size in sizes]
+        return Trace(
+            "autocast", events, [Stage("end", 4, {"inactive_split.all.peak": sizes[0], "active.all.current": 7})]
+        )
+
+    comparison = Comparison(freed(1, 2), freed(2, 1))
+    assert comparison.equal and "order of 2 frees" in comparison.verdict()
+    assert not Comparison(freed(1, 2), freed(2, 2)).equal
+
+
+@pytest.mark.parametrize("gpu", specs.SPECS)
+def test_the_stubs_can_be_any_gpu(gpu):
+    variables = devices.environment(gpu)
+    assert variables["MOCK_NAME"] == specs.spec(gpu).name and all(isinstance(v, str) for v in variables.values())
+
+
+def test_an_unknown_gpu_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"A100-80GB.*H100"):
+        devices.environment("Voodoo2")

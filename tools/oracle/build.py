@@ -33,7 +33,6 @@ UNDEFINED_SYMBOL = re.compile(r"\s[Uw]\s(\w+)(?:@+([\w.-]+))?")
 UNVERSIONED = re.compile(r"(nvshmem|nccl|cu[A-Z]|cusparseLt|nvml)")
 DEFINITION = re.compile(r"^(?:static )?(?:[\w\* ]+?)\b(\w+)\(", re.M)
 MADE_BY_MACRO = re.compile(r"^MAKE_HANDLE\((\w+)\)", re.M)
-PRELUDE = "#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
 
 
 def home() -> Path:
@@ -78,23 +77,23 @@ def _fetch(requirements, target: Path) -> None:
 def compile_stubs(torch_lib: Path, output: Path, headers: Path) -> None:
     """Compile into `output` a stub of each CUDA library that the shared objects of `torch_lib` ask for.
 
-    A symbol that a file of `stubs/` defines is taken from there; every other one is a function that returns
-    0.
+    A symbol that `stubs/LIBRARY.c` or a file of `stubs/LIBRARY/` defines is taken from there; every other one is a
+    function that returns 0.
     """
     output.mkdir(parents=True, exist_ok=True)
     sonames, symbols = _wanted(torch_lib)
     # cudart first: nvidia-ml's stub asks it how much memory is in use
     for base in sorted(sonames, key=lambda base: (base != "libcudart", base)):
-        source = STUBS / f"{base}.c"
-        written = source.read_text() if source.exists() else ""
+        sources = sorted((STUBS / base).glob("*.c")) or list(STUBS.glob(f"{base}.c"))
+        written = "\n".join(source.read_text() for source in sources)
         have = set(DEFINITION.findall(written)) | set(MADE_BY_MACRO.findall(written)) | {"__cudaInitModule"}
         rest = "".join(f"int {name}() {{ return 0; }}\n" for name in sorted(symbols[base] - have))
         generated, versions = output / f"{base}.c", output / f"{base}.map"
-        generated.write_text(PRELUDE + rest)
+        generated.write_text(rest)
         tag = "NVSHMEM" if "nvshmem" in base else sonames[base].replace("-", "_")
         versions.write_text(f"{tag} {{ global: *; }};\n")
         command = ["gcc", "-w", "-shared", "-fPIC", "-O1", "-o", output / sonames[base], generated]
-        command += [source, f"-I{headers}"] if written else []
+        command += [*sources, f"-I{headers}"] if sources else []
         command += [output / sonames["libcudart"]] if base == "libnvidia-ml" else []
         subprocess.run(
             [*command, f"-Wl,-soname,{sonames[base]}", f"-Wl,--version-script={versions}", "-lpthread"],

@@ -1,17 +1,18 @@
-int cuCtxGetCurrent(void **c) {
-  *c = (void *)0x77;
+// The driver, as far as PyTorch links it directly.
+int cuCtxGetCurrent(void **context) {
+  *context = (void *)0x77;
   return 0;
 }
-int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) {
-  if (f) *f = 0;
-  if (a) *a = 1;
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+  if (flags) *flags = 0;
+  if (active) *active = 1;
   return 0;
 }
-int cuDevicePrimaryCtxRetain(void **c, int d) {
-  *c = (void *)0x77;
-  return 0;
-}
-int cuGetErrorString(int e, const char **s) {
-  *s = "mock";
+
+int cuDevicePrimaryCtxRetain(void **context, int device) { return cuCtxGetCurrent(context); }
+
+int cuGetErrorString(int error, const char **text) {
+  *text = "stub error";
   return 0;
 }

@@ -1,30 +1,30 @@
+// cuDNN: every descriptor can be made; workspaces are of no bytes, for their real sizes only a GPU can tell.
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-static uintptr_t h_ = 0x4000;
+
+static int made(void **descriptor) {
+  *descriptor = calloc(1, 64);
+  return 0;
+}
+
 size_t cudnnGetVersion(void) {
-  const char *s = getenv("MOCK_CUDNN");
-  return s ? atoi(s) : 92000;
+  const char *version = getenv("MOCK_CUDNN");
+  return version ? atoi(version) : 92000;
 }
+
 size_t cudnnGetCudartVersion(void) { return 13000; }
-int cudnnGetProperty(int t, int *v) {
-  {
-    const char *s = getenv("MOCK_CUDNN");
-    int x = s ? atoi(s) : 92000;
-    *v = t == 0 ? x / 10000 : t == 1 ? (x / 100) % 100 : x % 100;
-  }
+
+int cudnnGetProperty(int property, int *value) {
+  int version = cudnnGetVersion();
+  *value = property == 0 ? version / 10000 : property == 1 ? version / 100 % 100 : version % 100;
   return 0;
 }
-int cudnnCreate(void **h) {
-  *h = (void *)(h_ += 64);
-  return 0;
-}
-const char *cudnnGetErrorString(int e) { return "mock cudnn error"; }
-#define MAKE_HANDLE(n)                                                                                       \
-  int n(void **d) {                                                                                          \
-    *d = (void *)(h_ += 64);                                                                                 \
-    return 0;                                                                                                \
-  }
+
+const char *cudnnGetErrorString(int status) { return "stub error"; }
+
+#define MAKE_HANDLE(name)                                                                                    \
+  int name(void **descriptor) { return made(descriptor); }
+MAKE_HANDLE(cudnnCreate)
 MAKE_HANDLE(cudnnCreateActivationDescriptor)
 MAKE_HANDLE(cudnnCreateCTCLossDescriptor)
 MAKE_HANDLE(cudnnCreateConvolutionDescriptor)
@@ -35,39 +35,46 @@ MAKE_HANDLE(cudnnCreateRNNDataDescriptor)
 MAKE_HANDLE(cudnnCreateRNNDescriptor)
 MAKE_HANDLE(cudnnCreateSpatialTransformerDescriptor)
 MAKE_HANDLE(cudnnCreateTensorDescriptor)
-int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *a, int b, int c, void *d, void *e, void *f,
-                                                      void *g, void *h, void *i, void *j, size_t *s) {
-  *s = 0;
+
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int operations, void *x,
+                                                      void *y, void *dy, void *dz, void *dx, void *parameters,
+                                                      void *activation, size_t *bytes) {
+  *bytes = 0;
   return 0;
 }
-int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *a, int b, int c, void *d, void *e, void *f,
-                                                             void *g, void *h, size_t *s) {
-  *s = 0;
+
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle, int mode, int operations, void *x,
+                                                             void *z, void *y, void *parameters,
+                                                             void *activation, size_t *bytes) {
+  *bytes = 0;
   return 0;
 }
-int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *a, int b, int c, void *d, void *e, size_t *s) {
-  *s = 0;
+
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int operations,
+                                                         void *activation, void *x, size_t *bytes) {
+  *bytes = 0;
   return 0;
 }
-int cudnnBackendCreateDescriptor(int t, void **d) {
-  *d = calloc(1, 64);
+
+int cudnnBackendCreateDescriptor(int type, void **descriptor) { return made(descriptor); }
+
+int cudnnBackendDestroyDescriptor(void *descriptor) {
+  free(descriptor);
   return 0;
 }
-int cudnnBackendDestroyDescriptor(void *d) {
-  free(d);
-  return 0;
-}
-int cudnnBackendGetAttribute(void *d, int name, int type, int64_t req, int64_t *cnt, void *arr) {
-  if (getenv("MOCK_TRACE_DNN")) fprintf(stderr, "[dnn] get attr %d type %d req %ld\n", name, type, (long)req);
-  if (cnt) *cnt = req > 0 ? 1 : 1;
-  if (arr && type != 15) {
-    size_t s = (type == 3 || type == 5 || type == 0) ? 8 : 4;
-    if (type == 3)
-      *(int64_t *)arr = 0;
-    else if (type == 5)
-      *(double *)arr = 0;
-    else
-      *(int *)arr = 0;
-  }
+
+enum { INT64 = 3, DOUBLE = 5, BACKEND_DESCRIPTOR = 15 }; // cudnnBackendAttributeType_t
+
+// One element of each attribute, and it is zero.
+int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t requested, int64_t *count,
+                             void *elements) {
+  if (count) *count = 1;
+  if (!elements || type == BACKEND_DESCRIPTOR) return 0;
+  if (type == INT64)
+    *(int64_t *)elements = 0;
+  else if (type == DOUBLE)
+    *(double *)elements = 0;
+  else
+    *(int *)elements = 0;
   return 0;
 }

@@ -1,6 +1,7 @@
-int ncclGetVersion(int *v) {
-  *v = 22907;
+int ncclGetVersion(int *version) {
+  *version = 22907;
   return 0;
 }
-const char *ncclGetErrorString(int e) { return "mock"; }
-const char *ncclGetLastError(void *c) { return "mock"; }
+
+const char *ncclGetErrorString(int result) { return "stub error"; }
+const char *ncclGetLastError(void *communicator) { return "stub error"; }

@@ -1,50 +1,55 @@
+// NVML: one device and one process, which holds what libcudart's stub has given it.
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
-size_t mock_used(void); // libcudart.c
-int nvmlInit_v2() { return 0; }
-int nvmlShutdown() { return 0; }
-int nvmlDeviceGetHandleByPciBusId_v2(const char *p, void **d) {
-  *d = (void *)0x99;
+
+size_t used_memory(void); // libcudart/memory.c
+
+enum { INSUFFICIENT_SIZE = 7, NOT_SUPPORTED = 3 }; // nvmlReturn_t
+
+static int the_device(void **device) {
+  *device = (void *)0x99;
   return 0;
 }
-int nvmlDeviceGetCount_v2(unsigned *c) {
-  *c = 1;
+
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { return the_device(device); }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return the_device(device); }
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+  *count = 1;
   return 0;
 }
-struct pi {
+
+struct process { // nvmlProcessInfo_t
   unsigned pid;
-  unsigned pad;
-  unsigned long long mem;
-  unsigned a, b;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
 };
-int nvmlDeviceGetComputeRunningProcesses(void *d, unsigned *n, struct pi *p) {
-  if (*n < 1) {
-    *n = 1;
-    return 7;
-  }
-  p[0].pid = getpid();
-  p[0].mem = mock_used();
-  p[0].a = 0xffffffff;
-  p[0].b = 0xffffffff;
-  *n = 1;
+
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct process *processes) {
+  unsigned room = *count;
+  *count = 1;
+  if (room < 1) return INSUFFICIENT_SIZE;
+  processes[0] = (struct process){getpid(), used_memory(), 0xffffffff, 0xffffffff};
   return 0;
 }
-int nvmlDeviceGetNvLinkRemoteDeviceType() { return 3; }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2() { return 3; }
-int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct pi *p) {
-  return nvmlDeviceGetComputeRunningProcesses(d, n, p);
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
+  return nvmlDeviceGetComputeRunningProcesses(device, count, processes);
 }
-int nvmlSystemGetDriverVersion(char *s, unsigned n) {
-  strncpy(s, "580.65.06", n);
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetGpuFabricInfoV(void *device, void *info) { return 0; }
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+  strncpy(version, "580.65.06", length);
   return 0;
 }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) {
-  *d = (void *)0x99;
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+  *version = 13000;
   return 0;
 }
-int nvmlSystemGetCudaDriverVersion_v2(int *v) {
-  *v = 13000;
-  return 0;
-}
-int nvmlDeviceGetGpuFabricInfoV(void *d, void *x) { return 0; }

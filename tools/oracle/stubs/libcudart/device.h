@@ -1,0 +1,21 @@
+// What the files of this stub share: the pretended device and its memory.
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define __CUDART_API_VERSION 13000
+#include <cuda_runtime_api.h>
+#undef cudaGetDeviceProperties
+
+#define GRANULARITY ((size_t)2 << 20) // of cudaMalloc and of cuMemCreate
+
+// An environment variable as a number, or `otherwise` if it is not set.
+size_t setting(const char *name, size_t otherwise);
+int tracing(void); // whether MOCK_TRACE is set
+
+extern __thread int current_device;
+cudaError_t failed(cudaError_t error); // remembers an error for cudaGetLastError and returns it
+
+int take_memory(int device, size_t bytes); // whether so much was left, and has been taken
+void give_memory(int device, size_t bytes);
+size_t used_memory(void); // of the current device by this process: its context and what it took
