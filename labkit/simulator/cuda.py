@@ -15,6 +15,7 @@ from labkit.simulator import streams
 from labkit.simulator.errors import NotModelledError
 from labkit.simulator.machine import Machine
 from labkit.simulator.patches import Patches
+from labkit.simulator.tensors import on_gpu
 
 CUDA_DEVICE_TYPE = 1  # c10::DeviceType::CUDA
 
@@ -67,6 +68,7 @@ def _bindings(machine: Machine) -> dict:
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
 
     return {
+        "_group_tensors_by_device_and_dtype": _grouped(torch._C._group_tensors_by_device_and_dtype),
         "_cuda_init": ignore,
         "_cuda_isInBadFork": answer(False),
         "_cuda_getDeviceCount": answer(1),
@@ -109,6 +111,19 @@ def _bindings(machine: Machine) -> dict:
         "_accelerator_getStream": lambda index=0: streams.Stream(stream_id=machine.stream),
         "_accelerator_setStream": lambda stream: set_stream(stream.stream_id),
     }
+
+
+def _grouped(group):
+    """torch._C._group_tensors_by_device_and_dtype, `group`, with the device that simulated tensors report."""
+
+    def grouped(tensor_lists, with_indices=False):
+        groups = {}
+        for (device, dtype), found in group(tensor_lists, with_indices).items():
+            first = found[0][0][0]
+            groups[streams.CUDA if on_gpu(first) else device, dtype] = found
+        return groups
+
+    return grouped
 
 
 def _names(machine: Machine) -> dict:

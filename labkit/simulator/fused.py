@@ -1,6 +1,6 @@
-"""Shapes of operators that CUDA computes in one kernel, and that meta tensors would make of others.
+"""Shapes of operators that CUDA computes in one kernel, and that meta tensors make of others or have no kernel for.
 
-These are all operators of aten with both a CUDA kernel and a CompositeImplicitAutograd one, but for silu_backward,
+The former are all operators of aten with both a CUDA kernel and a CompositeImplicitAutograd one, but for silu_backward,
 which PyTorch has shapes of.
 """
 
@@ -32,3 +32,9 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
         for tensor, want in zip((input, weight), wanted, strict=True)
     )
+
+
+@meta("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")
+@meta("_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr")
+def step(*args, **kwargs):
+    """FusedSgdKernel.cu, FusedAdagradKernel.cu, FusedAdamKernel.cu: parameters and states in place, no result."""

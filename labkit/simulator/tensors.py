@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.simulator import machine as machines
 from labkit.simulator import metas, storages
 from labkit.simulator.allocator import OutOfMemory
-from labkit.simulator.autograd import accumulated_in_place
+from labkit.simulator.autograd import done_in_place
 from labkit.simulator.dispatcher import branch_of, decomposed, simulated
 from labkit.simulator.errors import NotModelledError, NoValueError
 from labkit.simulator.kernels import Launch, is_made_of_others, rule_for
@@ -23,7 +23,13 @@ _no_functions = torch._C.DisableTorchFunction
 _aten = torch.ops.aten
 
 # Operators that read or write across devices, so that their arguments may live on different ones.
-CROSSING = {_aten.copy_.default, _aten._to_copy.default, _aten.set_.source_Storage, _aten.set_.source_Tensor}
+CROSSING = {
+    _aten.copy_.default,
+    _aten._foreach_copy_.default,
+    _aten._to_copy.default,
+    _aten.set_.source_Storage,
+    _aten.set_.source_Tensor,
+}
 # Operators that take index tensors from the host and bring them to the device themselves.
 HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 
@@ -151,11 +157,10 @@ class DispatchMode(TorchDispatchMode):
     def take_memory(self, operator, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
         in_backward = torch._C._current_graph_task_id() != -1
-        if in_backward and self.function_depth == 0 and accumulated_in_place(operator, args):
+        if in_backward and self.function_depth == 0 and done_in_place(operator, args):
             first = storages.find(args[0].untyped_storage())
             storage = outputs[0].untyped_storage()
             storages.share(storage, first, storage.nbytes())
-            return
         apply = rule_for(operator)
         try:
             if apply is None:

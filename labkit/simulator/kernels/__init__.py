@@ -15,6 +15,7 @@ PyTorch's, or a trace of the oracle) and has a test.
 from labkit.simulator.kernels import (  # noqa: F401  (they register their rules)
     attention,
     elementwise,
+    foreach,
     gemm,
     indexing,
     norms,

@@ -7,6 +7,7 @@ where the output lies row by row, which swaps the operands; an operand is then p
 import torch
 
 from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from labkit.simulator.kernels.layout import is_dense
 
 ROWS, COLUMNS = "rows", "columns"
 made_of_others("_trilinear.default")  # torch.bilinear: sumproduct_pair, aten/src/ATen/native/Linear.cpp
@@ -20,19 +21,9 @@ def _column_major(rows, columns, row_stride, column_stride) -> bool:
     return row_stride == 1 and column_stride >= max(1, rows)
 
 
-def _dense(sizes, strides) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in whatever order of the dims."""
-    expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size > 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def _layout(matrix: torch.Tensor) -> str | None:
     """prepare_matrix_for_cublas: ROWS or COLUMNS, as cuBLAS reads the matrix, or None if it is copied (to ROWS)."""
-    if _dense(matrix.shape, matrix.stride()):
+    if is_dense(matrix):
         return ROWS if matrix.is_contiguous() else COLUMNS
     layout = (*matrix.shape, *matrix.stride())
     return COLUMNS if _column_major(*layout) else ROWS if _row_major(*layout) else None

@@ -1,0 +1,105 @@
+"""Operators on lists of tensors (torch._foreach_*), as optimizers and clip_grad_norm_ call them.
+
+multi_tensor_apply passes the addresses with the launch and takes no memory; of all of them only the reductions do. On
+lists that the fused kernels refuse, each tensor is given to the ordinary operator instead (the slow path).
+"""
+
+import math
+
+import torch
+
+from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from labkit.simulator.kernels.layout import is_dense
+
+CHUNK = 65536  # elements of a tensor that one block of threads reduces (MultiTensorApply.cuh, kChunkSize)
+
+
+def _alike(tensors) -> bool:
+    """ForeachUtils.h, can_use_fast_route of one list: one dtype, no gaps in memory."""
+    dtype = tensors[0].dtype
+    return all(t.dtype == dtype and is_dense(t) for t in tensors)
+
+
+def norms_one_by_one(tensors, ord=2, dtype=None) -> bool:
+    """ForeachReduceOp.cu, foreach_tensor_norm_cuda: what its kernel does not compute."""
+    return not (tensors[0].dtype.is_floating_point and float(ord) in (0, 1, 2, math.inf) and _alike(tensors))
+
+
+def powers_one_by_one(tensors, ord=2, dtype=None) -> bool:
+    """The same for foreach_tensor_powsum_cuda."""
+    return float(ord) not in (1, 2) or norms_one_by_one(tensors, ord)
+
+
+made_of_others("_foreach_norm.Scalar", when=norms_one_by_one)
+made_of_others("_foreach_powsum.Scalar", when=powers_one_by_one)
+made_of_others("_foreach_max.default", when=lambda tensors: not _alike(tensors))
+
+
+def _chunks(tensors) -> int:
+    """Partial results: as many for each tensor as the largest one needs."""
+    return len(tensors) * max(math.ceil(tensor.numel() / CHUNK) for tensor in tensors)
+
+
+@rule("_foreach_norm.Scalar", "_foreach_powsum.Scalar")
+def norms(launch: Launch) -> None:
+    """ForeachReduceOp.cu, foreach_tensor_norm_cuda_internal: partial results, a result for each tensor that is not
+    empty and an unused one for each that is, then theirs."""
+    (tensors, *_) = launch.args
+    element = launch.outputs[0].element_size()
+    partial = launch.scratch(_chunks(tensors) * max(element, torch.float32.itemsize))
+    results = {True: [], False: []}
+    for tensor, output in zip(tensors, launch.outputs, strict=True):
+        results[tensor.numel() == 0].append(output)
+    launch.give(*results[False])
+    unused = [launch.scratch(element) for _ in results[True]]
+    launch.give(*results[True])
+    launch.release(*unused, partial)
+
+
+@rule("_foreach_max.default")
+def maxima(launch: Launch) -> None:
+    """ForeachReduceOp.cu, foreach_tensor_max_cuda: the results, then partial ones."""
+    launch.give(*launch.outputs)
+    launch.scratch(_chunks(launch.args[0]) * launch.outputs[0].element_size())
+
+
+def _lie_alike(lists) -> bool:
+    """ForeachUtils.h, check_fast_path_restrictions of several lists: no gaps, and each tensor like those beside it."""
+    for first, *others in zip(*lists, strict=True):
+        if not is_dense(first):
+            return False
+        for other in others:
+            strides = zip(first.shape, first.stride(), other.stride(), strict=True)
+            if other.shape != first.shape or any(a != b for size, a, b in strides if size != 1):
+                return False
+    return True
+
+
+@rule("_fused_sgd_")
+def fused_sgd(launch: Launch) -> None:
+    """FusedSgdKernel.cu: no memory, and no gradient that lies otherwise than its parameter."""
+    params, grads, momenta = launch.args[:3]
+    lists, names = ((params, grads), "{params, grads}")
+    if momenta:
+        lists, names = ((params, grads, momenta), " {params, grads, momentum_buffer_list}")
+    if not _lie_alike(lists):
+        raise RuntimeError(
+            f"Expected at::native::check_fast_path_restrictions({names}) to be true, but got false.  "
+            "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+        )
+
+
+@rule("_fused_adagrad_")
+def fused_adagrad(launch: Launch) -> None:
+    """FusedAdagradKernel.cu: the same."""
+    if not _lie_alike(launch.args[:3]):
+        raise RuntimeError("params, grads, and state_sums must have same dtype, device, and layout")
+
+
+@rule("_fused_adam_", "_fused_adamw_")
+def fused_adam(launch: Launch) -> None:
+    """FusedAdamKernel.cu, FusedAdamWKernel.cu: the same."""
+    lists = [states for states in launch.args[:5] if states]
+    if not _lie_alike(lists):
+        names = "and exp_avg_sqs" if len(lists) == 4 else "exp_avg_sqs, and max_exp_avg_sqs"
+        raise RuntimeError(f"params, grads, exp_avgs, {names} must have same dtype, device, and layout")

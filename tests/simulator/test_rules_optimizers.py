@@ -1,0 +1,14 @@
+"""Optimizers and clipping on the simulated GPU against the oracle's, event by event."""
+
+import pytest
+
+from tools.oracle import cases
+
+CASES = cases.load("optimizers")
+
+
+@pytest.mark.parametrize("gpu", cases.GPUS)
+def test_events_are_the_oracle_s(gpu):
+    recorded = [case for case in CASES if case.gpu == gpu]
+    assert len(recorded) >= 100
+    assert cases.differences(recorded) == []
