@@ -8,6 +8,7 @@ network.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 
 from tests.workloads import (
@@ -42,9 +43,10 @@ RANDOM = "random_"
 
 
 def find(name: str) -> Callable:
-    """The workload of that name, "random_SEED" included. Raises KeyError with the known names for another."""
+    """The workload of that name, "random_SEED" included. Raises KeyError, with the most similar names, for another."""
     if name in WORKLOADS:
         return WORKLOADS[name]
     if name.startswith(RANDOM) and name.removeprefix(RANDOM).isdigit():
         return random_network.random_network(int(name.removeprefix(RANDOM)))
-    raise KeyError(f"no workload {name!r}; there are {', '.join(WORKLOADS)} and {RANDOM}SEED")
+    similar = get_close_matches(name, WORKLOADS, n=5, cutoff=0.4) or [*WORKLOADS][:5]
+    raise KeyError(f"no workload {name!r} among {len(WORKLOADS)} and {RANDOM}SEED; similar: {', '.join(similar)}")
