@@ -9,7 +9,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-from labkit.simulator import attention, branches, crossing, fused  # noqa: F401  (they register what they hold)
+from labkit.simulator import attention, branches, crossing, finite, fused  # noqa: F401  (they register)
 from labkit.simulator.errors import NoValueError
 from labkit.simulator.handlers import handler_of, handles
 from labkit.simulator.machine import current
@@ -180,6 +180,9 @@ def item(mode, function, args, kwargs):
         return function(*args, **kwargs)
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    known = finite.answer(tensor)
+    if known is not None:
+        return known
     if not tensor.dtype.is_floating_point:
         raise NoValueError(_no_value("item()", tensor))
     global _warned
@@ -205,6 +208,10 @@ def _no_value(what: str, tensor) -> str:
 def needs_value(mode, function, args, kwargs):
     if mode.assumed is not None and function == Tensor.__bool__ and residence(args[0]) is not None:
         return mode.assumed
+    if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
+        known = finite.answer(args[0])
+        if known is not None:
+            return bool(known)
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
