@@ -34,6 +34,7 @@ class Machine:
             torch_version=torch_version,
             clock=lambda: time.time_ns() // 1000,
             frames=frames,
+            record_event=lambda stream: lambda: True,  # work takes no time here: what was submitted is done
         )
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there

@@ -1,7 +1,8 @@
 """torch.cuda.Stream, Event and Generator as they are on the simulated GPU.
 
 A stream matters to memory: each has its own free blocks, and a block used on another stream waits for it. Work itself
-takes no time here, so whatever was submitted is complete at the next synchronisation.
+takes no time here, so a block waits until the allocator looks at its events, at the next request, as on a GPU that has
+caught up by then.
 """
 
 import itertools
@@ -12,7 +13,7 @@ from labkit.simulator.errors import NotModelledError
 from labkit.simulator.machine import current
 
 CUDA = torch.device("cuda", 0)
-_handles = itertools.count(1)
+_handles = itertools.count(3, 32)  # the ids that PyTorch's pool of streams gives: 3, 35, 67, …
 
 
 class Stream:
