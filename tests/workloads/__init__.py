@@ -48,5 +48,7 @@ def find(name: str) -> Callable:
         return WORKLOADS[name]
     if name.startswith(RANDOM) and name.removeprefix(RANDOM).isdigit():
         return random_network.random_network(int(name.removeprefix(RANDOM)))
-    similar = get_close_matches(name, WORKLOADS, n=5, cutoff=0.4) or [*WORKLOADS][:5]
-    raise KeyError(f"no workload {name!r} among {len(WORKLOADS)} and {RANDOM}SEED; similar: {', '.join(similar)}")
+    similar = [known for known in WORKLOADS if name in known] or get_close_matches(name, WORKLOADS, cutoff=0.4)
+    raise KeyError(
+        f"no workload {name!r} among {len(WORKLOADS)} and {RANDOM}SEED; similar: {', '.join(similar[:8]) or 'none'}"
+    )
