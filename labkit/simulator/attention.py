@@ -198,23 +198,39 @@ def scaled_dot_product_attention(
     mask = additive(attn_mask, query.dtype)
     if backend == SDPBackend.CUDNN_ATTENTION:
         lse = call.wants_gradient()
-        return _aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, lse, dropout_p, is_causal, False, scale=scale
-        )[0]
+        return output_of(
+            _aten._scaled_dot_product_cudnn_attention,
+            *call.tensors,
+            mask,
+            lse,
+            dropout_p,
+            is_causal,
+            False,
+            scale=scale,
+        )
     if backend == SDPBackend.FLASH_ATTENTION:
         size = value.shape[-1]
         scale = size**-0.5 if scale is None else scale
         padded = [padded_to_eight(tensor) for tensor in call.tensors]
-        out = _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
+        out = output_of(_aten._scaled_dot_product_flash_attention, *padded, dropout_p, is_causal, False, scale=scale)
         return out if out.shape[-1] == size else out[..., :size]
     if backend == SDPBackend.EFFICIENT_ATTENTION:
         if mask is not None:
             mask = aligned(mask).expand(*query.shape[:3], key.shape[2])
         lse = call.wants_gradient() or (torch.is_grad_enabled() and mask is not None and mask.requires_grad)
-        return _aten._scaled_dot_product_efficient_attention(
-            query, key, value, mask, lse, dropout_p, is_causal, scale=scale
-        )[0]
+        return output_of(
+            _aten._scaled_dot_product_efficient_attention, *call.tensors, mask, lse, dropout_p, is_causal, scale=scale
+        )
     return in_plain_operators(call._replace(mask=mask), scale)[0]
+
+
+def output_of(operator, *args, scale) -> torch.Tensor:
+    """The first result of an operator; the others go in their order, as C++ destroys a std::tuple."""
+    results = list(operator(*args, scale=scale))
+    output = results.pop(0)
+    while results:
+        results.pop(0)
+    return output
 
 
 def check_arguments(query, key, value, mask, causal) -> None:

@@ -1,22 +1,203 @@
 """What the kernels of scaled dot product attention take, forward and backward.
 
-cuDNN's engines take a workspace of their own whose size only cuDNN can tell, on a GPU; it is left out here.
+cuDNN's engines take a workspace of their own, whose size only cuDNN can tell, on a GPU; it is left out here.
+
+Shapes below: batch, heads, length and size are those of the query [B, H, L, D], keys and value_size those of
+key and value.
 """
+
+from math import ceil
+from typing import NamedTuple
 
 import torch
 
+from labkit.simulator import storages
 from labkit.simulator.kernels.launch import Launch, rule
 from labkit.simulator.kernels.reductions import reduce
 
+FLOAT = 4  # bytes
+HALF = (torch.float16, torch.bfloat16)
 
-@rule("_safe_softmax.default")
-def softmax_of_masked_rows(launch: Launch) -> None:
-    """aten/src/ATen/native/transformers/attention.cpp: which scores are -inf, which rows are all so, and a zero."""
-    (output,) = launch.outputs
-    launch.give(output)
-    masked = torch.empty_like(launch.args[0], dtype=torch.bool)
-    dim = launch.args[1]
-    launch.scratch_like(masked)
-    launch.scratch(masked.numel() // max(1, masked.shape[dim]))
-    reduce(launch, masked, [dim], 1, 1)
-    launch.scratch(output.element_size())
+
+def up(n: int, multiple: int) -> int:
+    """n rounded up to a multiple."""
+    return ceil(n / multiple) * multiple
+
+
+def tensors_of(launch: Launch) -> list[torch.Tensor]:
+    """The outputs without what is no tensor (lengths, and None for those of nested tensors)."""
+    return [output for output in launch.outputs if isinstance(output, torch.Tensor)]
+
+
+def deterministic() -> bool:
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def copy_heads_last(launch: Launch, tensor: torch.Tensor):
+    """Scratch for a copy of [B, H, L, D] where it is not contiguous as [B, L, H, D]."""
+    if not tensor.transpose(1, 2).is_contiguous():
+        return launch.scratch_like(tensor)
+    return None
+
+
+# Flash attention: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (mha_fwd, mha_bwd)
+
+
+def flash_splits(query: torch.Tensor, keys: int, multiprocessors: int) -> int:
+    """Into how many parts the keys are split to keep the GPU busy (num_splits_heuristic in set_params_splitkv)."""
+    batch, heads, length, size = query.shape
+    columns = ceil(keys / (256 if size <= 64 else 128 if size <= 128 else 64))
+    blocks, places = batch * heads * ceil(length / 64), 2 * multiprocessors
+    if blocks >= 0.8 * places:
+        return 1
+    efficiencies = {}
+    for splits in range(1, min(128, places, columns) + 1):
+        if splits == 1 or ceil(columns / splits) != ceil(columns / (splits - 1)):
+            waves = blocks * splits / places
+            efficiencies[splits] = waves / ceil(waves)
+    best = max(efficiencies.values())
+    return next(splits for splits, efficiency in efficiencies.items() if efficiency >= 0.85 * best)
+
+
+def flash_size(size: int) -> int:
+    """The head's size as flash attention lays out its accumulators."""
+    return up(size, 32 if size <= 128 else 64)
+
+
+@rule("_scaled_dot_product_flash_attention.default")
+def flash(launch: Launch) -> None:
+    query, key = launch.args[:2]
+    dropout = launch.argument(3, "dropout_p", 0.0)
+    out, lse, rng_state, unused, *_ = tensors_of(launch)
+    launch.give(out, lse)
+    batch, heads, length, size = query.shape
+    splits = flash_splits(query, key.shape[2], launch.machine.spec.multiprocessors) if dropout == 0 else 1
+    partials = []
+    if splits > 1:
+        rows = splits * batch * heads * length
+        partials = [launch.scratch(rows * FLOAT), launch.scratch(rows * flash_size(size) * FLOAT)]
+    first = launch.scratch(rng_state.nbytes) if dropout > 0 else None
+    if dropout > 0:
+        launch.give(unused, rng_state)  # the state is made anew where dropout draws from it
+        launch.release(first)
+    else:
+        launch.give(rng_state, unused)
+    launch.release(*partials)
+
+
+@rule("_scaled_dot_product_flash_attention_backward.default")
+def flash_backward(launch: Launch) -> None:
+    grad_out, query, key, _, out = launch.args[:5]
+    batch, heads, length, size = query.shape
+    copy_heads_last(launch, grad_out)
+    copy_heads_last(launch, out)
+    launch.give(*launch.outputs)
+    rows = batch * heads * up(length, 128)
+    launch.scratch(rows * FLOAT)
+    parts = ceil(launch.machine.spec.multiprocessors / (batch * heads)) if deterministic() else 1
+    launch.scratch(parts * rows * flash_size(size) * FLOAT)
+    if key.shape[1] != heads:
+        groups = heads // key.shape[1]
+        expanded = torch.empty(batch, key.shape[2], key.shape[1], groups, size, dtype=key.dtype, device="meta")
+        for _ in range(2):
+            launch.scratch_like(expanded)
+        for _ in range(2):
+            reduce(launch, expanded, [3], FLOAT, key.element_size())
+
+
+# Memory-efficient attention: aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu
+
+
+def keep_on_host(launch: Launch, *tensors) -> None:
+    """Seed and offset of memory-efficient attention, which lie on the host outside CUDA graphs."""
+    for tensor in tensors:
+        storages.settle_on_host(tensor.untyped_storage(), launch.machine, tensor.nbytes)
+
+
+@rule("_scaled_dot_product_efficient_attention.default")
+def efficient(launch: Launch) -> None:
+    query, _, value = launch.args[:3]
+    out, lse, seed, offset = tensors_of(launch)
+    launch.give(out, lse)
+    keep_on_host(launch, seed, offset)
+    if query.dtype in HALF and max(query.shape[3], value.shape[3]) > 128:
+        launch.scratch(out.numel() * FLOAT)  # the output is summed up in memory, not in registers
+
+
+class Kernel(NamedTuple):
+    """A backward kernel of memory-efficient attention: how many queries and keys a block of threads works on, and
+    whether it sums up the gradients of keys and values in registers."""
+
+    queries: int
+    keys: int
+    in_registers: bool
+
+
+def backward_kernel(half: bool, size: int, dropout: bool, capability: tuple[int, int]) -> Kernel:
+    """The kernel for heads of `size`: of those in kernels/generate_kernels.py the first that holds them and fits into
+    the shared memory. Which fit where is the oracle's answer, for capabilities 7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.0 and
+    12.0; the registers hold fp32 gradients in no case, but these need no sums beside them either."""
+    roomy = capability == (8, 0) or 9 <= capability[0] <= 10
+    if size <= 64:
+        return Kernel(64, 64, True)
+    if not half:
+        return Kernel(128 if roomy else 64, 64, True)
+    if size > 128:
+        return Kernel(128, 64, False)
+    if roomy:
+        return Kernel(128, 128, True)
+    if capability < (8, 0) or (capability < (9, 0) and size <= 96 and not dropout):
+        return Kernel(128, 64, True)
+    return Kernel(64, 64, False)
+
+
+def key_splits(kernel: Kernel, pairs: int, keys: int) -> int:
+    """Over how many blocks of threads the keys of one of `pairs` (batch, head) are spread (attention_backward.cu)."""
+    splits = ceil(keys / kernel.keys)
+    if deterministic() or (pairs >= 256 and keys <= 2 * kernel.keys):
+        return 1
+    return splits if kernel.in_registers else max(1, min(splits, 200 // pairs))
+
+
+def backward_workspace(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
+    """Bytes of the workspace (Params::workspace_size in mem_eff_attention/kernel_backward.h)."""
+    pairs, size = query.shape[0] * query.shape[1], query.shape[3]
+    sums = 0
+    if not kernel.in_registers:
+        rows = key_splits(kernel, pairs, key.shape[2]) * kernel.keys
+        sums = rows * (up(size, kernel.queries) + up(value.shape[3], kernel.queries))
+    tiles = ceil(query.shape[2] / kernel.queries) * ceil(size / kernel.keys)
+    with_locks = tiles * (kernel.queries * kernel.keys + 4)
+    return pairs * up(sums + with_locks, 4) * FLOAT
+
+
+@rule("_scaled_dot_product_efficient_attention_backward.default")
+def efficient_backward(launch: Launch) -> None:
+    grad_out, query, key, value, _, out = launch.args[:6]
+    capability = launch.machine.spec.compute_capability
+    batch, heads, length, size = query.shape
+    half = query.dtype in HALF
+    kernel = backward_kernel(half, max(size, value.shape[3]), launch.argument(9, "dropout_p") > 0, capability)
+    copy_heads_last(launch, grad_out)
+    launch.give(*launch.outputs)
+    rows = batch * heads * length
+    if half and (kernel.in_registers or capability[:2] != (7, 0)):
+        delta = launch.scratch(rows * FLOAT)
+    else:
+        delta = row_products(launch, out, rows)
+    workspace = launch.scratch(backward_workspace(kernel, query, key, value))
+    launch.release(delta, workspace)
+
+
+def row_products(launch: Launch, out: torch.Tensor, rows: int):
+    """Scratch of the sums of grad_out * out over each head, computed in fp32 by plain operators, transposed."""
+    casts = [launch.scratch_like(out, torch.float32) for _ in range(2)] if out.dtype in HALF else []
+    product = torch.empty_like(out.transpose(1, 2), dtype=torch.float32)
+    held = [launch.scratch_like(product), launch.scratch(rows * FLOAT)]
+    reduce(launch, product, [3], FLOAT, FLOAT)
+    if out.shape[1] == 1 or out.shape[2] == 1:
+        launch.release(held[0], *casts)
+        return held[1]
+    delta = launch.scratch(rows * FLOAT)
+    launch.release(*reversed(held), *casts)
+    return delta
