@@ -2,7 +2,8 @@
 
 Where two gradients meet, the engine adds the second into the first if nothing else holds the first
 (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace). It refuses to under a dispatch mode and calls add.
-This module tells when CUDA would have worked in place.
+Some formulas (torch/csrc/autograd/FunctionsManual.cpp and others, areAnyTensorSubclassLike) write into a tensor that
+they have just made, and under a dispatch mode make another. This module tells when CUDA would have worked in place.
 """
 
 from functools import cache
@@ -10,7 +11,13 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_ADD = torch.ops.aten.add.Tensor
+_aten = torch.ops.aten
+_ADD = _aten.add.Tensor
+# Formulas scatter a gradient into zeros by these: index_select's, gather's, and those of max, sort, topk and the like.
+_INTO_ZEROS = {_aten.index_add.default, _aten.scatter_add.default, _aten.scatter.src}
+# Nodes of the graph whose formula goes on in the tensor that it has made, and by which operators.
+_GOES_ON = {"BinaryCrossEntropyWithLogitsBackward0": {_aten.sub.Tensor, _aten.mul.Tensor}}
+_GOING_ON = set().union(*_GOES_ON.values())
 
 
 class _Count(TorchDispatchMode):
@@ -45,12 +52,21 @@ def prepare() -> None:
     _unshared()
 
 
-def accumulated_in_place(operator, args) -> bool:
-    """Whether this call, made by autograd's engine, is a sum of gradients that CUDA computes in the first one."""
-    if operator is not _ADD or len(args) != 2:
+def done_in_place(operator, args) -> bool:
+    """Whether this call, made by autograd's engine, is one that CUDA does in its first operand."""
+    if operator is _ADD and _accumulates(*args[:2]):
+        return references(args[0]) == _unshared()
+    if operator in _INTO_ZEROS or (operator is _aten.index_put.default and args[3:4] == (True,)):
+        return references(args[0])[1] == _unshared()[1]
+    if operator not in _GOING_ON or references(args[0]) != _unshared():
         return False
-    first, second = args
+    # Asked last: a node that Python has seen lets go of what it leads to in another order.
+    node = torch._C._current_autograd_node()
+    return node is not None and operator in _GOES_ON.get(node.name(), ())
+
+
+def _accumulates(first, second) -> bool:
+    """Whether two gradients that meet are of a kind that is summed in place."""
     if not isinstance(second, torch.Tensor) or first.dtype != second.dtype or first.shape != second.shape:
         return False
-    dense = first.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense.default(first)
-    return dense and references(first) == _unshared()
+    return first.is_contiguous() or _aten.is_non_overlapping_and_dense.default(first)

@@ -1,7 +1,8 @@
 """Shapes of operators that CUDA computes in one kernel, and that meta tensors make of others or have no kernel for.
 
 The former are all operators of aten with both a CUDA kernel and a CompositeImplicitAutograd one, but for silu_backward,
-which PyTorch has shapes of.
+which PyTorch has shapes of. Those of softmax and losses are here because PyTorch's lie otherwise than CUDA's for some
+layouts.
 """
 
 import torch
@@ -32,6 +33,31 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
         for tensor, want in zip((input, weight), wanted, strict=True)
     )
+
+
+@meta("_softmax", "_log_softmax")
+def softmax(input, dim, half_to_float):
+    """aten/src/ATen/native/SoftMax.cpp: contiguous, whatever the input is; as PyTorch's own are for the most part."""
+    dtype = torch.float32 if half_to_float else input.dtype
+    return torch.empty(input.shape, dtype=dtype, device="meta")
+
+
+@meta("_softmax_backward_data", "_log_softmax_backward_data")
+def softmax_backward(grad_output, output, dim, input_dtype):
+    """The same file: contiguous."""
+    return torch.empty(grad_output.shape, dtype=input_dtype, device="meta")
+
+
+@meta("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+def loss_backward(grad_output, input, *options):
+    """aten/src/ATen/native/BinaryOps.cpp, Loss.cpp: contiguous, whatever the input is."""
+    return torch.empty(input.shape, dtype=input.dtype, device="meta")
+
+
+@meta("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(grad_output, input, *options):
+    """aten/src/ATen/native/cuda/Loss.cu: as the input lies."""
+    return torch.empty_like(input)
 
 
 @meta("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")

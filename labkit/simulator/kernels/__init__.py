@@ -18,6 +18,7 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     foreach,
     gemm,
     indexing,
+    losses,
     norms,
     reductions,
     rms_norm,

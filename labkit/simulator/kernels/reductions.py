@@ -126,14 +126,23 @@ def reduce(launch: Launch, tensor: torch.Tensor, dims, accumulator: int, out_ele
     elif isinstance(dims, int):
         dims = [dims]
     reduced = {dim % tensor.dim() for dim in dims}
-    for piece in pieces(dims_of(tensor, reduced), tensor.element_size(), out_element):
-        buffer, semaphores = staging(piece, accumulator, launch.machine.spec, tensor.storage_offset())
+    _reduce(launch, dims_of(tensor, reduced), tensor.element_size(), accumulator, out_element, tensor.storage_offset())
+
+
+def reduce_all(launch: Launch, elements: int, dtype: torch.dtype) -> None:
+    """The scratch of summing `elements` numbers that lie side by side, of a floating dtype, as is their sum."""
+    _reduce(launch, [Dim(elements, 1, None)], dtype.itemsize, accumulator_of(dtype), dtype.itemsize, 0)
+
+
+def _reduce(launch, dims, element: int, accumulator: int, out_element: int, aligned_to: int) -> None:
+    for piece in pieces(dims, element, out_element):
+        buffer, semaphores = staging(piece, accumulator, launch.machine.spec, aligned_to)
         if buffer:
             held = launch.scratch(buffer), launch.scratch(semaphores)
             launch.release(*reversed(held))
 
 
-def _accumulator(dtype: torch.dtype) -> int:
+def accumulator_of(dtype: torch.dtype) -> int:
     """Bytes of the type in which CUDA accumulates a sum whose result has this dtype (at::acc_type, opmath)."""
     return max(4, dtype.itemsize) if dtype.is_floating_point or dtype.is_complex else 8
 
@@ -147,14 +156,14 @@ def sums(launch: Launch) -> None:
     if not tensor.dtype.is_floating_point and tensor.dtype != output.dtype:
         launch.scratch_like(tensor, output.dtype)
         tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=output.dtype, device="meta")
-    reduce(launch, tensor, launch.argument(1, "dim"), _accumulator(output.dtype), output.element_size())
+    reduce(launch, tensor, launch.argument(1, "dim"), accumulator_of(output.dtype), output.element_size())
 
 
 @rule("linalg_vector_norm.default")
 def norms(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    reduce(launch, launch.args[0], launch.argument(2, "dim"), _accumulator(output.dtype), output.element_size())
+    reduce(launch, launch.args[0], launch.argument(2, "dim"), accumulator_of(output.dtype), output.element_size())
 
 
 @rule("amax.default", "amin.default", "max.default", "min.default", "any.default", "all.default")

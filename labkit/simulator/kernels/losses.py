@@ -1,0 +1,101 @@
+"""Losses: the tensor of losses, its reduction, and the copies that their kernels read."""
+
+import torch
+
+from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from labkit.simulator.kernels.reductions import reduce_all
+
+NONE = 0  # at::Reduction::None
+
+# C++ that calls other operators (aten/src/ATen/native/Loss.cpp, ReduceOps.cpp).
+made_of_others("binary_cross_entropy_with_logits.default", "logsumexp.default", "logsumexp.out")
+made_of_others("soft_margin_loss.default", "soft_margin_loss.out")
+made_of_others("soft_margin_loss_backward.default", "soft_margin_loss_backward.grad_input")
+
+
+@rule("nll_loss_forward.default")
+def nll_loss(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Loss.cu, nll_loss_forward_out_cuda_template"""
+    tensor, target, weight = launch.args[:3]
+    launch.give(*launch.outputs)
+    launch.contiguous(tensor, target, weight)
+
+
+@rule("nll_loss_backward.default")
+def nll_loss_backward(launch: Launch) -> None:
+    """The same file, nll_loss_backward_out_cuda_template."""
+    grad, tensor, target, weight = launch.args[:4]
+    launch.give(*launch.outputs)
+    launch.contiguous(target, tensor, grad, weight)
+
+
+@rule("nll_loss2d_forward.default")
+def nll_loss2d(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/NLLLoss2d.cu: copies unless each loss is wanted."""
+    tensor, target, weight, reduction = launch.args[:4]
+    output, total_weight = launch.outputs
+    if reduction == NONE:
+        launch.give(total_weight, output)
+        launch.contiguous(weight)
+    else:
+        launch.give(output, total_weight)
+        launch.contiguous(tensor, target, weight)
+
+
+@rule("nll_loss2d_backward.default")
+def nll_loss2d_backward(launch: Launch) -> None:
+    """The same file, nll_loss2d_backward_out_cuda_template."""
+    _, _, target, weight, reduction = launch.args[:5]
+    launch.give(*launch.outputs)
+    if reduction == NONE:
+        launch.contiguous(weight)
+    else:
+        launch.contiguous(target, weight)
+
+
+def _count(launch: Launch) -> int:
+    """How many losses there are: the elements of input and target, broadcast."""
+    return torch.broadcast_shapes(launch.args[0].shape, launch.args[1].shape).numel()
+
+
+@rule("mse_loss.default", "smooth_l1_loss.default")
+def full_size(launch: Launch) -> None:
+    """aten/src/ATen/native/BinaryOps.cpp, mse_loss_out: the result is made as large as the losses, and keeps that
+    storage when it is resized to the one number that they are reduced to."""
+    (output,) = launch.outputs
+    if launch.argument(2, "reduction", 1) == NONE:
+        return
+    nbytes = _count(launch) * output.element_size()
+    output.untyped_storage().resize_(nbytes)
+    launch.give(output)
+    launch.scratch(nbytes)
+    reduce_all(launch, _count(launch), output.dtype)
+
+
+@rule("huber_loss.default")
+def huber_loss(launch: Launch) -> None:
+    """The same file, huber_loss: the losses, then the result."""
+    (output,) = launch.outputs
+    if launch.argument(2, "reduction", 1) == NONE:
+        return
+    launch.scratch(_count(launch) * output.element_size())
+    launch.give(output)
+    reduce_all(launch, _count(launch), output.dtype)
+
+
+@rule("binary_cross_entropy.default")
+def binary_cross_entropy(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Loss.cu: the losses, whose storage the result keeps, and a number copied into it."""
+    (output,) = launch.outputs
+    if launch.argument(3, "reduction", 1) == NONE:
+        return
+    output.untyped_storage().resize_(_count(launch) * output.element_size())
+    launch.give(output)
+    launch.scratch(output.element_size())
+    reduce_all(launch, _count(launch), output.dtype)
+
+
+@rule("log_sigmoid_forward.default")
+def log_sigmoid(launch: Launch) -> None:
+    """aten/src/ATen/native/Activation.cpp, log_sigmoid_forward_out_cuda: the buffer that it returns is empty."""
+    launch.outputs[1].untyped_storage().resize_(0)

@@ -1,0 +1,20 @@
+"""Normalisations, losses and the like on the simulated GPU against the oracle's, event by event.
+
+The oracle's side is stored: `python -m tools.oracle.rules_<family> --keep` made it, from random snippets.
+"""
+
+import pytest
+
+from tests.exactness import ORACLE
+from tools.oracle import cases
+
+FAMILIES = ("indexing", "losses", "norms")
+
+
+@pytest.mark.parametrize("gpu", cases.GPUS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_events_are_the_oracle_s(family, gpu, exactness):
+    recorded = [case for case in cases.load(family) if case.gpu == gpu]
+    assert len(recorded) >= 100
+    assert cases.differences(recorded) == []
+    exactness(2, f"snippets, {gpu}", ORACLE, "snippets", family, len(recorded), len(recorded))
