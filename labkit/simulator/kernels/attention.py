@@ -201,3 +201,29 @@ def row_products(launch: Launch, out: torch.Tensor, rows: int):
     delta = launch.scratch(rows * FLOAT)
     launch.release(*reversed(held), *casts)
     return delta
+
+
+# cuDNN: aten/src/ATen/native/transformers/cuda/attention.cu and aten/src/ATen/native/cudnn/MHA.cpp
+
+
+@rule("_scaled_dot_product_cudnn_attention.default")
+def cudnn(launch: Launch) -> None:
+    """Seed and offset come first, with and without dropout. Without gradients there is no lse, only its shape here."""
+    out, lse, seed, offset = tensors_of(launch)
+    launch.give(seed, offset, out)
+    if launch.argument(4, "compute_log_sumexp"):
+        launch.give(lse)
+    else:
+        storages.settle(lse.untyped_storage(), launch.machine, None, lse.nbytes)
+
+
+@rule("_scaled_dot_product_cudnn_attention_backward.default")
+def cudnn_backward(launch: Launch) -> None:
+    """Gradients; a copy of the incoming one in the output's layout; cuDNN's front end sums up the query's gradient in
+    fp32, beside a number a row."""
+    grad_out, query, _, _, out = launch.args[:5]
+    launch.give(*launch.outputs)
+    if grad_out.stride() != out.stride():
+        launch.scratch_like(grad_out)
+    rows = query.numel() // query.shape[3]
+    launch.scratch((rows * query.shape[3] + rows) * FLOAT)
