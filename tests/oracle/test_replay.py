@@ -7,6 +7,7 @@ import pytest
 
 from labkit.simulator.allocator import CachingAllocator
 from labkit.simulator.device import Device
+from tests.exactness import ORACLE
 from tools.oracle import store
 from tools.oracle.trace import Trace
 
@@ -16,7 +17,7 @@ REPEATABLE = {"alloc", "free_completed", "segment_alloc"}
 
 
 @pytest.mark.parametrize("gpu", sorted({path.parent.name for path in TRACES}))
-def test_replaying_traces_gives_their_segments_and_counters(gpu):
+def test_replaying_traces_gives_their_segments_and_counters(gpu, exactness):
     replayed = 0
     for path in TRACES:
         if path.parent.name != gpu:
@@ -26,6 +27,7 @@ def test_replaying_traces_gives_their_segments_and_counters(gpu):
             replay(trace)
             replayed += 1
     assert replayed > 0
+    exactness(1, "segments and counters of workloads", ORACLE, "workloads", gpu, replayed, replayed)
 
 
 def replay(trace):

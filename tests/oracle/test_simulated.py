@@ -2,13 +2,18 @@
 
 The oracle is PyTorch's CUDA host code under stub libraries; no GPU was involved. `python -m tools.oracle compare
 --keep` adds to the workloads that are known to be equal; none is taken away for a rule that broke it.
+
+`pytest --exactness` runs every stored workload, known to be equal or not, and writes down how each compares.
 """
 
+import re
 import sys
 from importlib import metadata
 
 import pytest
 
+from tests.exactness import ORACLE
+from tests.workloads import RANDOM
 from tools.oracle import run, store
 from tools.oracle.report import Comparison, report
 from tools.oracle.trace import Trace
@@ -16,21 +21,88 @@ from tools.oracle.trace import Trace
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the worker forks, which is safe on Linux only"
 )
+ERROR = re.compile(r"[\w.]+(?:Error|Exception): ([^\n]*)")
 
 
 @pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
-def test_workloads_known_to_be_equal_are(gpu, tmp_path):
+def test_workloads_known_to_be_equal_are(gpu, tmp_path, exactness):
     version = metadata.version("torch").split("+")[0]
-    expected = {name: store.stored(name, gpu, version) for name in store.known_equal(gpu)}
+    known = store.known_equal(gpu)
+    names = {path.name.split(".")[0] for path in (store.RECORDED / gpu).iterdir()} if exactness.asked else set(known)
+    names |= {*exactness.claimed(f"peaks, {gpu}"), *exactness.claimed(f"out of memory, {gpu}")}
+    expected = {name: store.stored(name, gpu, version) for name in sorted(names)}
     expected = {name: trace for name, trace in expected.items() if trace is not None}
     if not expected:
         pytest.skip(f"the stored traces are of other versions than torch {version} and the transformers installed")
     differing = []
     for name, log in run.record(expected, gpu, tmp_path):
         if log is not None:
-            differing.append(f"FAILED   {name}\n{log}")
+            note_failure(exactness, gpu, expected[name], log)
+            differing += [f"FAILED   {name}\n{log}"] if name in known else []
             continue
         comparison = Comparison(expected[name], Trace.load(tmp_path / f"{name}.json.gz"))
-        if not comparison.equal:
+        note(exactness, gpu, comparison)
+        if name in known and not comparison.equal:
             differing.append(report(comparison, limit=1))
     assert not differing, "\n".join(differing)
+
+
+def note(exactness, gpu, comparison):
+    """Write down a workload's event stream, its peaks and reserved memory, and its error if it ends in one."""
+    expected, actual = comparison.expected, comparison.actual
+    events, wrong = len(expected.events), min(len(comparison.differences), len(expected.events))
+    difference = "" if comparison.equal else f"{comparison.verdict().partition(': ')[2]}; first {comparison.first()}"
+    exactness(2, of_events(expected, gpu), ORACLE, "events", expected.workload, events, events - wrong, difference)
+    pairs = list(zip(expected.stages, actual.stages, strict=False))
+    stages = len(expected.stages)
+    equal = sum((ours.peak, ours.reserved) == (theirs.peak, theirs.reserved) for ours, theirs in pairs)
+    exactness(
+        3,
+        f"peaks, {gpu}",
+        ORACLE,
+        "stages",
+        expected.workload,
+        stages,
+        equal,
+        "" if equal == stages else f"peak {comparison.peak_error:+.3%}, or reserved",
+        {
+            "peak": expected.peak,
+            "simulated peak": actual.peak,
+            "reserved": most_reserved(expected),
+            "simulated reserved": most_reserved(actual),
+        },
+    )
+    if fails(expected):
+        same = expected.oom == actual.oom and not comparison.hunks
+        texts = "" if same else f"the oracle: {expected.oom!r}; simulated: {actual.oom!r}; {comparison.first()}"
+        exactness(5, f"out of memory, {gpu}", ORACLE, "errors", expected.workload, 1, int(same), texts)
+
+
+def note_failure(exactness, gpu, expected, log):
+    """Write down a workload that the simulated GPU could not run."""
+    said = ERROR.findall(log)
+    difference = f"the simulated GPU stops: {said[-1][:160] if said else 'no message'}"
+    exactness(2, of_events(expected, gpu), ORACLE, "events", expected.workload, len(expected.events), 0, difference)
+    exactness(3, f"peaks, {gpu}", ORACLE, "stages", expected.workload, len(expected.stages), 0, difference)
+    if fails(expected):
+        exactness(5, f"out of memory, {gpu}", ORACLE, "errors", expected.workload, 1, 0, difference)
+
+
+def of_events(trace, gpu):
+    return f"{'random networks' if trace.workload.startswith(RANDOM) else 'workloads'}, {gpu}"
+
+
+def fails(trace):
+    return any(event.action == "oom" for event in trace.events)
+
+
+def most_reserved(trace):
+    return max(stage.reserved for stage in trace.stages)
+
+
+def test_the_page_claims_no_event_stream_that_is_not_known_to_be_equal(exactness):
+    if exactness.asked:
+        pytest.skip("the page is being written")
+    for gpu in ("A100-80GB", "H100"):
+        claimed = {*exactness.claimed(f"workloads, {gpu}"), *exactness.claimed(f"random networks, {gpu}")}
+        assert claimed <= set(store.known_equal(gpu))

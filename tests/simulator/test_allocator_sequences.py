@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.exactness import ORACLE
 from tools.oracle.allocator_sequences import SETTINGS, STORED, differences, draw, replay
 
 PATHS = sorted(STORED.glob("*.json.gz"))
@@ -23,8 +24,20 @@ def test_older_versions_have_some():
 
 
 @pytest.mark.parametrize("path", PATHS, ids=name_of)
-def test_every_counter_after_every_step(path):
+def test_every_counter_after_every_step(path, exactness):
     assert replay(path) == []
+    stored = json.loads(gzip.decompress(path.read_bytes()))
+    steps, counters = len(stored["operations"]), len(stored["keys"])
+    exactness(
+        1,
+        "random sequences",
+        ORACLE,
+        "counters after each step",
+        name_of(path),
+        steps * counters,
+        steps * counters,
+        measures={"steps": steps, "counters": counters, "errors": len(stored["errors"])},
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=name_of)

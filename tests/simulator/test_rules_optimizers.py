@@ -2,13 +2,15 @@
 
 import pytest
 
+from tests.exactness import ORACLE
 from tools.oracle import cases
 
 CASES = cases.load("optimizers")
 
 
 @pytest.mark.parametrize("gpu", cases.GPUS)
-def test_events_are_the_oracle_s(gpu):
+def test_events_are_the_oracle_s(gpu, exactness):
     recorded = [case for case in CASES if case.gpu == gpu]
     assert len(recorded) >= 100
     assert cases.differences(recorded) == []
+    exactness(2, f"snippets, {gpu}", ORACLE, "snippets", "optimizers", len(recorded), len(recorded))

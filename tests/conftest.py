@@ -1,0 +1,97 @@
+"""The accuracy ladder's results: `pytest --exactness docs/exactness.json` writes them, other runs are held to them."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import exactness as ladder
+from tools.notebook_rules import code_cells
+
+PROPERTY = "exactness"
+CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
+
+
+def pytest_addoption(parser):
+    parser.addoption("--exactness", type=Path, metavar="PATH", help="write what the accuracy ladder's tests find")
+
+
+def pytest_configure(config):
+    path = config.getoption("--exactness")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Writer(path))
+
+
+class Exactness:
+    """The fixture: call it with what makes a `tests.exactness.Finding`.
+
+    `asked`: whether a page is being written, and all there is is to be compared, also what is known to differ.
+    """
+
+    def __init__(self, asked: bool, record_property) -> None:
+        self.asked = asked
+        self.page = {} if asked or not ladder.PAGE.exists() else ladder.by_name(ladder.load())
+        self.record_property = record_property
+        self.record_property(PROPERTY, None)
+
+    def __call__(self, *args, **kwargs) -> None:
+        found = ladder.Finding(*args, **kwargs)
+        self.record_property(PROPERTY, ladder.as_property(found))
+        more = ladder.overclaim(self.page, found)
+        assert more is None, more
+
+    def claimed(self, result: str) -> list[str]:
+        """The items of one of the page's results that it claims to be equal."""
+        return [item for (name, item), one in self.page.items() if name == result and not one.difference]
+
+
+@pytest.fixture
+def exactness(request, record_property):
+    return Exactness(request.config.getoption("--exactness") is not None, record_property)
+
+
+class Writer:
+    """Gathers the findings as tests end, on this process or on workers of xdist, and writes the page at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.findings: list[ladder.Finding] = []
+        self.failed: list[str] = []
+        self.cells: dict[Path, list[bool]] = defaultdict(list)
+
+    def pytest_runtest_logreport(self, report):
+        file = Path(report.nodeid.partition("::")[0])
+        if file.suffix == ".ipynb" and report.when == "call" and file.name != CHAPTER:
+            self.cells[file].append(report.passed)
+        found = [value for name, value in report.user_properties if name == PROPERTY]
+        if found and report.failed:
+            self.failed.append(report.nodeid)
+        elif report.when == "call":
+            self.findings += [ladder.Finding(**one) for one in found if one is not None]
+
+    def pytest_sessionfinish(self, session):
+        if not self.failed:
+            findings = [*self.findings, *self.notebooks(session.config.rootpath)]
+            ladder.save(findings, self.path, torch.__version__.split("+")[0])
+
+    def pytest_terminal_summary(self, terminalreporter):
+        said = f"not written, because of {', '.join(self.failed)}" if self.failed else "written"
+        terminalreporter.line(f"{self.path}: {said}")
+
+    def notebooks(self, root: Path):
+        """A finding for each notebook that ran, of the code cells whose output is compared."""
+        for file, passed in sorted(self.cells.items()):
+            total, ignored = code_cells(root / file)
+            wrong = passed.count(False)
+            yield ladder.Finding(
+                6,
+                "notebooks, simulated A100-80GB",
+                "the outputs stored in them, by pytest --nbval",
+                "code cells",
+                file.stem,
+                len(passed),
+                len(passed) - wrong,
+                f"{wrong} cells print something else" if wrong else "",
+                {"cells whose output is ignored": ignored, "cells": total},
+            )
