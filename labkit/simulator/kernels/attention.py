@@ -40,6 +40,19 @@ def copy_heads_last(launch: Launch, tensor: torch.Tensor):
     return None
 
 
+@rule("_safe_softmax.default")
+def softmax_of_masked_rows(launch: Launch) -> None:
+    """aten/src/ATen/native/transformers/attention.cpp: which scores are -inf, which rows are all so, and a zero."""
+    (output,) = launch.outputs
+    launch.give(output)
+    masked = torch.empty_like(launch.args[0], dtype=torch.bool)
+    dim = launch.args[1]
+    launch.scratch_like(masked)
+    launch.scratch(masked.numel() // max(1, masked.shape[dim]))
+    reduce(launch, masked, [dim], 1, 1)
+    launch.scratch(output.element_size())
+
+
 # Flash attention: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (mha_fwd, mha_bwd)
 
 
