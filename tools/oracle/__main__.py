@@ -19,7 +19,7 @@ ERROR = re.compile(r"[\w.]+(?:Error|Exception)\b")  # the line of a traceback th
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; the exit status is 1 where a comparison differs or a workload failed."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(_run_apart(sys.argv[1:] if arguments is None else arguments))
     try:
         return options.do(options)
     except (FileNotFoundError, KeyError, RuntimeError, ValueError) as error:
@@ -40,9 +40,11 @@ def _parser() -> argparse.ArgumentParser:
     command("build", _build, "fetch torch's CUDA wheel and compile the stub libraries")
     command("list", _list, "name the workloads")
 
-    sub = command("run", _run, "run Python on the oracle: run [--gpu GPU] script.py arguments...")
+    sub = command(
+        "run", _run, "run Python on the oracle: run [--gpu GPU] script.py arguments..., or -m module arguments..."
+    )
     sub.add_argument("--gpu", default="A100-80GB")
-    sub.add_argument("arguments", nargs=argparse.REMAINDER)
+    sub.add_argument("arguments", nargs="*")
 
     sub = command("record", _record, "record workloads on the oracle and keep their traces in tests/data/oracle")
     _workloads(sub)
@@ -88,6 +90,16 @@ def _names(patterns: list[str]) -> list[str]:
             matching = [pattern]
         names |= dict.fromkeys(matching)
     return list(names)
+
+
+def _run_apart(arguments: list[str]) -> list[str]:
+    """The command line with "--" before what `run` is to pass on, which may begin with a dash (-m, -c)."""
+    if arguments[:1] != ["run"]:
+        return arguments
+    own = 1
+    while own < len(arguments) and arguments[own].split("=")[0] in ("--gpu", "--torch", "-h", "--help"):
+        own += 2 if arguments[own] in ("--gpu", "--torch") else 1
+    return [*arguments[:own], "--", *arguments[own:]]
 
 
 def _build(options) -> int:

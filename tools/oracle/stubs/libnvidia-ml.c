@@ -3,7 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-size_t used_memory(void); // libcudart/memory.c
+size_t total_memory(void), used_memory(void); // libcudart/memory.c
+const char *device_name(void);                // libcudart/device.c
 
 enum { INSUFFICIENT_SIZE = 7, NOT_SUPPORTED = 3 }; // nvmlReturn_t
 
@@ -13,12 +14,27 @@ static int the_device(void **device) {
 }
 
 int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { return 0; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { return the_device(device); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return the_device(device); }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
   *count = 1;
+  return 0;
+}
+
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+  strncpy(name, device_name(), length);
+  return 0;
+}
+
+struct memory { // nvmlMemory_t
+  unsigned long long total, free, used;
+};
+
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
+  *memory = (struct memory){total_memory(), total_memory() - used_memory(), used_memory()};
   return 0;
 }
 

@@ -21,11 +21,15 @@ cudaError_t failed(cudaError_t error) {
 static int compute_capability(void) { return setting("MOCK_CC", 90); }
 static int threads_per_sm(void) { return setting("MOCK_THR", 2048); }
 
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
+const char *device_name(void) {
   const char *name = getenv("MOCK_NAME");
+  return name ? name : "NVIDIA H100 80GB HBM3";
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
   memset(p, 0, sizeof *p);
-  snprintf(p->name, sizeof p->name, "%s", name ? name : "NVIDIA H100 80GB HBM3");
-  p->totalGlobalMem = setting("MOCK_TOTAL", ((size_t)79 << 30) + ((size_t)200 << 20));
+  snprintf(p->name, sizeof p->name, "%s", device_name());
+  p->totalGlobalMem = total_memory();
   p->major = compute_capability() / 10;
   p->minor = compute_capability() % 10;
   p->multiProcessorCount = setting("MOCK_SM", 132);

@@ -18,4 +18,7 @@ cudaError_t failed(cudaError_t error); // remembers an error for cudaGetLastErro
 
 int take_memory(int device, size_t bytes); // whether so much was left, and has been taken
 void give_memory(int device, size_t bytes);
-size_t used_memory(void); // of the current device by this process: its context and what it took
+size_t total_memory(void);
+size_t
+used_memory(void); // of the current device by this process: its context, once it has one, and what it took
+const char *device_name(void);

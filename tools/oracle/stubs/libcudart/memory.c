@@ -21,8 +21,9 @@ struct segment {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct segment *segments[DEVICES]; // sorted by address
 static size_t count[DEVICES], capacity[DEVICES], used[DEVICES];
+static int has_context = 0; // since the first call that needs the device's memory
 
-static size_t total(void) { return setting("MOCK_TOTAL", ((size_t)79 << 30) + ((size_t)200 << 20)); }
+size_t total_memory(void) { return setting("MOCK_TOTAL", ((size_t)79 << 30) + ((size_t)200 << 20)); }
 static size_t context(void) { return setting("MOCK_CTX", (size_t)500 << 20); }
 static size_t whole(size_t bytes) { return (bytes + GRANULARITY - 1) / GRANULARITY * GRANULARITY; }
 
@@ -37,7 +38,8 @@ __attribute__((constructor)) static void reserve_addresses(void) {
 }
 
 static int take_unlocked(int device, size_t bytes) {
-  if (used[device] + bytes + context() > total()) return 0;
+  has_context = 1;
+  if (used[device] + bytes + context() > total_memory()) return 0;
   used[device] += bytes;
   return 1;
 }
@@ -55,7 +57,7 @@ void give_memory(int device, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-size_t used_memory(void) { return context() + used[current_device]; }
+size_t used_memory(void) { return (has_context ? context() : 0) + used[current_device]; }
 
 // First fit among the addresses.
 static uintptr_t place(int d, size_t bytes) {
@@ -109,8 +111,9 @@ cudaError_t cudaFree(void *pointer) {
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) { return cudaFree(pointer); }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-  *total_bytes = total();
-  *free_bytes = total() - used_memory();
+  has_context = 1;
+  *total_bytes = total_memory();
+  *free_bytes = total_memory() - used_memory();
   return cudaSuccess;
 }
 
