@@ -28,9 +28,9 @@ def step(model, optimizer, batch, length):
     optimizer.zero_grad()
 
 
-def seconds(work) -> float:
+def seconds(work, *arguments) -> float:
     start = time.perf_counter()
-    work()
+    work(*arguments)
     return time.perf_counter() - start
 
 
@@ -39,7 +39,7 @@ def simulated(*batches: int, length: int):
     with labkit.simulated_gpu("A100-80GB"):
         model, optimizer = bert("cuda")
         step(model, optimizer, 1, length)
-        rounds = [[seconds(lambda: step(model, optimizer, b, length)) for b in batches] for _ in range(ROUNDS)]
+        rounds = [[seconds(step, model, optimizer, batch, length) for batch in batches] for _ in range(ROUNDS)]
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
@@ -51,7 +51,7 @@ def tracked(batch: int, length: int):
     times = []
     with tracker:
         for _ in range(ROUNDS):
-            times.append(seconds(lambda: step(model, optimizer, batch, length)))
+            times.append(seconds(step, model, optimizer, batch, length))
             tracker.reset_mod_stats()
     return min(times)
 
