@@ -16,6 +16,7 @@ MAX_THREADS = 512  # of a block (Reduce.cuh, MAX_NUM_THREADS)
 WARP = 32
 VECTOR = 4  # values that one thread reads at once, at most
 MIN_VALUES, MAX_VALUES = 16, 256  # per thread, between which more blocks are asked for
+HALVES = (torch.float16, torch.bfloat16)
 INDEX_LIMIT = 2**31 - 1  # bytes that 32-bit indexing reaches; larger tensors are reduced in halves
 
 
@@ -34,22 +35,50 @@ class Dim:
 
 
 def dims_of(tensor: torch.Tensor, reduced: set[int]) -> list[Dim]:
-    """Reduced dims first, by stride; then the kept ones, by the stride they have in the output; joined."""
+    """The dims of a reduction as TensorIterator orders and joins them: reduced ones first."""
     kept_sizes = [1 if i in reduced else size for i, size in enumerate(tensor.shape)]
     kept_strides = [prod(kept_sizes[i + 1 :]) for i in range(tensor.dim())]
     dims = [
         Dim(size, stride, None if i in reduced else kept_strides[i])
         for i, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True))
-        if size != 1
     ]
-    dims.sort(key=lambda dim: (dim.kept is not None, dim.stride if dim.kept is None else dim.kept))
     joined: list[Dim] = []
-    for dim in dims:
+    for dim in _ordered(dims):
+        if dim.size == 1:
+            continue
         if joined and joined[-1].chains_to(dim):
             joined[-1] = Dim(joined[-1].size * dim.size, joined[-1].stride, joined[-1].kept)
         else:
             joined.append(dim)
     return joined
+
+
+def _ordered(dims: list[Dim]) -> list[Dim]:
+    """TensorIterator.cpp, reorder_dimensions: an insertion sort from the last dim to the first, in which expanded dims
+    compare with no other, so that where they end up depends on the way there."""
+    order = dims[::-1]
+    for start in range(1, len(order)):
+        moving = start
+        for before in range(start - 1, -1, -1):
+            comparison = _compared(order[before], order[moving])
+            if comparison > 0:
+                order[before], order[moving] = order[moving], order[before]
+                moving = before
+            elif comparison < 0:
+                break
+    return order
+
+
+def _compared(first: Dim, second: Dim) -> int:
+    """Whether two dims are in order (-1), are not (1), or cannot be told (0): by the output, then by the input."""
+    if (first.kept is None) != (second.kept is None):
+        return -1 if first.kept is None else 1
+    for one, other in ((first.kept or 0, second.kept or 0), (first.stride, second.stride)):
+        if one and other and one != other:
+            return -1 if one < other else 1
+        if one and other and first.size > second.size:
+            return 1
+    return 0
 
 
 def pieces(dims: list[Dim], element: int, out_element: int):
@@ -135,11 +164,16 @@ def reduce_all(launch: Launch, elements: int, dtype: torch.dtype) -> None:
 
 
 def _reduce(launch, dims, element: int, accumulator: int, out_element: int, aligned_to: int) -> None:
-    for piece in pieces(dims, element, out_element):
-        buffer, semaphores = staging(piece, accumulator, launch.machine.spec, aligned_to)
+    parts = list(pieces(dims, element, out_element))
+    between = None  # what the parts accumulate in, where the output's elements are too small for it
+    if len(parts) > 1 and accumulator > out_element:
+        between = launch.scratch(accumulator * prod(dim.size for dim in dims if dim.kept is not None))
+    for part in parts:
+        buffer, semaphores = staging(part, accumulator, launch.machine.spec, aligned_to)
         if buffer:
             held = launch.scratch(buffer), launch.scratch(semaphores)
             launch.release(*reversed(held))
+    launch.release(between)
 
 
 def accumulator_of(dtype: torch.dtype) -> int:
@@ -147,39 +181,121 @@ def accumulator_of(dtype: torch.dtype) -> int:
     return max(4, dtype.itemsize) if dtype.is_floating_point or dtype.is_complex else 8
 
 
-@rule("sum.default", "sum.dim_IntList", "sum.IntList_out", "mean.default", "mean.dim", "nansum.default")
+def converted(launch: Launch, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is reduced to a result of `dtype`: the tensor itself, or scratch that it is converted into; halves are
+    converted to float32 as they are read (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction)."""
+    if tensor.dtype == dtype or (tensor.dtype in HALVES and dtype == torch.float32):
+        return tensor
+    launch.scratch_like(tensor, dtype)
+    return torch.empty_like(tensor, dtype=dtype)
+
+
+def flat(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor reduced to one number as a row: scratch for a copy unless it is one (`reshape`)."""
+    try:
+        return tensor.view(-1)
+    except RuntimeError:
+        return contiguous(launch, tensor)
+
+
+def contiguous(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor, in scratch unless it is `tensor`."""
+    if tensor.is_contiguous():
+        return tensor
+    launch.scratch_like(tensor)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+@rule("sum.default", "sum.dim_IntList", "sum.IntList_out", "mean.default", "mean.dim", "mean.out", "nansum.default")
+@rule("prod.default", "prod.dim_int")
 def sums(launch: Launch) -> None:
-    """ReduceSumProdKernel.cu, ReduceMomentKernel.cu: half types are read as they are, integers cast to int64 first."""
+    """ReduceSumProdKernel.cu, ReduceMomentKernel.cu. The kernel of prod is compiled as it is needed, which the oracle
+    cannot; it is configured as the others are."""
     (output,) = launch.outputs
-    tensor = launch.args[0]
     launch.give(output)
-    if not tensor.dtype.is_floating_point and tensor.dtype != output.dtype:
-        launch.scratch_like(tensor, output.dtype)
-        tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=output.dtype, device="meta")
+    tensor = converted(launch, launch.args[0], output.dtype)
     reduce(launch, tensor, launch.argument(1, "dim"), accumulator_of(output.dtype), output.element_size())
 
 
 @rule("linalg_vector_norm.default")
 def norms(launch: Launch) -> None:
+    """ReduceNormKernel.cu"""
     (output,) = launch.outputs
     launch.give(output)
     reduce(launch, launch.args[0], launch.argument(2, "dim"), accumulator_of(output.dtype), output.element_size())
 
 
-@rule("amax.default", "amin.default", "max.default", "min.default", "any.default", "all.default")
-@rule("any.dim", "all.dim", "any.dims", "all.dims")
+@rule("amax.default", "amin.default")
 def extremes(launch: Launch) -> None:
-    """The accumulator is the element itself (ReduceMinValuesKernel.cu, ReduceLogicKernel.cu)."""
+    """ReduceMaxValuesKernel.cu: the accumulator is the element itself."""
+    (output,) = launch.outputs
+    launch.give(output)
+    reduce(launch, launch.args[0], launch.argument(1, "dim"), output.element_size(), output.element_size())
+
+
+@rule("any.default", "all.default", "any.dim", "all.dim", "any.dims", "all.dims")
+def truths(launch: Launch) -> None:
+    """aten/src/ATen/native/ReduceOps.cpp, allany_impl, and ReduceLogicKernel.cu: one element is converted."""
     (output,) = launch.outputs
     launch.give(output)
     tensor = launch.args[0]
-    reduce(launch, tensor, launch.argument(1, "dim"), output.element_size(), output.element_size())
+    if tensor.numel() != 1:
+        reduce(launch, tensor, launch.argument(1, "dim"), output.element_size(), output.element_size())
+    elif tensor.dtype != output.dtype:
+        launch.scratch_like(output)
 
 
-@rule("argmax.default", "argmin.default", "max.dim", "min.dim")
+@rule("max.default", "min.default")
+def extreme_of_all(launch: Launch) -> None:
+    """aten/src/ATen/native/ReduceAllOps.cpp: of a contiguous tensor."""
+    (output,) = launch.outputs
+    launch.give(output)
+    tensor = contiguous(launch, launch.args[0])
+    reduce(launch, tensor, None, output.element_size(), output.element_size())
+
+
+@rule("aminmax.default")
+def both_extremes(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorCompare.cpp, cuda/ReduceAMinMaxKernel.cu: an accumulator holds both."""
+    launch.give(*launch.outputs)
+    tensor, dim = launch.args[0], launch.argument(1, "dim")
+    if dim is None:
+        tensor = contiguous(launch, tensor)
+    reduce(launch, tensor, dim, 2 * tensor.element_size(), tensor.element_size())
+
+
+@rule("argmax.default", "argmin.default")
+def positions(launch: Launch) -> None:
+    """ReduceArgMaxKernel.cu: the accumulator is a value with its index, 16 B."""
+    (output,) = launch.outputs
+    launch.give(output)
+    tensor, dim = launch.args[0], launch.argument(1, "dim")
+    reduce(launch, flat(launch, tensor) if dim is None else tensor, dim, 16, output.element_size())
+
+
+@rule("max.dim", "min.dim")
+def extremes_and_positions(launch: Launch) -> None:
+    """ReduceMaxValuesKernel.cu: the same accumulator."""
+    launch.give(*launch.outputs)
+    tensor, dim = launch.args[:2]
+    reduce(launch, tensor, dim, 16, tensor.element_size())
+
+
 @rule("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
-def pairs(launch: Launch) -> None:
-    """The accumulator is 16 bytes: a value with its index, or Welford's running moments (ReduceMomentKernel.cu)."""
+def moments(launch: Launch) -> None:
+    """ReduceMomentKernel.cu: the accumulator holds Welford's two moments and two counts, of 4 or 8 B each."""
     launch.give(*launch.outputs)
     tensor = launch.args[0]
-    reduce(launch, tensor, launch.argument(1, "dim"), 16, launch.outputs[0].element_size())
+    reduce(launch, tensor, launch.argument(1, "dim"), 4 * max(4, tensor.element_size()), tensor.element_size())
+
+
+@rule("count_nonzero.default", "count_nonzero.dim_IntList")
+def counts(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda: the sum of `tensor != 0`."""
+    (output,) = launch.outputs
+    tensor = launch.args[0]
+    if tensor.dtype != torch.bool:
+        launch.scratch_like(tensor, torch.bool)
+        tensor = torch.empty_like(tensor, dtype=torch.bool)
+    launch.give(output)
+    reduce(launch, converted(launch, tensor, torch.int64), launch.argument(1, "dim"), 8, 8)
