@@ -1,5 +1,6 @@
 """The accuracy ladder's results: `pytest --exactness docs/exactness.json` writes them, other runs are held to them."""
 
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Writer:
             wrong = passed.count(False)
             yield ladder.Finding(
                 6,
-                "notebooks, simulated A100-80GB",
+                f"notebooks, {device()}",
                 "the outputs stored in them, by pytest --nbval",
                 "code cells",
                 file.stem,
@@ -95,3 +96,10 @@ class Writer:
                 f"{wrong} cells print something else" if wrong else "",
                 {"cells whose output is ignored": ignored, "cells": total},
             )
+
+
+def device() -> str:
+    """What "cuda" is to the notebooks of this run."""
+    if "LABKIT_GPU" in os.environ or not torch.cuda.is_available():
+        return f"simulated {os.environ.get('LABKIT_GPU', 'A100-80GB')}"
+    return f"{'the oracle as ' if 'MOCK_CC' in os.environ else ''}{torch.cuda.get_device_name()}"
