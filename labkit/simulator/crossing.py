@@ -6,6 +6,7 @@ memory, and is counted (`Machine.host_bytes`).
 
 import torch
 
+from labkit.simulator import values
 from labkit.simulator.storages import HOST
 from labkit.simulator.tensors import DispatchMode, on_gpu, residence
 
@@ -24,6 +25,7 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool):
         mode.settle_on_host(made)
     else:
         mode.adopt(made)
+    values.carry(tensor, made)
     return made
 
 

@@ -9,7 +9,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-from labkit.simulator import attention, branches, crossing, finite, fused  # noqa: F401  (they register)
+from labkit.simulator import attention, branches, crossing, finite, fused, values  # noqa: F401  (they register)
 from labkit.simulator.errors import NoValueError
 from labkit.simulator.handlers import handler_of, handles
 from labkit.simulator.machine import current
@@ -180,6 +180,8 @@ def item(mode, function, args, kwargs):
         return function(*args, **kwargs)
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    if values.of(tensor) is not None:
+        return function(values.of(tensor))
     known = finite.answer(tensor)
     if known is not None:
         return known
@@ -212,10 +214,17 @@ def needs_value(mode, function, args, kwargs):
         known = finite.answer(args[0])
         if known is not None:
             return bool(known)
+    args = tuple(_with_values(argument) for argument in args)
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
     return function(*args, **kwargs)
+
+
+def _with_values(argument):
+    """A tensor's values where they are known, else the argument itself."""
+    known = values.of(argument) if isinstance(argument, Tensor) and residence(argument) is not None else None
+    return argument if known is None else known.clone()
 
 
 # From one device to the other

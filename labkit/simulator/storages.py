@@ -29,7 +29,7 @@ class SharedBlock:
 class Residence(weakref.ref):
     """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values)."""
 
-    __slots__ = ("key", "machine", "place", "nbytes")
+    __slots__ = ("key", "machine", "place", "nbytes", "values")
 
     def __new__(cls, storage, machine, place, nbytes):
         return super().__new__(cls, storage, _leave)
@@ -40,6 +40,7 @@ class Residence(weakref.ref):
         self.machine = machine
         self.place = place  # a SharedBlock, None (0 bytes), or HOST
         self.nbytes = nbytes
+        self.values = None  # its bytes, where they are known (see values.py)
 
 
 _residences: dict[int, Residence] = {}
@@ -94,6 +95,7 @@ def resize(residence: Residence, nbytes: int) -> None:
     block = machine.allocator.malloc(nbytes, machine.stream)
     residence.place = None if block is None else SharedBlock(machine, block)
     residence.nbytes = nbytes
+    residence.values = None
     if residence.place is not None:
         residence.place.storages = 1
     if old is not None:
