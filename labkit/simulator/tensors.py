@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.simulator import machine as machines
-from labkit.simulator import metas, storages
+from labkit.simulator import metas, storages, values
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import done_in_place
 from labkit.simulator.dispatcher import branch_of, decomposed, simulated
@@ -150,8 +150,9 @@ class DispatchMode(TorchDispatchMode):
         if place is HOST:
             for output in outputs:
                 self.settle_on_host(output)
-            return result
-        self.take_memory(operator, args, kwargs, outputs)
+        else:
+            self.take_memory(operator, args, kwargs, outputs)
+        values.follow(operator, args, kwargs, outputs)
         return result
 
     def take_memory(self, operator, args, kwargs, outputs) -> None:
