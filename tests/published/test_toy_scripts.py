@@ -1,7 +1,7 @@
 """The two printed peaks of EfficientPyTorch, chapter 7: SGD with and without accumulation of gradients.
 
-The public repository ailzhang/EfficientPyTorch, chapter_07_memory/{10_cross_batch,11_no_accumulation}.py, records what a
-GPU printed. The GPU and the torch version are not said; the workspaces say a compute capability below 9.0.
+The public repository ailzhang/EfficientPyTorch, chapter_07_memory/{10_cross_batch,11_no_accumulation}.py, records what
+a GPU printed. The GPU and the torch version are not said; the workspaces say a compute capability below 9.0.
 """
 
 import pytest
