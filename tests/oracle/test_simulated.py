@@ -9,6 +9,7 @@ The oracle is PyTorch's CUDA host code under stub libraries; no GPU was involved
 import re
 import sys
 from importlib import metadata
+from textwrap import shorten
 
 import pytest
 
@@ -81,7 +82,7 @@ def note(exactness, gpu, comparison):
 def note_failure(exactness, gpu, expected, log):
     """Write down a workload that the simulated GPU could not run."""
     said = ERROR.findall(log)
-    difference = f"the simulated GPU stops: {said[-1][:160] if said else 'no message'}"
+    difference = f"the simulated GPU stops: {shorten(said[-1], 120) if said else 'no message'}"
     exactness(2, of_events(expected, gpu), ORACLE, "events", expected.workload, len(expected.events), 0, difference)
     exactness(3, f"peaks, {gpu}", ORACLE, "stages", expected.workload, len(expected.stages), 0, difference)
     if fails(expected):
