@@ -13,7 +13,6 @@ from tools.oracle.trace import LETTERS, Event, Trace
 
 MIB = 2**20
 OF_BLOCKS = ("alloc", "free_requested", "free_completed", "oom")
-AUTOCAST_EXIT = re.compile(r"autocast_mode\.py:\d+ __exit__$")
 OF_THE_ORDER = re.compile(r"inactive_split.*\.(peak|allocated|freed)$")  # how often free blocks were joined on the way
 NEARBY = 100  # events within which a missing and an extra one of the same size are one that came at another time
 
@@ -24,16 +23,24 @@ def freed_in_any_order(event: Event) -> bool:
     PyTorch keeps them in a hash map by address (`cached_casts` in aten/src/ATen/autocast_mode.cpp): the order in which
     they go differs from one run of the oracle to the next.
     """
-    return event.action == "free_completed" and AUTOCAST_EXIT.search(event.where) is not None
+    return event.action == "free_completed" and "clear_autocast_cache" in event.where
 
 
-def settled(events: Iterable[Event]) -> list[Event]:
-    """The events, with each run of frees that come in any order sorted by size."""
-    result: list[Event] = []
-    for any_order, run in groupby(events, freed_in_any_order):
-        events_of_run = list(run)
-        result += sorted(events_of_run, key=lambda event: event.size) if any_order else events_of_run
-    return result
+def without_order(found: list[Hunk], expected: list[Event], actual: list[Event]) -> list[Hunk]:
+    """The hunks, but for those that only put frees that come in any order into another order."""
+    kept, a = list(found), 0
+    for any_order, events in groupby(expected, freed_in_any_order):
+        start, a = a, a + len(list(events))
+        inside = [hunk for hunk in kept if start <= hunk.a and hunk.b <= a] if any_order else []
+        if inside:
+            c, d = start + inside[0].c - inside[0].a, a + inside[-1].d - inside[-1].b
+            if Counter(map(_key, expected[start:a])) == Counter(map(_key, actual[c:d])):
+                kept = [hunk for hunk in kept if hunk not in inside]
+    return kept
+
+
+def _key(event: Event) -> tuple[str, int]:
+    return event.action, event.size
 
 
 class Comparison:
@@ -44,12 +51,12 @@ class Comparison:
 
     def __init__(self, expected: Trace, actual: Trace) -> None:
         self.expected, self.actual = expected, actual
-        in_order, in_order_too = settled(expected.events), settled(actual.events)
         for actions in (OF_BLOCKS, LETTERS):
-            self.places = [i for i, event in enumerate(in_order) if event.action in actions]
-            self.expected_events = [in_order[i] for i in self.places]
-            self.actual_events = [event for event in in_order_too if event.action in actions]
-            self.hunks: list[Hunk] = list(hunks(self.expected_events, self.actual_events))
+            self.places = [i for i, event in enumerate(expected.events) if event.action in actions]
+            self.expected_events = [expected.events[i] for i in self.places]
+            self.actual_events = [event for event in actual.events if event.action in actions]
+            found = list(hunks(self.expected_events, self.actual_events))
+            self.hunks: list[Hunk] = without_order(found, self.expected_events, self.actual_events)
             if self.hunks:
                 break
 

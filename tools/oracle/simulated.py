@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from unittest.mock import patch
 
 import torch
@@ -31,13 +32,14 @@ def frames(limit: int = 64) -> list[dict]:
         overload = operator._schema.overload_name
         name = operator._schema.name.removeprefix("aten::") + (f"_{overload}" if overload else "")
         stack.append({"filename": "", "line": 0, "name": f"at::_ops::{name}::call("})
-    if torch._C._current_graph_task_id() != -1:
-        node = torch._C._current_autograd_node()
-        name = node.name() if node is not None else "Engine"
-        stack.append({"filename": "", "line": 0, "name": f"torch::autograd::{name.split('::')[-1]}::apply("})
-        return stack
-    python = _PYTHON_FRAMES(limit)
-    return stack + [frame for frame in python if not frame["filename"].endswith((__file__, *WRAPPERS))]
+    python = [frame for frame in _PYTHON_FRAMES(limit) if not frame["filename"].endswith((__file__, *WRAPPERS))]
+    if torch._C._current_graph_task_id() == -1:
+        return stack + python
+    # On CUDA the engine has a thread of its own: of Python there is only what a node runs, such as a recomputation.
+    stack += takewhile(lambda frame: frame["name"] != "_engine_run_backward", python)
+    node = torch._C._current_autograd_node()
+    name = node.name() if node is not None else "Engine"
+    return [*stack, {"filename": "", "line": 0, "name": f"torch::autograd::{name.split('::')[-1]}::apply("}]
 
 
 _PYTHON_FRAMES = session.python_frames
