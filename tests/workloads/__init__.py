@@ -13,12 +13,14 @@ from types import MappingProxyType
 
 from tests.workloads import (
     attention,
+    batch_limit,
     layers,
     linear,
     losses,
     optimizers,
     out_of_memory,
     random_network,
+    trainer,
     training,
     transformer_models,
     vision,
@@ -32,8 +34,10 @@ MODULES = (
     optimizers,
     training,
     out_of_memory,
+    batch_limit,
     vision,
     transformer_models,
+    trainer,
     random_network,
 )
 WORKLOADS: Mapping[str, Callable] = MappingProxyType(

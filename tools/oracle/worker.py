@@ -50,8 +50,10 @@ def main() -> None:
         else "PyTorch's CUDA host code under stub libraries; no GPU was involved",
         "made on": time.strftime("%Y-%m-%d"),
     } | {k: v for k, v in os.environ.items() if k.startswith("MOCK_")}
+    modules = (workloads.transformer_models, workloads.trainer, workloads.batch_limit)
+    of_transformers = {name for module in modules for name in module.WORKLOADS}
     for_transformers = {}
-    if any(name in workloads.transformer_models.WORKLOADS for name in options.names):
+    if any(name in of_transformers for name in options.names):
         import transformers
 
         for_transformers["transformers"] = transformers.__version__
@@ -61,7 +63,7 @@ def main() -> None:
     gc.freeze()
     for name, task in tasks.items():
         known = provenance | {"source": sources[name]}
-        known |= for_transformers if name in workloads.transformer_models.WORKLOADS else {}
+        known |= for_transformers if name in of_transformers else {}
         print(name, "failed" if _in_child(name, task, known, options) else "done", flush=True)
 
 
