@@ -1,34 +1,84 @@
 """Shapes and strides of an operator's results, from PyTorch's meta kernels.
 
-Since 2.13 at the latest, PyTorch computes most of them in Python (torch/_meta_registrations.py, from torch._refs).
-There a pointwise operator on half-precision operands converts them first, which makes an expanded operand a dense one
-with an order of dims of its own, and the result may lie otherwise than CUDA's. PyTorch's C++ knows better.
+PyTorch has most of them twice: in C++, where CUDA's operators share them, and in Python (torch/_meta_registrations.py,
+torch._refs), which replace the former when torch is imported. Python's take a hundred times as long, and lay some
+results otherwise than CUDA: they convert half-precision operands first, which makes an expanded one dense, and decide
+anew about dims of size 1. Here C++'s are used where there are any.
 """
 
 from functools import cache
 
 import torch
+import torch._meta_registrations as registrations
 
-_HALVES = (torch.float16, torch.bfloat16)
-_NATIVE = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
+_META = torch._C.DispatchKey.Meta
+_META_KEYS = torch._C.DispatchKeySet(_META)
+# Without a meta kernel in C++, but one for any device which is meant for all of them.
+_FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
+
+# Their second operand, a tensor by its type, may be a Python number.
+_TAKE_NUMBERS = {
+    getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")
+}
+
+_kernels: dict | None = None
+
+
+def _overload(name: str):
+    """The OpOverload that a library notes as "aten/mul.Tensor/Meta"."""
+    packet, _, overload = name.split("/")[1].partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _found() -> dict:
+    """C++'s kernels: Python's registrations are taken away, what is then there is kept, and they are made again."""
+    if not hasattr(torch.library, "get_kernel"):
+        return {}
+    library = registrations._meta_lib_dont_use_me_use_register_meta
+    overloads = [_overload(name) for name in library._op_impls]
+    library._destroy()
+    try:
+        return {
+            overload: torch.library.get_kernel(overload, _META)
+            for overload in overloads
+            if torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "Meta") or overload._opname in _FACTORIES
+        }
+    finally:
+        again = torch.library.Library("aten", "IMPL", "Meta")
+        for overload in overloads:
+            again.impl(overload, overload.py_kernels[_META])
+        registrations._meta_lib_dont_use_me_use_register_meta = again
+
+
+def prepare() -> None:
+    """Finds C++'s kernels, once, outside any simulated GPU."""
+    global _kernels
+    if _kernels is None:
+        _kernels = _found()
 
 
 @cache
-def _is_structured_pointwise(operator) -> bool:
-    """Whether C++ computes the result's shape and strides apart from its values, which _NATIVE then asks for."""
-    return torch.Tag.pointwise in operator.tags and torch._C._dispatch_has_kernel_for_dispatch_key(
-        operator.name(), "CompositeExplicitAutogradNonFunctional"
-    )
+def _scalar(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty((), dtype=dtype, device="meta")
 
 
-def _is_expanded(tensor) -> bool:
-    return tensor.dtype in _HALVES and tensor.numel() > 1 and 0 in tensor.stride()
+def _number(kind: type, dtype: torch.dtype) -> torch.Tensor:
+    """A scalar that takes part in type promotion beside a tensor of `dtype` as a Python number of that type does."""
+    if not dtype.is_floating_point and not dtype.is_complex:
+        if kind is float:
+            dtype = torch.get_default_dtype()
+        elif dtype == torch.bool and kind is int:
+            dtype = torch.int64
+    return _scalar(dtype)
 
 
 def run(operator, args, kwargs):
     """The operator's result on meta tensors."""
-    if _is_structured_pointwise(operator):
-        tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
-        if len(tensors) > 1 and any(map(_is_expanded, tensors)):
-            return operator._op_dk(_NATIVE, *args, **kwargs)
-    return operator(*args, **kwargs)
+    kernel = _kernels.get(operator)
+    if kernel is None:
+        return operator(*args, **kwargs)
+    if operator in _TAKE_NUMBERS and not isinstance(args[1], torch.Tensor):
+        if type(args[1]) not in (bool, int, float):
+            return operator(*args, **kwargs)
+        args = (args[0], _number(type(args[1]), args[0].dtype))
+    return kernel.call_boxed(_META_KEYS, *args, **kwargs)

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from labkit.simulator import autocast, autograd, cuda, dispatcher, nvml
+from labkit.simulator import autocast, autograd, cuda, dispatcher, metas, nvml
 from labkit.simulator.facade import FunctionMode, drawn_at_once, record_stream, seen_by
 from labkit.simulator.machine import Machine
 from labkit.simulator.patches import Patches
@@ -44,6 +44,7 @@ class Session:
     def start(self) -> None:
         """Makes "cuda" mean this GPU."""
         autograd.prepare()
+        metas.prepare()
         self.machine.activate()
         dispatcher.hold(autocast.register)
         try:

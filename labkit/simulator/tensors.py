@@ -16,7 +16,7 @@ from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import done_in_place
 from labkit.simulator.dispatcher import branch_of, decomposed, simulated
 from labkit.simulator.errors import NotModelledError, NoValueError
-from labkit.simulator.kernels import Launch, is_made_of_others, rule_for
+from labkit.simulator.kernels import Launch, others_of, rule_for
 from labkit.simulator.storages import HOST
 
 _no_functions = torch._C.DisableTorchFunction
@@ -114,19 +114,23 @@ class DispatchMode(TorchDispatchMode):
                 branch = branch_of(operator) if simulated(args) else None
                 with self:
                     return branch(*args, **kwargs) if branch else decomposed(operator, args, kwargs)
-            if is_made_of_others(operator, args, kwargs):
-                return self.run_others(operator, args, kwargs)
+            others = others_of(operator, args, kwargs)
             try:
+                if others is not None and simulated(args):
+                    return self.run_others(operator, *others, args, kwargs)
                 return self.run(operator, args, kwargs)
             except torch.OutOfMemoryError as error:
                 del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
                 raise error.with_traceback(None) from None
 
-    def run_others(self, operator, args, kwargs):
-        """An operator whose kernel calls other operators, each of which is seen here in turn."""
+    def run_others(self, operator, function, args, kwargs):
+        """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""
+        self.check_places(operator, args, kwargs)
         self.function_depth += 1
         try:
             with self:
+                if function is not None:
+                    return function(*args, **kwargs)
                 return operator._op_dk(kernel_of_others(operator), *args, **kwargs)
         finally:
             self.function_depth -= 1

@@ -14,6 +14,7 @@ PyTorch's, or a trace of the oracle) and has a test.
 
 from labkit.simulator.kernels import (  # noqa: F401  (they register their rules)
     attention,
+    convolution,
     elementwise,
     foreach,
     gemm,
@@ -24,6 +25,6 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     rms_norm,
     softmax,
 )
-from labkit.simulator.kernels.launch import Launch, is_made_of_others, rule, rule_for
+from labkit.simulator.kernels.launch import Launch, others_of, rule, rule_for
 
-__all__ = ["Launch", "is_made_of_others", "rule", "rule_for"]
+__all__ = ["Launch", "others_of", "rule", "rule_for"]

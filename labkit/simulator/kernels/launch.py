@@ -26,19 +26,33 @@ def rule(*names: str):
 
 
 def made_of_others(*names: str, when=None):
-    """Says of operators ("_trilinear.default") that CUDA runs C++ which calls other operators (a
-    CompositeExplicitAutograd kernel), so that they take what those take: always, or if when(*args, **kwargs)."""
+    """Says of operators ("_trilinear.default") that CUDA runs C++ which calls other operators, so that they take what
+    those take: always, or if when(*args, **kwargs).
+
+    Called alone, it means PyTorch's own kernel of that kind (CompositeExplicitAutograd); as a decorator, that the
+    function does what CUDA's code does: it is called with the operator's arguments, and each operator that it calls is
+    seen in turn.
+    """
+    operators = []
     for name in names:
         packet, _, overload = name.partition(".")
-        _made_of_others[getattr(getattr(torch.ops.aten, packet), overload)] = when
+        operators.append(getattr(getattr(torch.ops.aten, packet), overload))
+    _made_of_others.update(dict.fromkeys(operators, (None, when)))
+
+    def register(function):
+        _made_of_others.update(dict.fromkeys(operators, (function, when)))
+        return function
+
+    return register
 
 
-def is_made_of_others(operator, args, kwargs) -> bool:
-    """Whether `made_of_others` was said of an OpOverload that is called like this."""
+def others_of(operator, args, kwargs):
+    """What `made_of_others` was given for an OpOverload that is called like this: (function, or None for PyTorch's
+    own), or None if nothing."""
     if operator not in _made_of_others:
-        return False
-    when = _made_of_others[operator]
-    return when is None or when(*args, **kwargs)
+        return None
+    function, when = _made_of_others[operator]
+    return (function,) if when is None or when(*args, **kwargs) else None
 
 
 def rule_for(operator):
