@@ -1,11 +1,13 @@
-"""Reading and writing by index: embeddings."""
+"""Reading and writing by index."""
 
 from math import ceil
 
 import torch
 
+from labkit.simulator import storages
 from labkit.simulator.kernels import cub
 from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from labkit.simulator.kernels.reductions import reduce_all
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
@@ -71,3 +73,109 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
             launch.scratch_like(output, accumulator)
     else:
         launch.scratch(parts * row * accumulator.itemsize)
+
+
+def _on_host(tensor: torch.Tensor) -> bool:
+    return not tensor.is_meta or storages.find(tensor.untyped_storage()) is None
+
+
+def _depends_on_values(indices) -> bool:
+    """Whether there are masks among the indices: how much they select only their values tell."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+@rule("index.Tensor")
+def index(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are brought over, and made contiguous if
+    several lie otherwise than one another."""
+    indices = launch.args[1]
+    if not _depends_on_values(indices):
+        _same_striding(launch, indices)
+    launch.give(*launch.outputs)
+
+
+def _same_striding(launch: Launch, indices) -> None:
+    given = [index for index in indices if index is not None]
+    for one in given:
+        if _on_host(one) or one.dtype == torch.int32:
+            launch.scratch_like(one, torch.int64)
+    given = torch.broadcast_tensors(*given)
+    if len({one.stride() for one in given}) > 1:
+        launch.contiguous(*given)
+
+
+@rule("index_put.default", "index_put_.default", "_index_put_impl_.default")
+def index_put(launch: Launch) -> None:
+    """The same file, index_put and _index_put_impl_: a copy of the tensor if it is not written in place; with
+    `accumulate`, by sorting."""
+    (tensor,) = launch.outputs
+    launch.give(tensor)
+    _, indices, value = launch.args[:3]
+    if _on_host(value) and value.dim() == 0:
+        if _depends_on_values(indices):
+            return  # masked_fill_
+        launch.scratch(value.element_size())
+    if _depends_on_values(indices):
+        return
+    if launch.argument(3, "accumulate", False) or torch.are_deterministic_algorithms_enabled():
+        node = torch._C._current_autograd_node()
+        trusted = launch.argument(4, "unsafe", False) or (node is not None and node.name() == "IndexBackward0")
+        _put_by_sorting(launch, tensor, indices, value, trusted)
+    else:
+        _same_striding(launch, indices)
+
+
+def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> None:
+    """aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel: the indices are made linear and sorted.
+    `trusted`: they have been looked at before, in the forward pass."""
+    launch.contiguous(tensor)
+    given = [index for index in indices if index is not None]
+    for one in given:
+        if one.dtype == torch.int32:
+            launch.scratch_like(one, torch.int64)
+    given = torch.broadcast_tensors(*given)
+    n = given[0].numel()
+    linear, *further = given
+    linear_block = _linear_term(launch, linear, trusted)
+    for one in further:
+        launch.release(_linear_term(launch, one, trusted))
+    places = [place for place, one in enumerate(indices) if one is not None]
+    adjacent = places[-1] - places[0] < len(places)
+    sizes = [size for place, size in enumerate(tensor.shape) if place not in places]
+    after = tensor.shape[places[-1] + 1 :] if adjacent else sizes
+    slice_size = torch.Size(after).numel()
+    count = n * torch.Size(sizes).numel()
+    held = []
+    if value.numel() < count or not value.is_contiguous():
+        held.append(launch.scratch(count * tensor.element_size()))
+    if n == 0 or slice_size == 0:
+        return
+    if not adjacent:
+        held.append(launch.scratch_like(tensor))
+    if not _on_host(linear) and not torch.empty_like(linear).is_contiguous():
+        held.insert(0, launch.scratch(n * 8))  # takes the place of the linear index, made flat
+        launch.release(linear_block)
+    held += launch.scratch(n * 8), launch.scratch(n * 8)  # the indices sorted, and where each was
+    ramp = launch.scratch(n * 8)
+    bits = max((tensor.numel() - 1) // slice_size, 1).bit_length()
+    launch.release(launch.scratch(cub.radix_sort(n, 8, 8, launch.machine.spec, bits)), ramp)
+    launch.release(*reversed(held))
+
+
+def _linear_term(launch: Launch, index, trusted: bool):
+    """An index times the stride of its dim, computed where the index is."""
+    n = index.numel()
+    if _on_host(index):
+        return launch.scratch(n * 8)
+    if n and not trusted:
+        lowest, highest = launch.scratch(8), launch.scratch(8)
+        copy = launch.contiguous(index)
+        reduce_all(launch, n, torch.int64, 16)
+        launch.release(*copy)
+        launch.release(launch.scratch(1))  # below the dim's size?
+        launch.release(launch.scratch(1))
+        launch.release(highest, lowest)
+    wrapped = launch.scratch(n * 8)
+    term = launch.scratch(n * 8)
+    launch.release(wrapped)
+    return term

@@ -158,9 +158,9 @@ def reduce(launch: Launch, tensor: torch.Tensor, dims, accumulator: int, out_ele
     _reduce(launch, dims_of(tensor, reduced), tensor.element_size(), accumulator, out_element, tensor.storage_offset())
 
 
-def reduce_all(launch: Launch, elements: int, dtype: torch.dtype) -> None:
-    """The scratch of summing `elements` numbers that lie side by side, of a floating dtype, as is their sum."""
-    _reduce(launch, [Dim(elements, 1, None)], dtype.itemsize, accumulator_of(dtype), dtype.itemsize, 0)
+def reduce_all(launch: Launch, elements: int, dtype: torch.dtype, accumulator: int | None = None) -> None:
+    """The scratch of reducing `elements` numbers that lie side by side to one of their dtype, by default to a sum."""
+    _reduce(launch, [Dim(elements, 1, None)], dtype.itemsize, accumulator or accumulator_of(dtype), dtype.itemsize, 0)
 
 
 def _reduce(launch, dims, element: int, accumulator: int, out_element: int, aligned_to: int) -> None:
