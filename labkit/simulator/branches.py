@@ -1,11 +1,8 @@
 """The branches that PyTorch's C++ takes where is_cuda(), for operators that are made of others on a meta tensor."""
 
 import torch
-import torch.nn.functional as F
 
 from labkit.simulator.dispatcher import branch, decomposed
-from labkit.simulator.handlers import handles
-from labkit.simulator.tensors import on_gpu
 
 
 @branch("dropout")
@@ -16,14 +13,12 @@ def dropout(input, p, train):
     return torch.native_dropout(input, p, True)[0]
 
 
-@handles(F.linear)
-def linear(mode, function, args, kwargs):
+@branch("linear")
+def linear(input, weight, bias=None):
     """aten/src/ATen/native/Linear.cpp: adds a bias that addmm cannot take in place, as it does not under a mode."""
-    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-    tensor, weight, bias = given["input"], given["weight"], given.get("bias")
-    if bias is None or tensor.dim() == 2 or not on_gpu(tensor) or (bias.is_contiguous() and tensor.is_contiguous()):
-        return function(*args, **kwargs)
-    return torch.matmul(tensor, weight.t()).add_(bias)
+    if bias is None or input.dim() == 2 or (bias.is_contiguous() and input.is_contiguous()):
+        return decomposed(torch.ops.aten.linear.default, (input, weight, bias), {})
+    return torch.matmul(input, weight.t()).add_(bias)
 
 
 def _converts_inside(tensor, dtype) -> bool:
