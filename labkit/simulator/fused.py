@@ -64,3 +64,15 @@ def binary_cross_entropy_backward(grad_output, input, *options):
 @meta("_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr")
 def step(*args, **kwargs):
     """FusedSgdKernel.cu, FusedAdagradKernel.cu, FusedAdamKernel.cu: parameters and states in place, no result."""
+
+
+@meta("native_batch_norm_backward")
+def batch_norm_backward(grad, input, weight, mean, variance, saved_mean, saved_invstd, train, eps, output_mask):
+    """Normalization.cu: the gradients that are wanted; the input's is contiguous in evaluation, whatever the input."""
+    layout = torch.preserve_format if train else torch.contiguous_format
+    of_channels = torch.empty(input.shape[1], dtype=input.dtype if weight is None else weight.dtype, device="meta")
+    return (
+        torch.empty_like(input, memory_format=layout) if output_mask[0] else None,
+        of_channels if output_mask[1] else None,
+        torch.empty_like(of_channels) if output_mask[2] else None,
+    )

@@ -8,7 +8,7 @@ import pytest
 from tests.exactness import ORACLE
 from tools.oracle import cases
 
-FAMILIES = ("indexing", "losses", "norms", "reductions")
+FAMILIES = ("channels", "indexing", "losses", "norms", "reductions")
 
 
 @pytest.mark.parametrize("gpu", cases.GPUS)

@@ -14,14 +14,17 @@ PyTorch's, or a trace of the oracle) and has a test.
 
 from labkit.simulator.kernels import (  # noqa: F401  (they register their rules)
     attention,
+    batch_norm,
     convolution,
     elementwise,
     foreach,
     gemm,
+    group_norm,
     indexing,
     losses,
     norms,
     reductions,
+    resampling,
     rms_norm,
     softmax,
 )

@@ -1,0 +1,68 @@
+"""PyTorch's own batch norm, which runs where cuDNN's does not (aten/src/ATen/native/cuda/Normalization.cu)."""
+
+from math import ceil, prod
+
+import torch
+
+from labkit.simulator.kernels.group_norm import accumulator
+from labkit.simulator.kernels.launch import Launch, rule
+
+MAX_THREADS = 512  # of a block (Normalization.cuh, MAX_BLOCK_SIZE)
+TILE = 32  # channels that a block takes, at first (OPTIMAL_TILE_W)
+PER_THREAD = 16  # values that a thread reads (ELEMENTS_PER_THREAD)
+MAX_BLOCKS, FEW_BLOCKS = 128, 8  # along the reduction (MAX_H_BLOCK); fewer than FEW_BLOCKS are not worth their sum
+
+
+def channels_last(tensor: torch.Tensor) -> bool:
+    """batch_norm_use_channels_last_kernels: whether the channels of a pixel lie together, as in any matrix."""
+    if tensor.is_contiguous() and tensor.stride(1) == 1:
+        return True
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (max(n, 1).bit_length() - 1)
+
+
+def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
+    """Staging buffer and semaphores of a sum over all but the channels, `partials` values a channel and block.
+
+    Normalization.cuh, flexible_launch_configs with coop_flag; freed in reverse.
+    """
+    channels = tensor.shape[1]
+    values = prod(tensor.shape) // channels
+    width = min(_power_of_two(channels), TILE)
+    height = min(_power_of_two(ceil(values / PER_THREAD)), MAX_THREADS // width)
+    if width * height != MAX_THREADS:
+        width = min(_power_of_two(channels), MAX_THREADS // height)
+    blocks = min(ceil(values / (height * PER_THREAD)), MAX_BLOCKS)
+    if blocks >= FEW_BLOCKS:
+        buffer = launch.scratch(accumulator(tensor.dtype) * partials * channels * blocks)
+        semaphores = launch.scratch(4 * ceil(channels / width))
+        launch.release(semaphores, buffer)
+
+
+@rule("native_batch_norm.default")
+def batch_norm(launch: Launch) -> None:
+    """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
+    tensor, training = launch.args[0], launch.argument(5, "training")
+    launch.give(*launch.outputs)
+    if training and channels_last(tensor):
+        stage(launch, tensor, partials=4)
+
+
+@rule("native_batch_norm_backward.default")
+def batch_norm_backward(launch: Launch) -> None:
+    """batch_norm_backward_cuda: channels last, two sums a channel come first, with the gradients of weight and bias."""
+    grad, tensor = launch.args[:2]
+    training, mask = launch.argument(7, "train"), launch.argument(9, "output_mask")
+    grad_input, grad_weight, grad_bias = launch.outputs
+    if not (channels_last(tensor) and channels_last(grad)) or not (training or mask[1] or mask[2]):
+        launch.give(grad_input, grad_weight, grad_bias)
+        return
+    sums = [launch.scratch(accumulator(tensor.dtype) * tensor.shape[1]) for _ in range(2)]
+    launch.give(grad_weight, grad_bias)
+    stage(launch, tensor, partials=2)
+    launch.give(grad_input)
+    launch.release(*reversed(sums))
