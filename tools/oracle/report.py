@@ -26,15 +26,23 @@ def freed_in_any_order(event: Event) -> bool:
     return event.action == "free_completed" and "clear_autocast_cache" in event.where
 
 
+def unordered_runs(events: list[Event]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each run of two or more events that come in any order."""
+    end = 0
+    for any_order, run in groupby(events, freed_in_any_order):
+        begin, end = end, end + len(list(run))
+        if any_order and end - begin > 1:
+            yield begin, end
+
+
 def without_order(found: list[Hunk], expected: list[Event], actual: list[Event]) -> list[Hunk]:
     """The hunks, but for those that only put frees that come in any order into another order."""
-    kept, a = list(found), 0
-    for any_order, events in groupby(expected, freed_in_any_order):
-        start, a = a, a + len(list(events))
-        inside = [hunk for hunk in kept if start <= hunk.a and hunk.b <= a] if any_order else []
+    kept = list(found)
+    for a, b in unordered_runs(expected):
+        inside = [hunk for hunk in kept if a <= hunk.a and hunk.b <= b]
         if inside:
-            c, d = start + inside[0].c - inside[0].a, a + inside[-1].d - inside[-1].b
-            if Counter(map(_key, expected[start:a])) == Counter(map(_key, actual[c:d])):
+            c, d = a + inside[0].c - inside[0].a, b + inside[-1].d - inside[-1].b
+            if Counter(map(_key, expected[a:b])) == Counter(map(_key, actual[c:d])):
                 kept = [hunk for hunk in kept if hunk not in inside]
     return kept
 
@@ -97,10 +105,10 @@ class Comparison:
     @cached_property
     def counters(self) -> list[tuple[str, str, int, int]]:
         """Counters that differ, as (stage, key, the oracle's, the simulated GPU's)."""
-        rows = []
+        rows, unordered = [], list(unordered_runs(self.expected.events))
         for ours, theirs in zip(self.expected.stages, self.actual.stages, strict=False):
             keys = sorted(ours.stats.keys() | theirs.stats.keys())
-            if any(freed_in_any_order(event) for event in self.expected.events[: ours.at]):
+            if any(begin < ours.at for begin, _ in unordered):
                 keys = [key for key in keys if not OF_THE_ORDER.match(key)]
             pairs = ((key, ours.stats.get(key, 0), theirs.stats.get(key, 0)) for key in keys)
             rows += [(ours.name, *pair) for pair in pairs if pair[1] != pair[2]]
@@ -125,8 +133,8 @@ class Comparison:
         """One line."""
         name, events = self.expected.workload, len(self.expected.events)
         if self.equal:
-            any_order = sum(map(freed_in_any_order, self.expected.events))
-            but = f", but for the order of {any_order} frees at the end of autocast" if any_order > 1 else ""
+            any_order = sum(end - begin for begin, end in unordered_runs(self.expected.events))
+            but = f", but for the order of {any_order} frees at the end of autocast" if any_order else ""
             return f"EQUAL    {name}: {events} events, all counters at {len(self.expected.stages)} stages{but}"
         parts = []
         if self.hunks:

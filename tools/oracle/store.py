@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -58,7 +59,10 @@ def pairs(
     cache = home() / "traces" / version / gpu
     expected = {} if fresh else {name: stored(name, gpu, version) for name in names}
     failed = {}
-    for name, log in run.record([name for name in names if expected.get(name) is None], gpu, cache, version=version):
+    missing = [name for name in names if expected.get(name) is None]
+    if missing:
+        print(f"first {len(missing)} of {len(names)} workloads on the oracle", file=sys.stderr)
+    for name, log in run.record(missing, gpu, cache, version=version):
         if log is None:
             expected[name] = Trace.load(cache / f"{name}.json.gz")
         else:
