@@ -120,7 +120,8 @@ def test_the_published_figures(exactness):
         "as published in 2023, eager",
         len(verdicts),
         len(equal),
-        "forward adds 4,096 B more (transformers now gathers token types); after backward an unsplit remainder of 0.75 MiB less",
+        "forward adds 4,096 B more (transformers now gathers token types); "
+        "after backward an unsplit remainder of 0.75 MiB less",
     )
 
 
