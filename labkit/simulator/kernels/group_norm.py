@@ -27,7 +27,7 @@ def group_norm(launch: Launch) -> None:
 def group_norm_backward(launch: Launch) -> None:
     """GroupNormBackwardKernelImplInternal: two sums a channel; for the input's gradient a factor for each channel
     and two for each group."""
-    grad, tensor, _, _, weight, samples, channels, pixels, groups, mask = launch.args[:10]
+    _, tensor, _, _, weight, samples, channels, pixels, groups, mask = launch.args[:10]
     size = accumulator(tensor.dtype)
     launch.give(*launch.outputs)
     launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
