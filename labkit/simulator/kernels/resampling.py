@@ -1,0 +1,154 @@
+"""Pooling, upsampling and padding: their kernels want operands that are contiguous, or channels_last.
+
+One that is not is copied for the call. Where the output itself is not, the kernel writes to a scratch one. The files
+are those of aten/src/ATen/native/cuda that have the operators' names (DilatedMaxPool2d.cu, AveragePool2d.cu,
+AdaptiveAveragePooling.cu, AdaptiveMaxPooling2d.cu, UpSampleNearest2d.cu, ReflectionPad.cu, ...); which operands, and in
+which order, was read from traces of the oracle (tools/oracle/rules_convolutions.py draws such).
+"""
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from labkit.simulator.kernels.launch import Launch, rule
+
+CONTIGUOUS, CHANNELS_LAST = torch.contiguous_format, torch.channels_last
+VECTOR_CHANNELS = 4  # channels from which upsampling has kernels for channels_last
+
+
+def copy_unless(launch: Launch, layout: torch.memory_format, *tensors) -> None:
+    """Scratch for a copy of each tensor that does not lie so."""
+    for tensor in tensors:
+        if not tensor.is_contiguous(memory_format=layout):
+            launch.scratch_like(tensor)
+
+
+# Pooling
+
+
+@rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "avg_pool2d.default")
+def pool(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    tensor = launch.args[0]
+    copy_unless(launch, suggest_memory_format(tensor), tensor)
+
+
+@rule("max_pool2d_with_indices_backward.default")
+def max_pool_2d_backward(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    grad, tensor, indices = launch.args[0], launch.args[1], launch.args[7]
+    copy_unless(launch, suggest_memory_format(tensor), tensor, grad, indices)
+
+
+@rule("avg_pool2d_backward.default")
+def avg_pool_2d_backward(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    grad, tensor = launch.args[:2]
+    copy_unless(launch, suggest_memory_format(tensor), tensor, grad)
+
+
+@rule("max_pool3d_with_indices_backward.default")
+def max_pool_3d_backward(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    grad, tensor = launch.args[:2]
+    copy_unless(launch, suggest_memory_format(tensor), grad)
+
+
+@rule("_adaptive_avg_pool2d.default")
+def adaptive_avg_pool_2d(launch: Launch) -> None:
+    """A copy of the input before the output, unless it is channels_last, for which there is a kernel."""
+    if suggest_memory_format(launch.args[0]) == CONTIGUOUS:
+        copy_unless(launch, CONTIGUOUS, launch.args[0])
+    launch.give(*launch.outputs)
+
+
+@rule("_adaptive_avg_pool2d_backward.default")
+def adaptive_avg_pool_2d_backward(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    grad, tensor = launch.args
+    if suggest_memory_format(tensor) == CONTIGUOUS:
+        copy_unless(launch, CONTIGUOUS, grad)
+
+
+@rule("_adaptive_avg_pool3d.default")
+def adaptive_avg_pool_3d(launch: Launch) -> None:
+    copy_unless(launch, CONTIGUOUS, launch.args[0])
+    launch.give(*launch.outputs)
+
+
+@rule("adaptive_max_pool2d.default")
+def adaptive_max_pool_2d(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    copy_unless(launch, CONTIGUOUS, *launch.outputs, launch.args[0])
+
+
+@rule("adaptive_max_pool2d_backward.default")
+def adaptive_max_pool_2d_backward(launch: Launch) -> None:
+    (output,) = launch.outputs
+    grad, _, indices = launch.args
+    launch.give(output)
+    copy_unless(launch, CONTIGUOUS, grad, indices, output)
+
+
+# Upsampling
+
+
+@rule("upsample_nearest2d.default", "_upsample_nearest_exact2d.default")
+def nearest_2d(launch: Launch) -> None:
+    (output,) = launch.outputs
+    tensor = launch.args[0]
+    launch.give(output)
+    if _in_channels_last(tensor, output):
+        copy_unless(launch, CHANNELS_LAST, tensor)
+    else:
+        copy_unless(launch, CONTIGUOUS, output, tensor)
+
+
+@rule("upsample_nearest2d_backward.default", "_upsample_nearest_exact2d_backward.default")
+@rule("upsample_bilinear2d_backward.default")
+def upsample_2d_backward(launch: Launch) -> None:
+    (output,) = launch.outputs
+    grad = launch.args[0]
+    launch.give(output)
+    if _in_channels_last(grad, output):
+        copy_unless(launch, CHANNELS_LAST, grad)
+    else:
+        copy_unless(launch, CONTIGUOUS, output, grad)
+
+
+def _in_channels_last(tensor, output) -> bool:
+    """Whether the kernel for channels_last is taken."""
+    return (
+        suggest_memory_format(tensor) == CHANNELS_LAST
+        and tensor.shape[1] >= VECTOR_CHANNELS
+        and output.is_contiguous(memory_format=CHANNELS_LAST)
+    )
+
+
+@rule("_upsample_bilinear2d_aa.default", "_upsample_bicubic2d_aa.default")
+@rule("upsample_nearest3d.default", "_upsample_nearest_exact3d.default")
+def contiguous_both(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    copy_unless(launch, CONTIGUOUS, *launch.outputs, launch.args[0])
+
+
+@rule("upsample_trilinear3d_backward.default")
+def trilinear_backward(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    copy_unless(launch, CONTIGUOUS, launch.args[0], *launch.outputs)
+
+
+# Those that want their first operand contiguous, and nothing else
+
+
+@rule("avg_pool3d.default", "avg_pool3d_backward.default", "_adaptive_avg_pool3d_backward.default")
+@rule("adaptive_max_pool3d.default", "adaptive_max_pool3d_backward.default")
+@rule("upsample_nearest1d.default", "upsample_nearest1d_backward.default")
+@rule("_upsample_nearest_exact1d.default", "_upsample_nearest_exact1d_backward.default")
+@rule("upsample_linear1d_backward.default", "upsample_bicubic2d_backward.default")
+@rule("_upsample_bilinear2d_aa_backward.default", "_upsample_bicubic2d_aa_backward.default")
+@rule("upsample_nearest3d_backward.default", "_upsample_nearest_exact3d_backward.default")
+@rule("reflection_pad1d.default", "reflection_pad1d_backward.default")
+@rule("reflection_pad2d.default", "reflection_pad2d_backward.default", "reflection_pad3d.default")
+def contiguous_operand(launch: Launch) -> None:
+    launch.give(*launch.outputs)
+    copy_unless(launch, CONTIGUOUS, launch.args[0])
