@@ -6,6 +6,7 @@ import time
 
 from labkit.simulator.allocator import CachingAllocator
 from labkit.simulator.device import Device
+from labkit.simulator.errors import NotModelledError
 from labkit.simulator.settings import AllocatorSettings
 from labkit.simulator.specs import Spec, cublas_workspace_bytes
 
@@ -21,10 +22,15 @@ class Machine:
     """A GPU of kind `spec` with an empty memory, for PyTorch version `torch_version`.
 
     The allocator's settings are read from PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF, as CUDA does when it
-    is initialised (ValueError if they cannot be parsed).
+    is initialised (ValueError if they cannot be parsed). NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set.
     """
 
     def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None):
+        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+            raise NotModelledError(
+                "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
+                "nothing else; unset it"
+            )
         self.spec = spec
         self.torch_version = torch_version
         self.device = Device(total_memory=spec.total_memory, context=spec.context)

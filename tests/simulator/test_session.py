@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import labkit
 from labkit.simulator import machine
+from labkit.simulator.errors import NotModelledError
 
 MODULES = [
     torch,
@@ -80,6 +81,14 @@ def test_torch_is_as_before_when_starting_fails(monkeypatch):
         pass
     assert_same(before, state())
     assert machine.current() is None
+
+
+def test_no_caching_is_refused_by_name(monkeypatch):
+    before = state()
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    with pytest.raises(NotModelledError, match="NO_CUDA_MEMORY_CACHING"), labkit.simulated_gpu():
+        pass
+    assert_same(before, state())
 
 
 def test_cuda_is_absent_again_outside():
