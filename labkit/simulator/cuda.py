@@ -229,10 +229,11 @@ def _let_functions_be_seen(patches: Patches) -> None:
         "has_torch_function_unary": _is_overridden,
         "has_torch_function_variadic": lambda *arguments: any(map(_is_overridden, arguments)),
     }
+    originals = {asked: getattr(torch.overrides, asked) for asked in replacements}
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
-        if not name.startswith("torch") or name in ("torch._tensor", "torch.overrides", "torch._C"):
+        if not name.startswith("torch") or name in ("torch._tensor", "torch._C"):
             continue
         for asked, replacement in replacements.items():
-            if vars(module).get(asked) is getattr(torch.overrides, asked):
+            if vars(module).get(asked) is originals[asked]:
                 patches.apply(module, asked, replacement)

@@ -18,6 +18,7 @@ from labkit.simulator import machine as machines
 from labkit.simulator import storages
 
 _aten = torch.ops.aten
+_VIEWS = torch._C.DispatchKey.ADInplaceOrView
 _branches = {}
 _metas = {}
 _libraries: list[torch.library.Library] = []
@@ -57,6 +58,21 @@ def branch_of(operator):
 def decomposed(operator, args, kwargs):
     """An operator of CompositeImplicitAutograd kind, as PyTorch's C++ makes it of others."""
     return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def composite(operator, args, kwargs):
+    """An operator of that kind that came whole to the dispatch mode, as in inference mode; CUDA's branch of it.
+
+    PyTorch has switched off what notes views there, which it has not where the operator would run of itself; and C++
+    asks of a view whether its base wants a gradient (should_fold in LinearAlgebra.cpp).
+    """
+    branch = branch_of(operator) if simulated(args) else None
+    off = torch._C._dispatch_tls_is_dispatch_key_excluded(_VIEWS)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_VIEWS, False)
+    try:
+        return branch(*args, **kwargs) if branch else decomposed(operator, args, kwargs)
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_VIEWS, off)
 
 
 def simulated(arguments) -> bool:
