@@ -14,7 +14,7 @@ from labkit.simulator import machine as machines
 from labkit.simulator import metas, storages, values
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import done_in_place
-from labkit.simulator.dispatcher import branch_of, decomposed, simulated
+from labkit.simulator.dispatcher import composite, simulated
 from labkit.simulator.errors import NotModelledError, NoValueError
 from labkit.simulator.kernels import Launch, others_of, rule_for
 from labkit.simulator.storages import HOST
@@ -111,9 +111,8 @@ class DispatchMode(TorchDispatchMode):
             if is_view(operator):
                 return operator(*args, **kwargs)
             if is_composite(operator):
-                branch = branch_of(operator) if simulated(args) else None
                 with self:
-                    return branch(*args, **kwargs) if branch else decomposed(operator, args, kwargs)
+                    return composite(operator, args, kwargs)
             others = others_of(operator, args, kwargs)
             try:
                 if others is not None and simulated(args):
@@ -150,6 +149,8 @@ class DispatchMode(TorchDispatchMode):
             result = metas.run(operator, args, kwargs)
         except NotImplementedError as error:
             raise self.explained(operator, error) from None
+        if place is not HOST and self.works_in_place(operator, args):
+            result = self.in_place_of(args[0], result)
         outputs = tuple(results_in(result))
         if place is HOST:
             for output in outputs:
@@ -159,13 +160,21 @@ class DispatchMode(TorchDispatchMode):
         values.follow(operator, args, kwargs, outputs)
         return result
 
+    def works_in_place(self, operator, args) -> bool:
+        """Whether autograd's engine, under no dispatch mode, would have had this result in the first operand."""
+        return self.function_depth == 0 and torch._C._current_graph_task_id() != -1 and done_in_place(operator, args)
+
+    def in_place_of(self, first, result):
+        """The result, with the strides of the tensor in whose memory it lies."""
+        if result.stride() != first.stride():
+            result = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
+        storage = result.untyped_storage()
+        storages.share(storage, storages.find(first.untyped_storage()), storage.nbytes())
+        return result
+
     def take_memory(self, operator, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
         in_backward = torch._C._current_graph_task_id() != -1
-        if in_backward and self.function_depth == 0 and done_in_place(operator, args):
-            first = storages.find(args[0].untyped_storage())
-            storage = outputs[0].untyped_storage()
-            storages.share(storage, first, storage.nbytes())
         apply = rule_for(operator)
         try:
             if apply is None:

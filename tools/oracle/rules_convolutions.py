@@ -77,8 +77,10 @@ def pooling(rng: random.Random) -> str:
     dims = rng.choice((1, 2, 2, 3))
     dtype = rng.choice(DTYPES)
     layout = LAYOUTS.get(dims) if rng.random() < 0.35 else None
-    shape = [rng.choice((1, 2, 3)), rng.choice((1, 3, 8)), *(rng.randrange(6, 20) for _ in range(dims))]
-    mode = {1: "linear", 2: rng.choice(("bilinear", "bicubic")), 3: "trilinear"}[dims]
+    shape = [rng.choice((1, 2, 3)), rng.choice((1, 2, 3, 4, 5, 8, 16)), *(rng.randrange(6, 20) for _ in range(dims))]
+    modes = ["nearest", "nearest-exact", *({1: ["linear"], 2: ["bilinear", "bicubic"], 3: ["trilinear"]}[dims])]
+    antialias = ", antialias=True" if dims == 2 and rng.random() < 0.3 and dtype in ("float32", "float64") else ""
+    mode = rng.choice(modes[2:] if antialias else modes)
     call = rng.choice(
         (
             f"F.max_pool{dims}d(x, {rng.choice((2, 3))}, stride={rng.choice((None, 1, 2))}, padding=1)",
@@ -86,8 +88,8 @@ def pooling(rng: random.Random) -> str:
             f"F.avg_pool{dims}d(x, {rng.choice((2, 3))}, stride={rng.choice((None, 1, 2))})",
             f"F.adaptive_avg_pool{dims}d(x, {rng.choice((1, 2, 5))})",
             f"F.adaptive_max_pool{dims}d(x, {rng.choice((1, 2, 5))})",
-            f"F.interpolate(x, scale_factor=2, mode='{rng.choice(('nearest', mode))}')",
-            f"F.pad(x, (1, 2), mode='{rng.choice(('constant', 'replicate' if dims == 1 else 'constant'))}')",
+            f"F.interpolate(x, scale_factor=2, mode='{mode}'{antialias})",
+            f"F.pad(x, {(1, 2) * dims}, mode='{rng.choice(('constant', 'replicate', 'reflect', 'circular'))}')",
         )
     )
     backward = rng.random() < 0.75

@@ -25,6 +25,7 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     norms,
     reductions,
     resampling,
+    resampling,
     rms_norm,
     softmax,
 )
