@@ -25,9 +25,9 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     norms,
     reductions,
     resampling,
-    resampling,
     rms_norm,
     softmax,
+    sorting,
 )
 from labkit.simulator.kernels.launch import Launch, others_of, rule, rule_for
 

@@ -41,31 +41,36 @@ def _memory_tile(threads: int, items: int, element: int) -> int:
     return min(threads, ceil(SHARED_MEMORY // (element * items) / WARP) * WARP) * items
 
 
-def _tile_states(tiles: int, value: int) -> int:
-    """What the blocks of a scan tell each other by: a word with a status and a value of `value` bytes a tile
-    (ScanTileState<T, true>)."""
+def _tile_states(tiles: int, value: int, foreign: bool = False) -> int:
+    """What the blocks of a scan tell each other by: a word with a status and a value of `value` bytes a tile; or, if
+    the value's type is `foreign` to CUB (PyTorch's own half types), the status and two values apart (ScanTileState)."""
+    if foreign:
+        return storage((WARP + tiles) * 4, (WARP + tiles) * value, (WARP + tiles) * value)
     word = {8: 16, 4: 8}.get(value, 4)
     return storage((WARP + tiles) * word, 0, 0)
 
 
-def radix_sort(n: int, key: int, value: int, spec, bits: int | None = None, float_keys: bool = False) -> int:
-    """cub::DeviceRadixSort::SortPairs of n keys of 4 or 8 bytes; SortKeys where `value` is 0.
+# bytes of a key: (threads, items) of Hopper's tiles for values of 8 bytes
+_SMALL_KEYS = {1: (384, 18), 2: (512, 23)}
 
-    `bits`: how many of the key are sorted by (default: all). ValueError for narrower keys, which before Hopper take
-    another way, whose size depends on how many blocks fit on a multiprocessor.
+
+def radix_sort(n: int, key: int, value: int, spec, bits: int | None = None) -> int:
+    """cub::DeviceRadixSort::SortPairs of n keys of `key` and values of `value` bytes; SortKeys where `value` is 0.
+
+    `bits`: how many of the key are sorted by (default: all).
     """
-    if key < 4:
-        raise ValueError(f"keys of {key} bytes: this sort is modelled for keys of 4 and 8 bytes")
-    widest = max(key, value, 1)
+    widest = max(key, value)
     if n <= _register_tile(256, 19, widest):
         return 1
     if spec.compute_capability >= (9, 0):
         if key == 8:
             threads, items = 384, 24 if value == 8 else 30
-        elif value == 0:
-            threads, items = 384, 19 - float_keys
+        elif key == 4:
+            threads, items = 384, 29 if value == 8 else 17 if value else 19
         else:
-            threads, items = 384, 29 if value == 8 else 17
+            threads, items = _SMALL_KEYS[key]
+    elif key < 4:
+        return _sort_in_two_sweeps(n, key, value, spec)
     elif spec.compute_capability >= (8, 0):
         threads, items = 384, 17 if key == 4 and value else 21
     else:
@@ -83,13 +88,30 @@ def radix_sort(n: int, key: int, value: int, spec, bits: int | None = None, floa
     )
 
 
-def scan(n: int, accumulator: int, spec, tuned: tuple[int, int] | None = None) -> int:
-    """cub::DeviceScan of n values that are summed up in `accumulator` bytes.
+def _sort_in_two_sweeps(n: int, key: int, value: int, spec) -> int:
+    """The sort of keys of 1 or 2 bytes before Hopper (DispatchRadixSort::InvokePasses).
 
-    `tuned`: (threads, items) where the operation is one that CUB has tuned; PyTorch's own functors are not.
+    Its histograms are as many as blocks fit on the GPU. CUB asks the driver how many do; here it is as many as the
+    threads of a multiprocessor allow, 32 at most, as under the oracle. On a GPU registers may allow fewer.
     """
-    tile = _memory_tile(*(tuned or (128, 15)), accumulator)
-    return storage(_tile_states(ceil(min(n, 2**30) / tile), accumulator))
+    threads, digits = (256, 2**7) if key == 2 else (128, 2**5)
+    fitting = min(32, spec.max_threads_per_multiprocessor // threads)
+    grid = fitting * spec.multiprocessors * 5  # blocks for each that fits: CUB's subscription_factor
+    return storage((grid * digits + _memory_tile(512, 23, OFFSET)) * OFFSET, n * key, n * value)
+
+
+def segmented_sort(n: int, key: int, value: int) -> int:
+    """cub::DeviceSegmentedRadixSort::SortPairs of n keys in all."""
+    return storage(n * key, n * value)
+
+
+def scan(n: int, accumulator: int, foreign: bool = False) -> int:
+    """cub::DeviceScan of n values summed up in `accumulator` bytes, by a functor of PyTorch's, which CUB has not tuned.
+
+    `foreign`: the accumulator is a type of PyTorch's own.
+    """
+    tile = _memory_tile(128, 15, accumulator)
+    return storage(_tile_states(ceil(min(n, 2**30) / tile), accumulator, foreign))
 
 
 def _tuned(tables, spec, default):

@@ -58,7 +58,7 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
     segments = min(n, weights)
     launch.scratch(segments * index)  # parts of each segment
     launch.scratch(segments * index)  # where they begin
-    launch.release(launch.scratch(cub.scan(segments, index, spec)))
+    launch.release(launch.scratch(cub.scan(segments, index)))
     launch.scratch(8)  # how many parts
     parts = n // ROWS_PER_PARTIAL + segments
     launch.scratch(parts * index)

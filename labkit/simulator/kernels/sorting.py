@@ -1,0 +1,204 @@
+"""Sorting, selecting the largest, cumulative sums, and sampling."""
+
+from math import ceil, log, log2
+
+import torch
+
+from labkit.simulator.kernels import cub
+from labkit.simulator.kernels.launch import Launch, rule
+from labkit.simulator.kernels.reductions import accumulator_of, reduce, reduce_all
+
+SHORT = 4096  # rows that are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
+LARGE_SEGMENT = 1_000_000  # rows that are sorted one by one: SortStable.cu
+FEW_SEGMENTS = 128  # below: rows are sorted together, then by row
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def _dim(launch: Launch, position: int) -> int:
+    """The dim an operator works along, by default the last; not negative."""
+    return launch.argument(position, "dim", -1) % max(launch.args[0].dim(), 1)
+
+
+@rule("sort.default", "sort.stable")
+def sort(launch: Launch) -> None:
+    values, indices = launch.outputs
+    launch.give(values, indices)
+    position = 2 if launch.operator._overloadname == "stable" and len(launch.args) > 2 else 1
+    _sort(launch, launch.args[0], _dim(launch, position), values)
+
+
+def _sort(launch: Launch, tensor, dim: int, values) -> None:
+    """aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel, for outputs that lie as `values` does."""
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return
+    length = tensor.shape[dim]
+    if length <= SHORT:
+        launch.release(launch.scratch(8 * length))  # 0, 1, 2, ...
+        return
+    held = []
+    strides = tensor.stride()
+    if not (torch.ops.aten.is_non_overlapping_and_dense.default(tensor) and strides[dim] == 1):
+        strides = _dense_with_last(tensor, dim)
+        held.append(launch.scratch_like(tensor))
+    if values.stride() != strides:
+        held.append(launch.scratch_like(tensor))
+        held.append(launch.scratch_like(tensor, torch.int64))
+    _sort_rows(launch, tensor.numel(), length, tensor.element_size())
+    launch.release(*reversed(held))
+
+
+def _dense_with_last(tensor, dim: int) -> tuple[int, ...]:
+    """Sorting.cpp, infer_dense_strides_dim_last: dense strides in the order of the tensor's own, `dim` the fastest."""
+    strides = [-1 if i == dim else stride for i, stride in enumerate(tensor.stride())]
+    order = sorted(range(tensor.dim()), key=lambda i: -strides[i])
+    dense, step = [0] * tensor.dim(), 1
+    for i in reversed(order):
+        dense[i] = step
+        step *= tensor.shape[i]
+    return tuple(dense)
+
+
+def _sort_rows(launch: Launch, count: int, length: int, key: int) -> None:
+    """aten/src/ATen/native/cuda/SortStable.cu, launch_stable_sort_kernel: `count` keys in rows of `length`."""
+    spec = launch.machine.spec
+    most = min(count, 2**31 - 1) // length * length
+    for start in range(0, count, most):
+        n = min(count - start, most)
+        rows = n // length
+        if rows == 1 or length >= LARGE_SEGMENT:
+            ramp = launch.scratch(8 * length)
+            for _ in range(rows):
+                launch.release(launch.scratch(cub.radix_sort(length, key, 8, spec)))
+            launch.release(ramp)
+        elif rows < FEW_SEGMENTS:
+            places = launch.scratch(8 * n), launch.scratch(8 * n)  # (row, index) of each key, twice
+            keys = launch.scratch(n * key)
+            launch.release(launch.scratch(cub.radix_sort(n, key, 8, spec)), keys)
+            launch.release(launch.scratch(cub.radix_sort(n, 8, 0, spec, max(1, ceil(log2(rows))))))
+            launch.release(*reversed(places))
+        else:
+            ramp = launch.scratch(8 * n)
+            launch.release(launch.scratch(cub.segmented_sort(n, key, 8)), ramp)
+
+
+@rule("topk.default")
+def topk(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/TensorTopK.cpp"""
+    values, indices = launch.outputs
+    launch.give(values, indices)
+    _topk(launch, launch.args[0], _dim(launch, 2), values, launch.argument(4, "sorted", True))
+
+
+def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
+    if values.numel() == 0:
+        return
+    copies = launch.contiguous(tensor)
+    length = tensor.shape[dim] if tensor.dim() else 1
+    if _by_many_blocks(tensor.numel() // length, length):
+        _select(launch, tensor.numel() // length, length, tensor.element_size())
+    launch.release(*copies)
+    if is_sorted and values.numel() > 1 and values.shape[dim] > SHORT:
+        order = launch.scratch_like(values, torch.int64)
+        ordered = launch.scratch_like(values)
+        _sort(launch, values, dim, values)
+        launch.release(launch.scratch_like(values, torch.int64))
+        launch.release(ordered, order)
+
+
+def _by_many_blocks(rows: int, length: int) -> bool:
+    """TensorTopK.cu, should_use_multiblock: whether a row is worth more than one block of threads."""
+    limits = (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800)
+    return length >= next((enough for most, enough in limits if rows <= most), 400)
+
+
+def _select(launch: Launch, rows: int, length: int, element: int) -> None:
+    """TensorTopK.cu, mbtopk::launch: counts of digits by block of 256 threads, each with 4 to 64 items a thread."""
+    spec = launch.machine.spec
+    fitting = 65536 // (40 * 256)  # blocks on a multiprocessor, by the registers of a thread
+    items = max(4, min(ceil(rows * length / (spec.multiprocessors * fitting * 256)), 64))
+    blocks = rows * ceil(length / (256 * items))
+    digit = max(4, element)
+    sizes = rows * element, 8 * rows, 2 * rows * digit, blocks * 512, rows * 1024, 4 * blocks, 4 * blocks
+    held = [launch.scratch(size) for size in sizes]
+    for _ in range(2):
+        launch.release(launch.scratch(cub.scan_by_key(blocks, 4, spec)))
+    launch.release(*reversed(held))
+
+
+@rule("cumsum.default", "cumprod.default")
+def cumulative(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not."""
+    (output,) = launch.outputs
+    launch.give(output)
+    tensor, dim = launch.args[:2]
+    if tensor.numel() == 0 or tensor.dim() == 0:
+        return
+    if tensor.dtype != output.dtype:
+        launch.scratch_like(tensor, output.dtype)
+        tensor = torch.empty_like(tensor, dtype=output.dtype)
+    launch.contiguous(tensor)
+    if tensor.numel() == tensor.shape[dim]:
+        _scan(launch, tensor.numel(), output.dtype)
+
+
+def _scan(launch: Launch, n: int, dtype: torch.dtype) -> None:
+    """The scratch of cumulating one row."""
+    launch.release(launch.scratch(cub.scan(n, dtype.itemsize, foreign=dtype in HALVES)))
+
+
+@rule("randperm.default", "randperm.generator")
+def randperm(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Randperm.cu: numbers are drawn and sorted, with so many bits that few are equal."""
+    (output,) = launch.outputs
+    n, element = output.numel(), output.element_size()
+    launch.give(output)
+    launch.release(launch.scratch(element))  # can the dtype hold n?
+    if n == 0:
+        return
+    launch.scratch(n * element)  # 0, 1, 2, ...
+    bits = min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
+    key = 4 if bits <= 32 else 8
+    launch.scratch(n * key)
+    launch.scratch(n * key)
+    launch.scratch(cub.radix_sort(n, key, element, launch.machine.spec, bits))
+
+
+@rule("multinomial.default")
+def multinomial(launch: Launch) -> None:
+    """aten/src/ATen/native/Distributions.cpp: checks, and the largest of probabilities over random numbers; with
+    replacement cuda/MultinomialKernel.cu."""
+    (output,) = launch.outputs
+    tensor, samples = launch.args[:2]
+    launch.give(output)
+    if launch.argument(2, "replacement", False) and samples > 1:
+        for _ in range(3):
+            launch.scratch_like(tensor)
+        if tensor.numel() == tensor.shape[-1]:
+            _scan(launch, tensor.numel(), tensor.dtype)
+        return
+    element, one = tensor.element_size(), 1
+    launch.scratch(element), launch.scratch(element)  # the least and the largest
+    copy = launch.contiguous(tensor)
+    reduce_all(launch, tensor.numel(), tensor.dtype, 2 * element)
+    launch.release(*copy)
+    compared = launch.scratch(one), launch.scratch(one)
+    launch.scratch(one)
+    launch.release(*reversed(compared))
+    rows = tensor.shape[0] if tensor.dim() == 2 else 1
+    sums = launch.scratch(rows * element)
+    reduce(launch, tensor, [-1], accumulator_of(tensor.dtype), element)
+    zeros = launch.scratch(rows)
+    if tensor.dim() == 2:
+        launch.scratch(one)
+        reduce_all(launch, rows, torch.bool, one)
+        launch.release(zeros)
+    launch.release(sums)
+    launch.release(launch.scratch(one))
+    noise = torch.empty_like(tensor)
+    launch.scratch_like(noise)
+    if samples == 1:
+        reduce(launch, noise, [-1], 16, 8)
+    else:
+        values = torch.empty(output.shape, dtype=tensor.dtype, device="meta")
+        launch.scratch_like(values)
+        _topk(launch, noise, noise.dim() - 1, values, True)
