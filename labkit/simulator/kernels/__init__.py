@@ -17,6 +17,7 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     batch_norm,
     convolution,
     elementwise,
+    encoder,
     foreach,
     gemm,
     group_norm,
