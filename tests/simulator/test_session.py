@@ -171,8 +171,8 @@ def test_on_a_real_gpu_the_simulator_is_not_imported():
 
 def test_python_functions_are_seen_through():
     """F.multi_head_attention_forward is Python; dropout inside it must take CUDA's branch, with its 1 B mask."""
+    original = torch.overrides.has_torch_function
     with labkit.simulated_gpu():
-        before = F.has_torch_function
         x = torch.randn(4, 8, 32, device="cuda")
         weights = [torch.randn(n, 32, device="cuda") for n in (96, 32)]
         torch.cuda.memory._record_memory_history()
@@ -181,4 +181,4 @@ def test_python_functions_are_seen_through():
         )
         sizes = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
         assert 8 * 2 * 4 * 4 in sizes
-        assert before is F.has_torch_function is not torch.overrides.has_torch_function
+        assert F.has_torch_function is not original
