@@ -82,12 +82,14 @@ def self_attention(
 
 
 def masked_softmax(scores, mask, mask_type):
-    """In place where nothing is masked; else one kernel for rows that a block of threads holds."""
+    """In place where nothing is masked; else one kernel for rows that a block of threads holds, and for longer ones
+    plain operators, whose result replaces an output that was allocated for that kernel."""
     if mask is None:
         return torch._softmax(scores, -1, False, out=scores)
     keys = scores.shape[-1]
+    output = torch.empty_like(scores)
     if keys > 1024 or keys * scores.element_size() > 4096 or not mask.is_contiguous():
         if mask_type == 1:
             mask = mask.view(mask.shape[0], 1, 1, keys)
-        return torch.softmax(scores.masked_fill(mask, float("-inf")), -1)
-    return torch.empty_like(scores)
+        output = torch.softmax(scores.masked_fill(mask, float("-inf")), -1)
+    return output
