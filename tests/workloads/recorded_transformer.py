@@ -141,6 +141,12 @@ class Transformer(nn.Module):
         return self.head(x)
 
 
+def last(logits):
+    """logits[:, -1, :] as torch 2.6 recorded it: each full slice was an operator of its own, and had a backward."""
+    batch, _, vocabulary = logits.shape
+    return logits.narrow(0, 0, batch).select(1, -1).narrow(1, 0, vocabulary)
+
+
 def cross_entropy(logits, target):
     largest, _ = torch.max(logits, dim=-1, keepdim=True)
     log_softmax = logits - largest - torch.log(torch.sum(torch.exp(logits - largest), dim=-1, keepdim=True))
@@ -196,7 +202,7 @@ def forward_and_backward(context: int, mixed: bool = False):
         for _ in range(3):
             optimizer.zero_grad()
             logits = model(tokens)
-            predicted = logits[:, -1, :]
+            predicted = last(logits)
             loss = cross_entropy(predicted, labels)
             loss.backward()
             optimizer.step()
