@@ -23,7 +23,8 @@ def test_replaying_traces_gives_their_segments_and_counters(gpu, exactness):
         if path.parent.name != gpu:
             continue
         trace = Trace.load(path)
-        if {event.action for event in trace.events} <= REPEATABLE and trace.workload != "two_streams":
+        emptied = any(stage.stats["num_sync_all_streams"] for stage in trace.stages)
+        if {event.action for event in trace.events} <= REPEATABLE and trace.workload != "two_streams" and not emptied:
             replay(trace)
             replayed += 1
     assert replayed > 0
