@@ -220,12 +220,9 @@ _ALL = (
         context=448 * MiB,
         l2_cache=72 * MiB,
         bandwidth=1008e9,
-        peak_flops=_tera(
-            float64=82.6 / 64, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, int8=660.6
-        ),
+        peak_flops=_tera(float64=82.6 / 64, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, int8=660.6),
         sources={
-            "total_memory": _DEVICE_QUERY.format("13.0")
-            + "; driver 580.126.20 the same; older drivers up to "
+            "total_memory": _DEVICE_QUERY.format("13.0") + "; driver 580.126.20 the same; older drivers up to "
             "24217 MiB, Windows 24563 MiB",
             "max_threads_per_multiprocessor": _THREADS,
             "context": "448 MiB for a second process on the GPU, in an out-of-memory text that names the RTX "
@@ -296,8 +293,7 @@ _ALL = (
             "max_threads_per_multiprocessor": _THREADS,
             "context": _by_difference(
                 "0.21",
-                "one out-of-memory text of torch 2.x (21.96 GiB in use - 21.69 allocated "
-                "- 65.15 MiB reserved)",
+                "one out-of-memory text of torch 2.x (21.96 GiB in use - 21.69 allocated - 65.15 MiB reserved)",
             ),
             "l2_cache": "NVIDIA Ada architecture whitepaper (AD104)",
             "bandwidth": "NVIDIA L4 datasheet",

@@ -168,9 +168,7 @@ def test_names(name, key):
 
 
 # H100 PCIe and H100 NVL have other numbers of multiprocessors; "A100" alone is two GPUs.
-@pytest.mark.parametrize(
-    "name", ["", "A100", "V100", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "RTX 3090 Ti", "L40S"]
-)
+@pytest.mark.parametrize("name", ["", "A100", "V100", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "RTX 3090 Ti", "L40S"])
 def test_unknown_name(name):
     with pytest.raises(ValueError, match="unknown GPU") as error:
         spec(name)

@@ -98,9 +98,7 @@ class Launch:
 
     def contiguous(self, *tensors) -> list:
         """Scratch for the copy that `contiguous()` makes of each tensor; None for one that is, and for None."""
-        return [
-            None if tensor is None or tensor.is_contiguous() else self.scratch_like(tensor) for tensor in tensors
-        ]
+        return [None if tensor is None or tensor.is_contiguous() else self.scratch_like(tensor) for tensor in tensors]
 
     def release(self, *blocks) -> None:
         """Frees scratch blocks in this order (None, from a request of 0 bytes, is passed over)."""
