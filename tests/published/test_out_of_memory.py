@@ -1,63 +1,90 @@
 """The first batch size that does not fit: which it is, where it fails, and every word and number of the message.
 
-The other side is the oracle, PyTorch's CUDA host code under stub libraries, no GPU:
-`python -m tools.oracle record 'limit_*'` made its traces. Its device has the simulated GPU's memory and context.
+The other side is the oracle, PyTorch's CUDA host code under stub libraries, no GPU. Its device has the simulated GPU's
+memory and context. `python -m tools.oracle record 'limit_*'` made its traces, in which the size is searched for.
 """
 
 from importlib import metadata
 
 import pytest
+import torch
 
-from tests import workloads
 from tests.exactness import ORACLE
-from tools.oracle import store
-from tools.oracle.record import record
+from tests.workloads import batch_limit
+from tools.oracle import labels, store
 from tools.oracle.simulated import simulated_gpu
-from tools.oracle.trace import Trace
 
-FIRST = {"limit_bert_base": 67, "limit_gpt2": 28, "limit_mlp": 665}  # on an A100-80GB of which a tenth may be used
+FIRST = {  # of a tenth of the device
+    ("bert_base", "A100-80GB"): 67,
+    ("bert_base", "H100"): 67,
+    ("gpt2", "A100-80GB"): 28,
+    ("gpt2", "H100"): 28,
+    ("mlp", "A100-80GB"): 665,
+    ("mlp", "H100"): 661,
+}
 
 
-def failing_operator(trace: Trace) -> str:
-    """The ATen operator whose request was refused for good."""
-    last = [event for event in trace.events if event.action == "oom"][-1]
-    return last.where.partition("|")[0].rpartition("/")[2]
-
-
-def answers(trace: Trace) -> dict[str, object]:
-    """What is compared of a trace."""
+def answers(stages: list[str], refused: list[tuple[int, str]], message: str, stats: dict) -> dict[str, object]:
+    """What is compared of a run: `refused` has the bytes of each refused request and where it came from, as text."""
     return {
-        "batch sizes tried": [stage.name for stage in trace.stages],
-        "failing operator": failing_operator(trace),
-        "refused requests": [event.size for event in trace.events if event.action == "oom"],
-        "message": trace.oom,
-        "counters after the error": trace.stages[-1].stats,
+        "first batch size that fails": int(stages[-1].rpartition(" ")[2]),
+        "failing operator": refused[-1][1].partition("|")[0].rpartition("/")[2],
+        "refused request": refused[-1][0],
+        "message": message,
+        "reserved after it": stats["reserved_bytes.all.current"],
     }
 
 
-@pytest.mark.parametrize("name", FIRST)
-@pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
+def on_oracle(trace) -> dict[str, object]:
+    refused = [(event.size, event.where) for event in trace.events if event.action == "oom"]
+    return answers([stage.name for stage in trace.stages[:-1]], refused, trace.oom, trace.stages[-1].stats)
+
+
+def on_simulated(name: str, gpu: str, batch: int) -> dict[str, object]:
+    """A step with one sample, one with a batch that just fits, and one with the batch that does not."""
+    with simulated_gpu(gpu):
+        torch.cuda.set_per_process_memory_fraction(batch_limit.FRACTION)
+        model, loss_of = getattr(batch_limit, name)()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for size in (1, batch - 1):
+            loss_of(model, size).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.cuda.empty_cache()
+        torch.cuda.memory._record_memory_history()
+        try:
+            loss_of(model, batch).backward()
+            optimizer.step()
+        except torch.cuda.OutOfMemoryError as error:
+            message = str(error)
+        else:
+            pytest.fail(f"a batch of {batch} fits")
+        stats = torch.cuda.memory_stats()
+        history = torch.cuda.memory._snapshot()["device_traces"][0]
+    refused = [(event["size"], labels.where(event["frames"])) for event in history if event["action"] == "oom"]
+    return answers([f"the first that fails is {batch}"], refused, message, stats)
+
+
+@pytest.mark.parametrize(("name", "gpu"), FIRST)
 def test_the_first_batch_that_does_not_fit(name, gpu, exactness):
-    if gpu == "H100" and not exactness.asked:
-        pytest.skip("as long again; compared when the page of the accuracy ladder is written")
-    oracle = store.stored(name, gpu, metadata.version("torch").split("+")[0])
+    oracle = store.stored(f"limit_{name}", gpu, metadata.version("torch").split("+")[0])
     if oracle is None:
         pytest.skip("the stored trace is of another version of torch or transformers")
-    with simulated_gpu(gpu):
-        simulated = record(name, workloads.find(name), {})
-    wanted, found = answers(oracle), answers(simulated)
-    differing = [question for question in wanted if wanted[question] != found[question]]
+    wanted, found = on_oracle(oracle), on_simulated(name, gpu, FIRST[name, gpu])
+    differing = [
+        f"{question}: {wanted[question]}, {found[question]}"
+        for question in wanted
+        if wanted[question] != found[question]
+    ]
     exactness(
         5,
         "the first batch size that does not fit",
         ORACLE,
-        "answers (batch sizes, operator, requests, message, counters)",
+        "answers",
         f"{name}, {gpu}",
         len(wanted),
         len(wanted) - len(differing),
-        ", ".join(differing),
+        "; ".join(differing),
     )
     assert not differing
-    assert oracle.oom.startswith("CUDA out of memory. Tried to allocate ")
-    if gpu == "A100-80GB":
-        assert oracle.stages[-2].name == f"the first that fails is {FIRST[name]}"
+    assert wanted["message"].startswith("CUDA out of memory. Tried to allocate ")
