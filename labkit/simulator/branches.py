@@ -37,3 +37,27 @@ def log_softmax(tensor, dim, dtype=None):
     """aten/src/ATen/native/SoftMax.cpp: as softmax."""
     inside = _converts_inside(tensor, dtype)
     return torch._log_softmax(tensor if inside or dtype is None else tensor.to(dtype), dim, inside)
+
+
+def _cudnn_takes(tensor, weight, bias, mean, variance, training, enabled) -> bool:
+    """aten/src/ATen/native/Normalization.cpp, _select_batch_norm_backend"""
+    if not enabled or weight is None or bias is None or tensor.dim() < 3 or tensor.numel() >= 2**31 - 1:
+        return False
+    if torch.bfloat16 in (tensor.dtype, weight.dtype) or (tensor.dtype, weight.dtype) == (torch.float16,) * 2:
+        return False
+    if (mean is None) != (variance is None) or (mean is None and not training):
+        return False
+    return tensor.shape[0] <= (880801 if training else 65535)
+
+
+@branch("batch_norm")
+def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled):
+    """The same file: cuDNN's where it takes the tensor, laid out as it suggests. The space that cuDNN reserves in
+    training for the backward pass, and its workspaces, only a GPU can tell: they are not here."""
+    given = (tensor, weight, bias, mean, variance)
+    if not _cudnn_takes(*given, training, cudnn_enabled):
+        options = (training, momentum, eps, cudnn_enabled)
+        return decomposed(torch.ops.aten.batch_norm.default, (*given, *options), {})
+    tensor = tensor.contiguous(memory_format=torch._prims_common.suggest_memory_format(tensor))
+    parameters = [None if one is None else one.contiguous() for one in given[1:]]
+    return torch.cudnn_batch_norm(tensor, *parameters, training, momentum, eps)[0]

@@ -76,3 +76,21 @@ def batch_norm_backward(grad, input, weight, mean, variance, saved_mean, saved_i
         of_channels if output_mask[1] else None,
         torch.empty_like(of_channels) if output_mask[2] else None,
     )
+
+
+@meta("cudnn_batch_norm")
+def cudnn_batch_norm(input, weight, bias, mean, variance, training, momentum, epsilon):
+    """aten/src/ATen/native/cudnn/BatchNorm.cpp: no statistics in evaluation, and here nothing reserved for backward."""
+    saved = weight.numel() if training else 0
+    return (
+        torch.empty_like(input, memory_format=torch._prims_common.suggest_memory_format(input)),
+        *(torch.empty(saved, dtype=weight.dtype, device="meta") for _ in range(2)),
+        torch.empty(0, dtype=torch.uint8, device="meta"),
+    )
+
+
+@meta("cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(input, grad_output, weight, mean, variance, saved_mean, saved_var, epsilon, reserve):
+    """The same file."""
+    layout = torch._prims_common.suggest_memory_format(input)
+    return torch.empty_like(input, memory_format=layout), torch.empty_like(weight), torch.empty_like(weight)

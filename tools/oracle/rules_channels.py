@@ -1,4 +1,4 @@
-"""Random batch and group norms without cuDNN, forward and backward: `python -m tools.oracle.rules_channels --help`."""
+"""Random batch and group norms, with cuDNN and without: `python -m tools.oracle.rules_channels --help`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def norm(rng: random.Random) -> str:
     tensor = f"torch.ones({shape}, device='cuda', dtype=torch.{dtype}){to}"
     return "\n".join(
         [
-            "torch.backends.cudnn.enabled = False",
+            f"torch.backends.cudnn.enabled = {rng.random() < 0.4}",
             f"x = {tensor}.requires_grad_({wanted})",
             f"m = nn.{kind}, affine={affine}, device='cuda', dtype=torch.{of_weights}).train({training})",
             "y = m(x)",
-            f"y.backward({tensor})",
+            rng.choice((f"y.backward({tensor})", f"y.backward({tensor})", "y.sum().backward()")),
         ]
     )
 

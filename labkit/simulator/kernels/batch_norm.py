@@ -54,15 +54,29 @@ def batch_norm(launch: Launch) -> None:
 
 @rule("native_batch_norm_backward.default")
 def batch_norm_backward(launch: Launch) -> None:
-    """batch_norm_backward_cuda: channels last, two sums a channel come first, with the gradients of weight and bias."""
-    grad, tensor = launch.args[:2]
+    """batch_norm_backward_cuda: in one kernel; or, channels last, two sums a channel first, with the gradients of
+    weight and bias. Where cuDNN went forward in evaluation it saved no statistics, and they are made anew."""
+    grad, tensor, weight, mean, _, saved_mean, saved_invstd = launch.args[:7]
     training, mask = launch.argument(7, "train"), launch.argument(9, "output_mask")
     grad_input, grad_weight, grad_bias = launch.outputs
-    if not (channels_last(tensor) and channels_last(grad)) or not (training or mask[1] or mask[2]):
+    sums = training or mask[1] or mask[2]
+    if sums and mask[0] and not channels_last(tensor):
         launch.give(grad_input, grad_weight, grad_bias)
         return
-    sums = [launch.scratch(accumulator(tensor.dtype) * tensor.shape[1]) for _ in range(2)]
-    launch.give(grad_weight, grad_bias)
-    stage(launch, tensor, partials=2)
-    launch.give(grad_input)
-    launch.release(*reversed(sums))
+    of_channels = accumulator(tensor.dtype) * tensor.shape[1]
+    if sums and saved_mean.numel() == 0 and mean.element_size() != accumulator(tensor.dtype):
+        launch.scratch(of_channels)
+    if saved_invstd.numel() == 0:
+        launch.scratch(of_channels)
+    if sums:
+        staged = channels_last(tensor) and channels_last(grad)
+        held = [launch.scratch(of_channels) for _ in range(2 if staged or mask[0] else 0)]
+        launch.give(grad_weight, grad_bias)
+        if staged:
+            stage(launch, tensor, partials=2)
+        one = None
+        if training and mask[0] and not staged and weight is None:
+            one = launch.scratch(accumulator(tensor.dtype))  # the weight, where no kernel is made for the layouts
+        launch.give(grad_input)
+        launch.release(one)
+        launch.release(*reversed(held))
