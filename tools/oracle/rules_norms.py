@@ -49,6 +49,18 @@ def layer_norm(rng: random.Random) -> str:
     return ended(rng, [*lines, f"y = F.layer_norm(x, {normalised}{options})"])
 
 
+def rms_norm(rng: random.Random) -> str:
+    shape = [some(rng, 20), some(rng, 500), some(rng, 3000)]
+    if rng.random() < 0.2:
+        shape = [some(rng, 20), 10_000 + some(rng, 200_000), some(rng, 300)]
+    normalised = shape[-rng.choice((1, 1, 1, 1, 2)) :]
+    dtype = rng.choice(FLOATS)
+    lines = [leaf(rng, "x", shape, dtype)]
+    if rng.random() < 0.85:
+        lines.append(leaf(rng, "w", normalised, dtype))
+    return ended(rng, [*lines, f"y = F.rms_norm(x, {normalised}{', weight=w' * (len(lines) > 1)})"])
+
+
 def softmax(rng: random.Random) -> str:
     shape = [some(rng, 40) for _ in range(rng.choice((1, 2, 2)))] + [some(rng, 3000)]
     dtype = rng.choice(FLOATS)
@@ -58,7 +70,7 @@ def softmax(rng: random.Random) -> str:
     return ended(rng, [leaf(rng, "x", shape, dtype), f"y = F.{function}(x, {dim}{to})"])
 
 
-DRAWINGS = [layer_norm, softmax]
+DRAWINGS = [layer_norm, layer_norm, rms_norm, softmax, softmax]
 
 if __name__ == "__main__":
     cases.command("norms", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

@@ -7,7 +7,7 @@ import torch
 from labkit.simulator import storages
 from labkit.simulator.kernels import cub
 from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.reductions import reduce_all
+from labkit.simulator.kernels.staging import reduce_all
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE

@@ -3,7 +3,7 @@
 import torch
 
 from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.reductions import reduce_all
+from labkit.simulator.kernels.staging import reduce_all
 
 NONE = 0  # at::Reduction::None
 

@@ -1,11 +1,11 @@
-"""Normalisation over the last dims, over groups, and over the batch."""
+"""Layer norm."""
 
-from math import ceil
+from math import ceil, prod
 
 import torch
 
 from labkit.simulator.kernels.launch import Launch, rule
-from labkit.simulator.kernels.reductions import reduce
+from labkit.simulator.kernels.staging import reduce
 
 MANY_ROWS = 64 * 1024  # layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: above, partial sums
 PARTIAL_ROWS = 32  # rows that one partial sum takes, at least
@@ -27,7 +27,7 @@ def layer_norm_backward(launch: Launch) -> None:
     grad_input, *grads = launch.outputs
     launch.contiguous(tensor, weight, bias)
     launch.give(grad_input)
-    columns = torch.Size(shape).numel()
+    columns = prod(shape)
     rows = tensor.numel() // columns if columns else 0
     sums_weights(launch, grad, grads, rows, columns)
 
@@ -45,6 +45,9 @@ def sums_weights(launch: Launch, grad: torch.Tensor, grads: list, rows: int, col
             launch.contiguous(grad)
         return
     wanted = [output for output in grads if output is not None]
+    if not wanted:
+        launch.contiguous(grad)
+        return
     replaced = [launch.scratch_like(output) for output in wanted]
     launch.contiguous(grad)
     height = min(PARTIAL_BLOCKS // blocks, ceil(rows / PARTIAL_ROWS))
