@@ -11,7 +11,8 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from labkit.simulator import machine as machines
-from labkit.simulator.dispatcher import branch
+from labkit.simulator.dispatcher import branch, on_current
+from labkit.simulator.handlers import handles
 
 _aten = torch.ops.aten
 
@@ -187,6 +188,17 @@ def mask_fits_cudnn(call: Call) -> bool:
     return all(n in (1, m) for n, m in zip(call.mask.shape, whole, strict=True))
 
 
+@handles(torch._fused_sdp_choice)
+def fused_choice(mode, function, args, kwargs):
+    """torch._fused_sdp_choice: the number of the backend."""
+    if not on_current(args[0]):
+        return function(*args, **kwargs)
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **dict(zip(names, args, strict=False)), **kwargs}
+    call = Call(*(given[name] for name in names), given.get("enable_gqa", False))
+    return choose(call, machines.current()).value
+
+
 @branch("scaled_dot_product_attention")
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
@@ -281,7 +293,7 @@ def in_plain_operators(call: Call, scale: float | None) -> tuple[torch.Tensor, t
     """The math backend (_scaled_dot_product_attention_math): output and weights.
 
     The half types are computed in fp32 unless that is switched off. The locals go in the order in which C++ destroys
-    them, latest first.
+    them, latest first (keys and values are one tuple).
     """
     dtype, mask = call.dtype, call.mask
     full_query, full_key, full_value = call.tensors
@@ -302,7 +314,7 @@ def in_plain_operators(call: Call, scale: float | None) -> tuple[torch.Tensor, t
     second = weights.to(dtype)
     product = torch.matmul(weights, value)
     first = product.to(dtype)
-    del product, weights, value, key, query, mask, full_value, full_key, full_query
+    del product, weights, key, value, query, mask, full_value, full_key, full_query
     return first, second
 
 

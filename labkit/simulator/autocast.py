@@ -23,8 +23,14 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The lists of autocast_mode.h, by policy. What is in none of them and has a kernel at AutocastCUDA casts to the
-# lower precision (convolutions, matrix products, attention, recurrent cells).
+# The lists of autocast_mode.h, by policy. An operator that a later PyTorch adds to them casts to the lower precision.
+LOWER = _names("""
+    _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
+    conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
+    einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
+    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
+    scaled_dot_product_attention
+""")
 FP32 = _names("""
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
     pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
@@ -141,12 +147,14 @@ def _norm(operator, args, kwargs):
 
 
 def _to_widest(operator, args, kwargs):
-    """All in fp32 if one is, else in the lower precision (promote_type)."""
-    lower = lower_precision()
-    dtypes = {value.dtype for value in _flat((*args, *kwargs.values())) if eligible(value)}
-    if dtypes - {torch.float32, lower}:
-        raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-    return _all(operator, torch.float32 if torch.float32 in dtypes else lower, args, kwargs)
+    """All in fp32 from the first that is, else in the lower precision (promote_type, prioritize)."""
+    widest = lower = lower_precision()
+    for value in _flat((*args, *kwargs.values())):
+        if eligible(value) and widest != torch.float32:
+            if value.dtype not in (torch.float32, lower):
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+            widest = value.dtype
+    return _all(operator, widest, args, kwargs)
 
 
 def _flat(values):

@@ -5,26 +5,35 @@ memory, and is counted (`Machine.host_bytes`).
 """
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from labkit.simulator import values
+from labkit.simulator.kernels.layout import is_dense
 from labkit.simulator.storages import HOST
 from labkit.simulator.tensors import DispatchMode, on_gpu, residence
 
 
 def same_layout(tensor, dtype, memory_format):
-    """Strides of the copy that PyTorch would make (a dense tensor keeps its strides, any other becomes contiguous)."""
-    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
-    return torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
+    """A tensor that lies as PyTorch's copy would (aten/src/ATen/native/TensorConversions.cpp, _to_copy): a dense one
+    keeps its strides."""
+    options = {"dtype": dtype or tensor.dtype, "device": "meta"}
+    if memory_format in (None, torch.preserve_format):
+        if is_dense(tensor):
+            return torch.empty_strided(tensor.shape, tensor.stride(), **options)
+        memory_format = suggest_memory_format(tensor)
+    return torch.empty(tensor.shape, memory_format=memory_format, **options)
 
 
-def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool):
+def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_blocking: bool = False):
     """A new tensor without values, on the host or on the GPU."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-        made = same_layout(tensor.detach(), dtype, memory_format)
-    if to_host:
-        mode.settle_on_host(made)
-    else:
-        mode.adopt(made)
+        source = tensor.detach()
+        made = same_layout(source, dtype, memory_format)
+        if to_host:
+            mode.settle_on_host(made)
+        else:
+            mode.adopt(made)
+        mode.cross(made, source, not to_host, non_blocking)
     values.carry(tensor, made)
     return made
 
@@ -33,10 +42,10 @@ class Crossing(torch.autograd.Function):
     """A copy between host and GPU that autograd follows back."""
 
     @staticmethod
-    def forward(ctx, tensor, mode, dtype, memory_format, to_host):
+    def forward(ctx, tensor, mode, dtype, memory_format, to_host, non_blocking):
         ctx.mode, ctx.dtype, ctx.to_host = mode, tensor.dtype, to_host
         ctx.real = residence(tensor) is None
-        return copied(mode, tensor, dtype, memory_format, to_host)
+        return copied(mode, tensor, dtype, memory_format, to_host, non_blocking)
 
     @staticmethod
     def backward(ctx, grad):
@@ -44,25 +53,25 @@ class Crossing(torch.autograd.Function):
             back = torch.full(grad.shape, float("nan"), dtype=ctx.dtype, device="cpu")
         else:
             back = copied(ctx.mode, grad, ctx.dtype, None, not ctx.to_host)
-        return back, None, None, None, None
+        return back, None, None, None, None, None
 
 
-def to_host(mode: DispatchMode, tensor, dtype=None, memory_format=None):
+def to_host(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cpu", dtype)` for a simulated tensor; the tensor itself if it is on the host with that dtype."""
     place = residence(tensor)
     if place.place is HOST and dtype in (None, tensor.dtype):
         return tensor
-    return Crossing.apply(tensor, mode, dtype, memory_format, True)
+    return Crossing.apply(tensor, mode, dtype, memory_format, True, non_blocking)
 
 
-def to_gpu(mode: DispatchMode, tensor, dtype=None, memory_format=None):
+def to_gpu(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cuda", dtype)` for a tensor that is not on the GPU."""
     if tensor.is_meta and residence(tensor) is None:
         raise NotImplementedError(
             "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
             "torch.nn.Module.to() when moving module from meta to a different device."
         )
-    return Crossing.apply(tensor, mode, dtype, memory_format, False)
+    return Crossing.apply(tensor, mode, dtype, memory_format, False, non_blocking)
 
 
 def set_data(tensor, value, move_gradient) -> None:

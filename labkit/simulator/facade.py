@@ -9,10 +9,19 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-from labkit.simulator import attention, branches, crossing, finite, fused, values  # noqa: F401  (they register)
+from labkit.simulator import (  # noqa: F401  (they register what they hold)
+    attention,
+    branches,
+    crossing,
+    finite,
+    fused,
+    storages,
+    values,
+)
 from labkit.simulator.errors import NoValueError
 from labkit.simulator.handlers import handler_of, handles
 from labkit.simulator.machine import current
+from labkit.simulator.out_of_memory import OutOfMemory
 from labkit.simulator.storages import HOST
 from labkit.simulator.streams import Generator
 from labkit.simulator.tensors import DispatchMode, on_gpu, residence
@@ -54,6 +63,8 @@ class FunctionMode(TorchFunctionMode):
         try:
             if handler is not None:
                 return handler(self, function, args, kwargs or {})
+            if kwargs and kwargs.get("pin_memory") and not means_gpu(kwargs.get("device")):
+                return self.pinned(function, args, kwargs)
             if kwargs and kwargs.get("device") is not None:
                 return self.with_device(function, args, kwargs)
             return function(*args, **kwargs) if kwargs else function(*args)
@@ -72,12 +83,25 @@ class FunctionMode(TorchFunctionMode):
                 kwargs["generator"] = None
             return function(*args, **kwargs)
         if torch.device(device).type == "meta":
-            outer, self.dispatch.new_tensors_go = self.dispatch.new_tensors_go, "meta"
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.dispatch.new_tensors_go = outer
+            return self.new_tensors_in("meta", function, args, kwargs)
         return function(*args, **kwargs)
+
+    def pinned(self, function, args, kwargs):
+        """A call for pinned memory of the host. What torch.empty makes waits for a copy from the GPU, as save_on_cpu's
+        does: it is counted and has no values. Others have theirs, in memory that is not pinned.
+        """
+        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        if function is torch.empty:
+            return self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})
+        return function(*args, **kwargs)
+
+    def new_tensors_in(self, place, function, args, kwargs):
+        """A call whose new tensors are HOST's, or PyTorch's own on "meta"."""
+        outer, self.dispatch.new_tensors_go = self.dispatch.new_tensors_go, place
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.dispatch.new_tensors_go = outer
 
 
 def reported_device(tensor) -> torch.device:
@@ -215,6 +239,11 @@ def needs_value(mode, function, args, kwargs):
         if known is not None:
             return bool(known)
     args = tuple(_with_values(argument) for argument in args)
+    if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
+            "first."
+        )
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
@@ -230,7 +259,7 @@ def _with_values(argument):
 # From one device to the other
 
 
-def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None):
+def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_blocking=False):
     """`tensor.to(device, dtype)` for any pair of devices."""
     here = reported_device(tensor)
     there = here if device is None else CUDA if means_gpu(device) else torch.device(device)
@@ -240,9 +269,9 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None):
             options["memory_format"] = memory_format
         return tensor.to(**options)
     if there == CUDA:
-        return crossing.to_gpu(mode.dispatch, tensor, dtype, memory_format)
+        return crossing.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
     if there.type == "cpu" and here != META:
-        return crossing.to_host(mode.dispatch, tensor, dtype, memory_format)
+        return crossing.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
     return tensor.to(device, dtype or tensor.dtype)
 
 
@@ -255,11 +284,12 @@ def to(mode, function, args, kwargs):
         options["copy"] = rest.pop()  # .to(..., non_blocking, copy)
     other = rest[0] if rest and isinstance(rest[0], Tensor) else kwargs.get("other")
     if other is not None:
-        return moved(mode, tensor, reported_device(other), other.dtype, **options)
+        non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
+        return moved(mode, tensor, reported_device(other), other.dtype, non_blocking=non_blocking, **options)
     if rest and isinstance(rest[0], int):
         rest[0] = torch.device("cuda", rest[0])
-    device, dtype, _, _ = torch._C._nn._parse_to(*rest, **kwargs)
-    return moved(mode, tensor, device, dtype, **options)
+    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*rest, **kwargs)
+    return moved(mode, tensor, device, dtype, non_blocking=non_blocking, **options)
 
 
 @handles(Tensor.cuda)
@@ -267,7 +297,8 @@ def cuda(mode, function, args, kwargs):
     tensor, *rest = args
     device = rest[0] if rest else kwargs.get("device")
     means_gpu(CUDA if device is None else device if not isinstance(device, int) else torch.device("cuda", device))
-    return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"))
+    non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
+    return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"), non_blocking=non_blocking)
 
 
 @handles(Tensor.cpu)
@@ -380,6 +411,22 @@ def drawn_at_once(mode: FunctionMode, draw):
             mode.assumed = outer
 
     return call
+
+
+def resized_storage(resize):
+    """torch.UntypedStorage.resize_, of which `resize` is PyTorch's: the storage gets a new block, then lets go of its
+    old one (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
+
+    def resize_(storage, size):
+        place = storages.find(storage)
+        if place is not None and place.place is not HOST:
+            try:
+                storages.resize(place, size)
+            except OutOfMemory as error:
+                raise torch.OutOfMemoryError(str(error)) from None
+        return resize(storage, size)
+
+    return resize_
 
 
 def record_stream(tensor, stream) -> None:

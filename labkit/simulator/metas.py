@@ -16,18 +16,20 @@ _META_KEYS = torch._C.DispatchKeySet(_META)
 # Without a meta kernel in C++, but one for any device which is meant for all of them.
 _FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
 
-# Their second operand, a tensor by its type, may be a Python number.
-_TAKE_NUMBERS = {
-    getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")
-}
-
 _kernels: dict | None = None
+_take_numbers: set = set()
 
 
 def _overload(name: str):
     """The OpOverload that a library notes as "aten/mul.Tensor/Meta"."""
     packet, _, overload = name.split("/")[1].partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _takes_number(operator) -> bool:
+    """Whether a Python number may stand for the second operand, which is a tensor by its type."""
+    arguments = operator._schema.arguments
+    return len(arguments) > 1 and str(arguments[1].type) == "Tensor"
 
 
 def _found() -> dict:
@@ -55,6 +57,7 @@ def prepare() -> None:
     global _kernels
     if _kernels is None:
         _kernels = _found()
+        _take_numbers.update(filter(_takes_number, _kernels))
 
 
 @cache
@@ -77,8 +80,8 @@ def run(operator, args, kwargs):
     kernel = _kernels.get(operator)
     if kernel is None:
         return operator(*args, **kwargs)
-    if operator in _TAKE_NUMBERS and not isinstance(args[1], torch.Tensor):
+    if operator in _take_numbers and len(args) > 1 and not isinstance(args[1], torch.Tensor):
         if type(args[1]) not in (bool, int, float):
             return operator(*args, **kwargs)
-        args = (args[0], _number(type(args[1]), args[0].dtype))
+        args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
     return kernel.call_boxed(_META_KEYS, *args, **kwargs)

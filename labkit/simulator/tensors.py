@@ -11,14 +11,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.simulator import machine as machines
-from labkit.simulator import metas, storages, values
+from labkit.simulator import metas, mixtures, storages, values
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import done_in_place
-from labkit.simulator.dispatcher import composite, simulated
+from labkit.simulator.dispatcher import composite
 from labkit.simulator.errors import NotModelledError, NoValueError
-from labkit.simulator.kernels import Launch, others_of, rule_for
+from labkit.simulator.kernels import Launch, others_of, rule_for, transfer
 from labkit.simulator.storages import HOST
 
+GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
 _aten = torch.ops.aten
 
@@ -32,6 +33,8 @@ CROSSING = {
 }
 # Operators that take index tensors from the host and bring them to the device themselves.
 HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
+# Operators that take a scalar tensor from the host, which their meta kernels refuse.
+HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
 
 DATA_DEPENDENT = (
     "{operator} gives a tensor whose size depends on the values of its input, and a simulated tensor has no values. "
@@ -115,7 +118,7 @@ class DispatchMode(TorchDispatchMode):
                     return composite(operator, args, kwargs)
             others = others_of(operator, args, kwargs)
             try:
-                if others is not None and simulated(args):
+                if others is not None and self.check_places(operator, args, kwargs) == GPU:
                     return self.run_others(operator, *others, args, kwargs)
                 return self.run(operator, args, kwargs)
             except torch.OutOfMemoryError as error:
@@ -124,7 +127,6 @@ class DispatchMode(TorchDispatchMode):
 
     def run_others(self, operator, function, args, kwargs):
         """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""
-        self.check_places(operator, args, kwargs)
         self.function_depth += 1
         try:
             with self:
@@ -144,6 +146,11 @@ class DispatchMode(TorchDispatchMode):
             return operator(*args, **kwargs)
         if self.new_tensors_go is HOST:
             place = HOST
+        if operator is _aten.copy_.default and not args[0].is_meta:
+            if place is not HOST:
+                self.take_memory(operator, args, kwargs, ())
+            transfer.write(*args[:2])
+            return args[0]
         args, kwargs = self.without_host_values(operator, args, kwargs)
         try:
             result = metas.run(operator, args, kwargs)
@@ -216,8 +223,15 @@ class DispatchMode(TorchDispatchMode):
         with _no_functions():
             self.take_memory(None, (), {}, (tensor,))
 
+    def cross(self, destination, source, to_gpu: bool, non_blocking: bool) -> None:
+        """Takes what a copy between host and GPU takes on the way."""
+        try:
+            transfer.crossed(self.machine, destination, source, to_gpu, non_blocking)
+        except OutOfMemory as error:
+            raise torch.OutOfMemoryError(str(error)) from None
+
     def check_places(self, operator, args, kwargs):
-        """Where the operator runs: "gpu", HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
+        """Where the operator runs: GPU, HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
         gpu = host = None
         real = None
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -240,25 +254,29 @@ class DispatchMode(TorchDispatchMode):
         if gpu is None:
             return HOST if host is not None else None
         stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
-        if stranger is not None and operator not in CROSSING and operator not in HOST_INDEX:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-            )
-        return "gpu"
+        allowed = operator in CROSSING or (operator in HOST_INDEX and on_gpu(args[0]))
+        if stranger is not None and not allowed:
+            raise mixtures.error(operator, args, kwargs)
+        return GPU
 
     def without_host_values(self, operator, args, kwargs):
         """The arguments with real CPU tensors replaced by meta ones where meta kernels want that."""
         if operator in CROSSING:
             return args, kwargs
 
+        scalars_too = operator in HOST_SCALAR
+
+        def is_real(tensor):
+            return not tensor.is_meta and (tensor.dim() > 0 or scalars_too)
+
         def stand_in(value):
-            if isinstance(value, torch.Tensor) and not value.is_meta and value.dim() > 0:
+            if isinstance(value, torch.Tensor) and is_real(value):
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
             if isinstance(value, (list, tuple)):
                 return type(value)(stand_in(item) for item in value)
             return value
 
-        if any(not t.is_meta and t.dim() > 0 for t in tensors_in((*args, *kwargs.values()))):
+        if any(map(is_real, tensors_in((*args, *kwargs.values())))):
             args = tuple(stand_in(value) for value in args)
             kwargs = {name: stand_in(value) for name, value in kwargs.items()}
         return args, kwargs

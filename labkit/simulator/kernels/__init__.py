@@ -29,6 +29,7 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     rms_norm,
     softmax,
     sorting,
+    transfer,
 )
 from labkit.simulator.kernels.launch import Launch, others_of, rule, rule_for
 

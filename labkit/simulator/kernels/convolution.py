@@ -20,13 +20,14 @@ from labkit.simulator.kernels.convolution_backends import (
 )
 from labkit.simulator.kernels.convolution_geometry import Geometry, cudnn_layout
 from labkit.simulator.kernels.launch import made_of_others
+from labkit.simulator.mixtures import type_of
 
 
 @made_of_others("convolution.default")
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Convolution.cpp, _convolution"""
-    check_types(input, weight, bias)
     geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
+    check(input, weight, bias, geometry)
     if weight.dim() > 3:
         return backend_of(input, weight, geometry).forward(input, weight, bias, geometry)
     geometry = geometry.as_2d()
@@ -53,12 +54,40 @@ def convolution_backward(
     return tuple(gradients)
 
 
-def check_types(input, weight, bias) -> None:
-    """Convolution.cpp, check_input_same_type_as_parameters"""
+def check(input, weight, bias, geometry: Geometry) -> None:
+    """Convolution.cpp, check_input_same_type_as_parameters, and check_shape_forward."""
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != input.dtype:
-            first, second = (t.type().replace("torch.meta", "torch.cuda") for t in (input, tensor))
-            raise RuntimeError(f"Input type ({first}) and {name} type ({second}) should be the same")
+            raise RuntimeError(f"Input type ({type_of(input)}) and {name} type ({type_of(tensor)}) should be the same")
+    shape, groups = list(weight.shape), geometry.groups
+    if input.dim() != weight.dim():
+        raise RuntimeError(
+            f"Expected {weight.dim()}-dimensional input for {weight.dim()}-dimensional weight {shape}, but got "
+            f"{input.dim()}-dimensional input of size {list(input.shape)} instead"
+        )
+    channels = shape[0] if geometry.transposed else shape[1] * groups
+    if input.shape[1] != channels:
+        given = f"transposed={int(geometry.transposed)}" if geometry.transposed else f"groups={groups}"
+        raise RuntimeError(
+            f"Given {given}, weight of size {shape}, expected input{list(input.shape)} to have {channels} channels, "
+            f"but got {input.shape[1]} channels instead"
+        )
+    outputs = shape[1] * groups if geometry.transposed else shape[0]
+    if bias is not None and list(bias.shape) != [outputs]:
+        raise RuntimeError(
+            f"Given {'transposed=1, ' if geometry.transposed else ''}weight of size {shape}, expected bias to be "
+            f"1-dimensional with {outputs} elements, but got bias of size {list(bias.shape)} instead"
+        )
+    if geometry.transposed:
+        return
+    padded = [n + 2 * p for n, p in zip(input.shape[2:], geometry.padding, strict=True)]
+    kernel = [d * (k - 1) + 1 for d, k in zip(geometry.dilation, shape[2:], strict=True)]
+    if any(n < k for n, k in zip(padded, kernel, strict=True)):
+        sizes, kernels = (" x ".join(map(str, numbers)) for numbers in (padded, kernel))
+        raise RuntimeError(
+            f"Calculated padded input size per channel: ({sizes}). Kernel size: ({kernels}). "
+            "Kernel size can't be greater than actual input size"
+        )
 
 
 # Which implementation

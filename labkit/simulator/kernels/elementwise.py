@@ -18,3 +18,11 @@ def number_to_a_power(launch: Launch) -> None:
     launch.give(*launch.outputs)
     if launch.args[0] != 1:
         launch.scratch(16 if isinstance(launch.args[0], complex) else 8)
+
+
+@rule("pow.Tensor_Scalar")
+def power(launch: Launch) -> None:
+    """Pow.cpp, pow_Tensor_Scalar: a base of another dtype than the result's is converted first."""
+    (output,) = launch.outputs
+    if launch.args[0].dtype != output.dtype:
+        launch.scratch_like(launch.args[0], output.dtype)

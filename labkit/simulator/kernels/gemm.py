@@ -49,10 +49,36 @@ def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
     return batch.is_contiguous() and row_stride != 0 and column_stride != 0 and not (transposed and batch.is_conj())
 
 
+# How C++ names a dtype (caffe2::TypeMeta), and how ATen does (c10::ScalarType)
+_TYPE_NAMES = {
+    torch.float16: ("c10::Half", "Half"),
+    torch.bfloat16: ("c10::BFloat16", "BFloat16"),
+    torch.float32: ("float", "Float"),
+    torch.float64: ("double", "Double"),
+    torch.complex64: ("c10::complex<float>", "ComplexFloat"),
+    torch.complex128: ("c10::complex<double>", "ComplexDouble"),
+    torch.uint8: ("unsigned char", "Byte"),
+    torch.int8: ("signed char", "Char"),
+    torch.int16: ("short int", "Short"),
+    torch.int32: ("int", "Int"),
+    torch.int64: ("long int", "Long"),
+    torch.bool: ("bool", "Bool"),
+}
+
+
+def _check_supported(kernel: str, dtype: torch.dtype) -> None:
+    if not dtype.is_floating_point and not dtype.is_complex:
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_TYPE_NAMES[dtype][1]}'")
+
+
 def _gemm(launch: Launch, left, right, output) -> None:
     """What addmm_out_cuda_impl takes once the output is there: copies, output first, and the workspace."""
+    if left.dtype != right.dtype:
+        names = " != ".join(_TYPE_NAMES[operand.dtype][0] for operand in (left, right))
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
     if output.numel() == 0 or left.shape[1] == 0:
         return
+    _check_supported("addmm_cuda", left.dtype)
     layout = _layout(output)
     transposed = layout != COLUMNS
     output_copy = launch.scratch_like(output) if layout is None else None
@@ -69,6 +95,10 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
     """The same for baddbmm_out_cuda_impl."""
     if output.numel() == 0 or left.shape[2] == 0:
         return
+    _check_supported("baddbmm_cuda", left.dtype)
+    if left.dtype != right.dtype:
+        names = " but found ".join(_TYPE_NAMES[operand.dtype][1] for operand in (left, right))
+        raise RuntimeError(f"expected scalar type {names}")
     copies = []
     (_, rows, columns), (_, row_stride, column_stride) = output.shape, output.stride()
     transposed = False

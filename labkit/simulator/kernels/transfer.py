@@ -1,0 +1,93 @@
+"""Copies between the host and the device: what they take there beside source and destination."""
+
+from labkit.simulator import values
+from labkit.simulator.errors import NoValueError
+from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from labkit.simulator.kernels.layout import is_dense
+from labkit.simulator.mixtures import device_of
+
+
+def _one_to_one(destination, source) -> bool:
+    """Whether both hold the same elements in the same order, so that the bytes are copied as they lie."""
+    if destination.dtype != source.dtype or destination.shape != source.shape:
+        return False
+    if destination.is_contiguous() and source.is_contiguous():
+        return True
+    strides = zip(destination.shape, destination.stride(), source.stride(), strict=True)
+    return is_dense(destination) and all(a == b for size, a, b in strides if size != 1)
+
+
+def temporaries(destination, source, to_gpu: bool, non_blocking: bool = False) -> list[int]:
+    """Bytes of the copies made on the device, in order; aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda.
+
+    Only contiguous tensors of one dtype cross. Conversions are done on the host, or, for a copy that does not block,
+    on the device; what is not contiguous is made so where it is.
+    """
+    count = destination.numel()
+    if count == 0 or _one_to_one(destination, source):
+        return []
+    if to_gpu:
+        as_it_is = destination.is_contiguous() and (not non_blocking or destination.dtype == source.dtype)
+        return [] if as_it_is else [count * (source if non_blocking else destination).element_size()]
+    sizes, element = [], source.element_size()
+    contiguous = source.is_contiguous()
+    if non_blocking and source.dtype != destination.dtype:
+        element = destination.element_size()
+        sizes.append(source.numel() * element)
+        contiguous = contiguous or not is_dense(source)  # the converted one is, unless it keeps its strides
+    if not contiguous or source.shape != destination.shape:
+        sizes.append(count * element)
+    return sizes
+
+
+def take(launch: Launch, destination, source, non_blocking: bool) -> None:
+    """Takes and frees what a copy takes if it crosses."""
+    places = device_of(destination), device_of(source)
+    if places[0] != places[1]:
+        sizes = temporaries(destination, source, places[1] == "cpu", non_blocking)
+        blocks = [launch.scratch(size) for size in sizes]
+        launch.release(*blocks)
+
+
+@rule("copy_.default")
+def copy(launch: Launch) -> None:
+    destination, source = launch.args[:2]
+    take(launch, destination, source, bool(launch.argument(2, "non_blocking", False)))
+
+
+# With a real tensor of the host among them, one by one.
+made_of_others(
+    "_foreach_copy_.default", when=lambda destinations, sources, *_: not all(t.is_meta for t in destinations)
+)
+
+
+@rule("_foreach_copy_.default")
+def copy_lists(launch: Launch) -> None:
+    destinations, sources = launch.args[:2]
+    for destination, source in zip(destinations, sources, strict=True):
+        take(launch, destination, source, bool(launch.argument(2, "non_blocking", False)))
+
+
+def crossed(machine, destination, source, to_gpu: bool, non_blocking: bool) -> None:
+    """The same for a copy that no operator makes: Tensor.to, Tensor.cuda, Tensor.cpu."""
+    sizes = temporaries(destination, source, to_gpu, non_blocking)
+    blocks = [machine.allocator.malloc(size, machine.stream) for size in sizes]
+    for block in blocks:
+        machine.allocator.free(block)
+
+
+def write(destination, source) -> None:
+    """Fills a real tensor of the host with what is known of a simulated one: its integers, else nan.
+
+    Raises NoValueError for integers that are not known, which have no such number.
+    """
+    known = values.of(source)
+    if known is not None:
+        destination.copy_(known)
+    elif destination.dtype.is_floating_point or destination.dtype.is_complex:
+        destination.fill_(float("nan"))
+    else:
+        raise NoValueError(
+            f"copy_() writes the values of a simulated {source.dtype} tensor of shape {tuple(source.shape)} to the "
+            "host, and it has none: the simulated GPU computes memory, not values. Run this on a real GPU."
+        )

@@ -1,0 +1,106 @@
+"""What CUDA says of tensors on different devices that meet in an operator, in each family's words."""
+
+import torch
+
+from labkit.simulator import storages
+
+_aten = torch.ops.aten
+
+# Without PyTorch's check of devices before the kernel (device_check: NoCheck in native_functions.yaml), for
+# TensorIterator finds out; pointwise operators are known by their tag.
+_FOUND_BY_ITERATOR = {
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy_with_logits",
+    "index_put",
+    "index_put_",
+    "dist",
+}
+# Operators that call another: the wrapper of that one's kernel, and its names of the arguments.
+_CALLS = {
+    "embedding": ("_index_select", {"weight": "self", "indices": "index"}),
+    "mv": ("addmv_", {"self": "mat"}),
+    "stack": ("cat", {}),
+}
+
+
+def device_of(tensor) -> str:
+    """The device's name as CUDA would have it."""
+    place = storages.find(tensor.untyped_storage()) if tensor.is_meta else None
+    return "cpu" if place is None or place.place is storages.HOST else "cuda:0"
+
+
+def type_of(tensor) -> str:
+    """The tensor's legacy type: "torch.cuda.FloatTensor"."""
+    name = tensor.type().removeprefix("torch.").removeprefix("meta.")
+    return f"torch.cuda.{name}" if device_of(tensor) != "cpu" else f"torch.{name}"
+
+
+def error(operator, args, kwargs) -> RuntimeError:
+    """The error for this call, some of whose tensors are on the GPU and some on the host."""
+    name = operator._schema.name.removeprefix("aten::")
+    values = list(_named_tensors(operator, args, kwargs))
+    if name == "convolution":
+        return _convolution(dict(values))
+    if name in ("masked_fill", "masked_fill_"):
+        mask, tensor = (device_of(dict(values)[key]) for key in ("mask", "self"))
+        if mask != tensor:
+            return RuntimeError(
+                f"expected self and mask to be on the same device, but got mask on {mask} and self on {tensor}"
+            )
+    if name.startswith("_scaled_dot_product"):
+        query, key, value = (device_of(dict(values)[key]) for key in ("query", "key", "value"))
+        return RuntimeError(
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{query} key.device: {key} and value.device: {value} instead."
+        )
+    if name == "index":
+        return RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor "
+            f"({device_of(dict(values)['self'])})"
+        )
+    if torch.Tag.pointwise in operator.tags or name in _FOUND_BY_ITERATOR or name.startswith("_foreach_"):
+        return RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+        )
+    if name == "mv":
+        values.reverse()  # the result is made like the vector, before the check
+    common = device_of(values[0][1])
+    key, other = next((key, device_of(tensor)) for key, tensor in values if device_of(tensor) != common)
+    called, renamed = _CALLS.get(name, (None, {}))
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but got {renamed.get(key, key)} is on {other}, different from "
+        f"other tensors on {common} (when checking argument in method wrapper_CUDA_{_wrapper(operator, called)})"
+    )
+
+
+def _named_tensors(operator, args, kwargs):
+    for position, argument in enumerate(operator._schema.arguments):
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        for tensor in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(tensor, torch.Tensor):
+                yield argument.name, tensor
+
+
+def _wrapper(operator, called: str | None) -> str:
+    """How PyTorch's code generator names the wrapper of an operator's CUDA kernel."""
+    if called is not None:
+        return called
+    name, overload = operator._schema.name.removeprefix("aten::"), operator._overloadname.replace("default", "")
+    structured = torch._C._dispatch_has_kernel_for_dispatch_key(
+        operator.name(), "CompositeExplicitAutogradNonFunctional"
+    )
+    if structured:
+        return f"{name}_{overload}" if overload else name
+    return f"{overload}_{name}"
+
+
+def _convolution(tensors: dict) -> RuntimeError:
+    """aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters; on the CPU for mkldnn's kernels."""
+    given = tensors["input"]
+    key = next(key for key in ("weight", "bias") if key in tensors and device_of(tensors[key]) != device_of(given))
+    message = f"Input type ({type_of(given)}) and {key} type ({type_of(tensors[key])}) should be the same"
+    if device_of(given) == "cpu":
+        message += " or input should be a MKLDNN tensor and weight is a dense tensor"
+    return RuntimeError(message)

@@ -1,0 +1,135 @@
+"""autocast("cuda"): which operators run in which dtype, the cache of casts, and coming and going."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+from labkit.simulator import autocast
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    with labkit.simulated_gpu("A100-80GB") as gpu:
+        yield gpu
+
+
+def operand(dtype=torch.float32, requires_grad=False):
+    return torch.zeros(4, 4, dtype=dtype, device="cuda", requires_grad=requires_grad)
+
+
+def allocated():
+    return torch.cuda.memory_allocated()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_policies(dtype):
+    x, half = operand(), operand(dtype)
+    with torch.autocast("cuda", dtype=dtype):
+        assert (x @ x).dtype == dtype
+        assert torch.einsum("ij,jk->ik", x, x).dtype == dtype
+        assert torch.exp(half).dtype == torch.float32
+        assert half.sum().dtype == torch.float32
+        assert half.softmax(-1, dtype=torch.float64).dtype == torch.float64
+        assert torch.norm(half).dtype == torch.float32
+        assert torch.addcmul(half, half, half).dtype == dtype
+        assert torch.addcmul(half, x, half).dtype == torch.float32
+        assert (half + x).dtype == torch.float32
+        assert (x.double() @ x.double()).dtype == torch.float64
+    assert (x @ x).dtype == torch.float32
+
+
+def test_every_operator_of_pytorch_s_lists_is_known():
+    known = {*autocast.LOWER, *autocast.FP32, *autocast.FP32_RESULT, *autocast.WIDEST, *autocast.NORM, *autocast.BANNED}
+    assert set(autocast.listed()) <= known
+
+
+def test_what_is_banned():
+    x = operand()
+    with (
+        torch.autocast("cuda"),
+        pytest.raises(RuntimeError, match="BCELoss are unsafe to autocast"),
+    ):
+        nn.functional.binary_cross_entropy(x, x)
+    nn.functional.binary_cross_entropy(x, x)
+
+
+def test_mixed_half_types_have_no_widest():
+    with (
+        torch.autocast("cuda", dtype=torch.float16),
+        pytest.raises(RuntimeError, match="Unexpected floating ScalarType"),
+    ):
+        torch.addcmul(*[operand(torch.bfloat16)] * 3)
+
+
+def test_casts_of_weights_are_kept_until_the_outermost_region_ends():
+    weight = nn.Parameter(torch.zeros(1024, 1024, device="cuda"))
+    x = torch.zeros(1, 1024, dtype=torch.float16, device="cuda")
+    with torch.no_grad():
+        x @ weight.half()  # cuBLAS's workspace
+        before = allocated()
+        with torch.autocast("cuda"):
+            x @ weight.t()
+            assert allocated() == before  # a view is no leaf
+            with torch.autocast("cuda"):
+                torch.mm(x, weight)
+            assert allocated() == before + weight.nbytes // 2
+            torch.mm(x, weight)
+            assert allocated() == before + weight.nbytes // 2
+        assert allocated() == before
+        with torch.autocast("cuda", cache_enabled=False):
+            torch.mm(x, weight)
+            assert allocated() == before
+
+
+def test_backward_runs_in_the_dtype_of_forward():
+    x = operand(requires_grad=True)
+    with torch.autocast("cuda"):
+        y = x @ x
+    seen = []
+    y.register_hook(lambda grad: seen.append(grad.dtype))
+    y.float().sum().backward()
+    assert seen == [torch.float16]
+    assert x.grad.dtype == torch.float32
+
+
+def test_disabled_inside_and_the_cpu_outside():
+    x, host = operand(), torch.ones(2, 2)
+    with torch.autocast("cuda"):
+        with torch.autocast("cuda", enabled=False):
+            assert (x @ x).dtype == torch.float32
+        assert (host @ host).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+        assert (x @ x).dtype == torch.float16
+
+
+def test_each_thread_has_its_own():
+    x, found = operand(), []
+    with torch.autocast("cuda"):
+        thread = threading.Thread(target=lambda: found.append((x @ x).dtype))
+        thread.start()
+        thread.join()
+    assert found == [torch.float32]
+
+
+def test_custom_functions():
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
+            return a @ a
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, grad):
+            (a,) = ctx.saved_tensors
+            return grad @ a
+
+    x = operand(torch.float16, requires_grad=True)
+    with torch.autocast("cuda"):
+        y = Product.apply(x)
+    assert y.dtype == torch.float32
+    y.sum().backward()
+    assert x.grad.dtype == torch.float16

@@ -1,0 +1,16 @@
+"""Copies and tensors made from data on the simulated GPU against the oracle's, event by event."""
+
+import pytest
+
+from tests.exactness import ORACLE
+from tools.oracle import cases
+
+CASES = cases.load("copies")
+
+
+@pytest.mark.parametrize("gpu", cases.GPUS)
+def test_events_are_the_oracle_s(gpu, exactness):
+    recorded = [case for case in CASES if case.gpu == gpu]
+    assert len(recorded) >= 150
+    assert cases.differences(recorded) == []
+    exactness(2, f"snippets, {gpu}", ORACLE, "snippets", "copies", len(recorded), len(recorded))
