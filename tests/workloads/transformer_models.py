@@ -92,7 +92,10 @@ def _language(config, batch, length=128):
 
 
 def _padded_language(config, batch, length=128):
-    return _language(config, batch, length) | {"attention_mask": torch.ones(batch, length, dtype=torch.long)}
+    # with padding, since the model asks whether there is any, and on the oracle no value is ever true
+    attention_mask = torch.ones(batch, length, dtype=torch.long)
+    attention_mask[:, : length // 8] = 0
+    return _language(config, batch, length) | {"attention_mask": attention_mask}
 
 
 def _images(config, batch):
@@ -143,6 +146,7 @@ SHAPES = {
     "vit": (_vit, _images),
     "t5": (_t5, _language),
     "llama": (_llama, _padded_language),
+    "llama_unpadded": (_llama, _language),
 }
 
 WORKLOADS = {
