@@ -68,7 +68,9 @@ def test_a_trace_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"no JSON"), gzip.compress(b"[]"), gzip.compress(b'{"format": 1}')]
+    "content",
+    [b"no gzip", gzip.compress(b"no JSON"), gzip.compress(b"[]"), gzip.compress(b'{"format": 1}')],
+    ids=["no gzip", "no JSON", "no object", "no trace"],
 )
 def test_another_file_is_refused(tmp_path, content):
     path = tmp_path / "broken.json.gz"
