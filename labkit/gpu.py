@@ -2,9 +2,11 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from labkit.units import whole_bytes
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,32 @@ def _real() -> GPU:
 
 
 @contextlib.contextmanager
-def simulated_gpu(name: str = "A100-80GB"):
+def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None):
     """Inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory, whatever the machine has.
 
         with labkit.simulated_gpu("H100") as gpu:
             x = torch.ones(1, device="cuda")
             torch.cuda.memory_allocated()          # 512
 
+    `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
+
     On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
-    known ones, if `name` is not a GPU of `labkit.simulator.specs`. What has no values cannot give any: `.item()` of a
-    float is NaN with a warning, and what needs a value raises an error that says so.
+    known ones, if `name` is not a GPU of `labkit.simulator.specs`, and if `total_memory` does not hold the CUDA
+    context. What has no values cannot give any: `.item()` of a float is NaN with a warning, and what needs a value
+    raises an error that says so.
     """
     from labkit.simulator.session import Session
     from labkit.simulator.specs import spec
 
-    session = Session(spec(name))
+    kind = spec(name)
+    if total_memory is not None:
+        total_memory = whole_bytes(total_memory)
+        if total_memory <= kind.context:
+            raise ValueError(
+                f"total_memory={total_memory} B does not hold the CUDA context of a {kind.key}, {kind.context} B"
+            )
+        kind = replace(kind, total_memory=total_memory)
+    session = Session(kind)
     gpu = GPU(True, session.machine.spec.key, session.machine.spec.total_memory)
     session.start()
     _in_use.append(gpu)

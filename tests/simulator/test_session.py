@@ -137,6 +137,24 @@ def test_unknown_gpu_names_the_known_ones():
         pass
 
 
+def test_a_memory_of_another_size():
+    with labkit.simulated_gpu("H200", total_memory=2**41) as gpu:
+        assert (gpu.name, gpu.total_memory) == ("H200", 2**41)
+        assert torch.cuda.get_device_properties(0).total_memory == torch.cuda.mem_get_info()[1] == 2**41
+        torch.empty(2**40, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError, match=r"GPU 0 has a total capacity of 2048\.00 GiB"):
+            torch.empty(2**41, dtype=torch.uint8, device="cuda")
+    with labkit.simulated_gpu("H200") as gpu:
+        assert gpu.total_memory == torch.cuda.mem_get_info()[1] < 2**40
+
+
+@pytest.mark.parametrize(("size", "error"), [(2**20, "does not hold the CUDA context"), (2**40 / 3, "whole number")])
+def test_a_memory_too_small_or_no_size_is_refused(size, error):
+    with pytest.raises(ValueError, match=error), labkit.simulated_gpu("H200", total_memory=size):
+        pass
+    assert not torch.cuda.is_available()
+
+
 def test_use_gpu_says_what_it_is_and_starts_anew(capsys, monkeypatch):
     monkeypatch.setenv("LABKIT_GPU", "V100-16GB")
     first = labkit.use_gpu("A100-80GB")
