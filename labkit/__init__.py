@@ -7,9 +7,10 @@ formulas                 predictions on paper
 models                   the course's models, with random weights
 recorded                 figures that others published, with their sources
 plots, sweep             figures; a measurement over a range of sizes
+techniques               what each way of saving memory saved: the rows of the course's summary table
 """
 
-from labkit import formulas, models, plots, recorded
+from labkit import formulas, models, plots, recorded, techniques
 from labkit.gpu import simulated_gpu, use_gpu
 from labkit.ledger import Ledger
 from labkit.sweep import sweep
@@ -24,5 +25,6 @@ __all__ = [
     "recorded",
     "simulated_gpu",
     "sweep",
+    "techniques",
     "use_gpu",
 ]

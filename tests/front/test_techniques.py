@@ -1,0 +1,57 @@
+"""The summary table: rows made in notebooks, found there again."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+import labkit
+from labkit.techniques import MIME, Technique, collect, summary
+
+MIB = 2**20
+WORDS = {"use": "the batch does not fit", "saves_nothing": "weights fill the GPU"}
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    with labkit.simulated_gpu("A100-80GB"):
+        yield
+
+
+def technique(method="accumulation", peak=(400 * MIB, 300 * MIB), seconds=(0.5, 0.6)):
+    return Technique(method, "three Linear layers", peak, seconds, **WORDS)
+
+
+def test_a_row_says_what_was_saved_and_what_it_cost():
+    row = technique().row()
+    assert row["allocated peak (MiB)"] == "400.0 → 300.0"
+    assert (row["memory"], row["step time"]) == ("-25.0 %", "× 1.20")
+    assert row["measured on"] == "simulated A100-80GB"
+    assert technique(seconds=None).row()["step time"] == "no time"
+
+
+@pytest.mark.parametrize("wrong", [{"peak": (1,)}, {"peak": (0, 5)}, {"seconds": (1.0, -1.0)}, {"peak": (1.5, 2)}])
+def test_what_is_no_pair_is_refused(wrong):
+    with pytest.raises(ValueError, match="not|whole"):
+        technique(**wrong)
+
+
+def test_each_method_once():
+    with pytest.raises(ValueError, match="each once"):
+        summary(technique(), technique())
+    with pytest.raises(ValueError, match="none"):
+        summary()
+
+
+def test_notebooks_keep_their_rows(tmp_path):
+    for name, method in (("10_b", "checkpointing"), ("09_a", "accumulation")):
+        bundle = summary(technique(method))._repr_mimebundle_()
+        notebook = new_notebook(cells=[new_code_cell("1", outputs=[new_output("display_data", data=bundle)])])
+        nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+    found = collect(tmp_path)
+    assert found.rows == (technique("accumulation"), technique("checkpointing"))
+    assert MIME in found._repr_mimebundle_() and "checkpointing" in repr(found.table())
+
+
+def test_a_folder_without_notebooks(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no notebooks"):
+        collect(tmp_path)
