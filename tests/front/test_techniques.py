@@ -31,7 +31,7 @@ def test_a_row_says_what_was_saved_and_what_it_cost():
 
 @pytest.mark.parametrize("wrong", [{"peak": (1,)}, {"peak": (0, 5)}, {"seconds": (1.0, -1.0)}, {"peak": (1.5, 2)}])
 def test_what_is_no_pair_is_refused(wrong):
-    with pytest.raises(ValueError, match="not|whole"):
+    with pytest.raises(ValueError, match=r"not|whole"):
         technique(**wrong)
 
 
