@@ -2,8 +2,8 @@
 
 import pytest
 
+from labkit.recording.trace import Trace
 from tools.oracle import store
-from tools.oracle.trace import Trace
 
 MIB = 2**20
 # workload, GPU: forward adds, allocated after backward, peak and reserved up to there

@@ -5,11 +5,11 @@ The oracle is PyTorch's own allocator under stub libraries; no GPU was involved.
 
 import pytest
 
+from labkit.recording.trace import Trace
 from labkit.simulator.allocator import CachingAllocator
 from labkit.simulator.device import Device
 from tests.exactness import ORACLE
 from tools.oracle import store
-from tools.oracle.trace import Trace
 
 TRACES = sorted(store.RECORDED.glob("*/*.json.gz"))
 # `empty_cache`, errors and other streams are not in a trace as requests that could be repeated

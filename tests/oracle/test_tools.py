@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit.recording.trace import Event, Stage, Trace
 from labkit.simulator import specs
 from tools.oracle import devices, labels
 from tools.oracle.align import hunks
 from tools.oracle.report import Comparison, report
-from tools.oracle.trace import Event, Stage, Trace
 
 
 def stream(text):

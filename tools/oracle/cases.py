@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from labkit.recording.trace import LETTERS
 from tools.oracle import run
-from tools.oracle.trace import LETTERS
 
 FOLDER = run.ROOT / "tests" / "data" / "oracle_rules"
 FORMAT = 1

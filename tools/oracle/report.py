@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 
+from labkit.recording.trace import LETTERS, Event, Trace
 from tools.oracle.align import Hunk, hunks
-from tools.oracle.trace import LETTERS, Event, Trace
 
 MIB = 2**20
 OF_BLOCKS = ("alloc", "free_requested", "free_completed", "oom")

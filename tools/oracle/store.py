@@ -13,10 +13,10 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from labkit.recording.trace import Trace
 from tests.workloads import find
 from tools.oracle import devices, run
 from tools.oracle.build import home
-from tools.oracle.trace import Trace
 
 RECORDED = run.ROOT / "tests" / "data" / "oracle"
 EQUAL = RECORDED / "equal.txt"

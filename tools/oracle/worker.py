@@ -130,7 +130,8 @@ def _in_child(name: str, task: Callable, provenance: dict, options: argparse.Nam
 
 
 def _record(name: str, task: Callable, provenance: dict, options: argparse.Namespace) -> None:
-    from tools.oracle.record import record
+    from labkit.recording.history import record
+    from tools.oracle import labels
 
     if options.simulated:
         from tools.oracle.simulated import simulated_gpu
@@ -139,7 +140,7 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
     else:
         device = nullcontext()
     with device:
-        trace = record(name, task, provenance)
+        trace, _ = record(name, task, provenance, where=labels.where)
     trace.save(options.folder / f"{name}.json.gz")
 
 

@@ -1,9 +1,12 @@
-"""What a workload did to the caching allocator: events, and counters at each stage, in a small file."""
+"""What a workload did to the caching allocator: events, counters at each stage and step times, in a small file."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
+import statistics
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,12 +47,14 @@ class Event(NamedTuple):
 class Stage:
     """A point of a workload at which the counters were read, `at` events after its start.
 
-    `stats` is `torch.cuda.memory_stats()` there; its peaks are those since the stage before.
+    `stats` is `torch.cuda.memory_stats()` there; its peaks are those since the stage before. `nvml` is what
+    nvidia-smi shows for the device, bytes; None where it was not asked or cannot tell.
     """
 
     name: str
     at: int
     stats: Mapping[str, int]
+    nvml: int | None = None
 
     @property
     def allocated(self) -> int:
@@ -69,21 +74,37 @@ class Stage:
 
 @dataclass(frozen=True)
 class Trace:
-    """The events and stages of one workload on one device."""
+    """The events and stages of one workload on one device.
+
+    `oom` is the text of the error that ended it, if one did. `idle` is NVML's figure before the workload's process had
+    touched the device, bytes. `step_ms` are the milliseconds of each timed step, after warm-up, by CUDA events; empty
+    if nothing was timed.
+    """
 
     workload: str
     events: list[Event]
     stages: list[Stage]
     oom: str | None = None
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    idle: int | None = None
+    step_ms: tuple[float, ...] = ()
 
     @property
     def peak(self) -> int:
         """Most bytes allocated at any time."""
         return max((stage.peak for stage in self.stages), default=0)
 
-    def save(self, path: Path) -> None:
-        """Write this trace as gzipped JSON: columns rather than rows, each different `where` once."""
+    @property
+    def median_ms(self) -> float | None:
+        """The median of the timed steps, milliseconds; None if nothing was timed."""
+        return statistics.median(self.step_ms) if self.step_ms else None
+
+    def save(self, path: Path, *, replace: bool = True) -> None:
+        """Write this trace as gzipped JSON: columns rather than rows, each different `where` once.
+
+        It appears under its name only when it is whole. Raises FileExistsError if it is there already and `replace` is
+        false.
+        """
         wheres = {where: i for i, where in enumerate(dict.fromkeys(event.where for event in self.events))}
         numbers, made = [], 0
         for event in self.events:
@@ -102,23 +123,37 @@ class Trace:
             "counters": keys,
             "stages": [[s.name, s.at, [s.stats.get(key, 0) for key in keys]] for s in self.stages],
         }
+        if self.idle is not None or any(stage.nvml is not None for stage in self.stages):
+            columns |= {"idle": self.idle, "nvml": [stage.nvml for stage in self.stages]}
+        if self.step_ms:
+            columns["step_ms"] = self.step_ms
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(columns, separators=(",", ":"))
-        # no time and no name in the header: the same trace is the same file
-        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            # no time and no name in the header: the same trace is the same file
+            unfinished.write_bytes(gzip.compress(text.encode(), mtime=0))
+            if replace:
+                unfinished.replace(path)
+            else:
+                os.link(unfinished, path)  # unlike a rename, it fails where there is one
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Trace:
-        """Read what `save` wrote. Raises ValueError for a file that is something else, or of another format."""
+        """Read what `save` wrote. Raises ValueError for a file that is something else, cut off, or of another format."""
+        content = Path(path).read_bytes()
         try:
-            columns = json.loads(gzip.decompress(Path(path).read_bytes()))
+            columns = json.loads(gzip.decompress(content))
             if columns["format"] != FORMAT:
-                raise ValueError(f"{path}: format {columns['format']}, wanted {FORMAT}")
+                raise ValueError(f"format {columns['format']!r}, wanted {FORMAT}")
             return cls._from_columns(columns)
-        except (OSError, EOFError, KeyError, TypeError, json.JSONDecodeError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{path} is not a trace of the oracle: {error}") from error
+        except EOFError as error:
+            raise ValueError(f"{path} is not a whole trace: its {len(content)} bytes end too early") from error
+        except (OSError, zlib.error, KeyError, IndexError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is not a trace: {reason}") from error
 
     @classmethod
     def _from_columns(cls, columns: dict) -> Trace:
@@ -133,8 +168,12 @@ class Trace:
                 block = len(sizes) - 1 - number
                 size = sizes[block]
             events.append(Event(action, size, block, columns["where"][where]))
+        nvml = columns.get("nvml", [None] * len(columns["stages"]))
         stages = [
-            Stage(name, at, dict(zip(columns["counters"], values, strict=True)))
-            for name, at, values in columns["stages"]
+            Stage(name, at, dict(zip(columns["counters"], values, strict=True)), used)
+            for (name, at, values), used in zip(columns["stages"], nvml, strict=True)
         ]
-        return cls(columns["workload"], events, stages, columns["oom"], columns["provenance"])
+        step_ms = tuple(columns.get("step_ms", ()))
+        return cls(
+            columns["workload"], events, stages, columns["oom"], columns["provenance"], columns.get("idle"), step_ms
+        )

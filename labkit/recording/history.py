@@ -1,4 +1,7 @@
-"""Run a workload on the current device, real, stubbed or simulated, and write down what it allocated."""
+"""Run a workload on the current device, real, stubbed or simulated, and write down what it allocated.
+
+A workload is a function `workload(stage)` that calls `stage("forward")` wherever the counters are to be read.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,43 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from tools.oracle import labels
-from tools.oracle.trace import LETTERS, OF_A_BLOCK, Event, Stage, Trace
+from labkit.recording.trace import LETTERS, OF_A_BLOCK, Event, Stage, Trace
 
 MOST_EVENTS = 10_000_000
 
 
-def record(name: str, workload: Callable[[Callable[[str], None]], object], provenance: Mapping[str, str]) -> Trace:
-    """The trace of `workload(stage)`, which calls `stage("forward")` wherever the counters are to be read.
+def record(
+    name: str,
+    workload: Callable[[Callable[[str], None]], object],
+    provenance: Mapping[str, object],
+    *,
+    where: Callable[[Sequence[Mapping]], str] | None = None,
+    nvml: Callable[[], int | None] = lambda: None,
+) -> tuple[Trace, object]:
+    """The trace of `workload(stage)`, and what the workload returned, None after an error.
+
+    `where(frames)` says in a line where an event came from, from its stack of Python and C++; without it no stacks are
+    kept. `nvml()` is NVML's figure for the device, asked at each stage.
 
     Automatic garbage collection is off meanwhile, and done at each stage: when it runs depends on how many
     Python objects a process has made, not on the workload. Events after the last stage are left out. An
     `OutOfMemoryError` ends the workload; its text is kept, and a stage "after the error" is added.
     """
-    marks: list[tuple[str, dict[str, int]]] = []
+    marks: list[tuple[str, dict[str, int], int | None]] = []
 
     def stage(title: str) -> None:
         gc.collect()
-        marks.append((title, dict(torch.cuda.memory_stats())))
+        marks.append((title, dict(torch.cuda.memory_stats()), nvml()))
         torch.cuda.reset_peak_memory_stats()
 
-    oom = None
+    made = oom = None
     automatic = gc.isenabled()
     gc.disable()
-    torch.cuda.memory._record_memory_history("all", context="all", stacks="all", max_entries=MOST_EVENTS)
+    context = None if where is None else "all"
+    torch.cuda.memory._record_memory_history("all", context=context, stacks="all", max_entries=MOST_EVENTS)
     try:
         try:
-            workload(stage)
+            made = workload(stage)
         except torch.cuda.OutOfMemoryError as error:
             oom = str(error)
         if oom is not None:
@@ -43,11 +56,11 @@ def record(name: str, workload: Callable[[Callable[[str], None]], object], prove
         torch.cuda.memory._record_memory_history(None)
         if automatic:
             gc.enable()
-    events = _events(history)
-    return Trace(name, *_cut(events, marks), oom, provenance)
+    events = _events(history, where)
+    return Trace(name, *_cut(events, marks), oom, provenance), made
 
 
-def _events(history: Sequence[Mapping]) -> list[Event]:
+def _events(history: Sequence[Mapping], where: Callable[[Sequence[Mapping]], str] | None) -> list[Event]:
     """The events of a history as `_snapshot()` gives it."""
     events: list[Event] = []
     block_at: dict[int, int] = {}
@@ -65,7 +78,7 @@ def _events(history: Sequence[Mapping]) -> list[Event]:
             if action == "free_requested" and _completes(following, address):
                 continue
             block = block_at[address]
-        events.append(Event(action, entry["size"], block, labels.where(entry["frames"])))
+        events.append(Event(action, entry["size"], block, where(entry["frames"]) if where else ""))
     return events
 
 
@@ -73,10 +86,10 @@ def _completes(entry: Mapping | None, address: int) -> bool:
     return entry is not None and entry["action"] == "free_completed" and entry["addr"] == address
 
 
-def _cut(events: list[Event], marks: list[tuple[str, dict[str, int]]]) -> tuple[list[Event], list[Stage]]:
+def _cut(events: list[Event], marks: list[tuple[str, dict[str, int], int | None]]) -> tuple[list[Event], list[Stage]]:
     """Each stage's place among the events, by the allocations and frees counted there; drop later events."""
     stages, at, allocations, frees = [], 0, 0, 0
-    for title, stats in marks:
+    for title, stats, used in marks:
         wanted = (stats.get("allocation.all.allocated", 0), stats.get("active.all.freed", 0))
         while (allocations, frees) != wanted and at < len(events):
             allocations += events[at].action == "alloc"
@@ -84,5 +97,5 @@ def _cut(events: list[Event], marks: list[tuple[str, dict[str, int]]]) -> tuple[
             at += 1
         while at < len(events) and events[at].action in ("segment_free", "segment_unmap", "oom"):
             at += 1
-        stages.append(Stage(title, at, stats))
+        stages.append(Stage(title, at, stats, used))
     return events[:at], stages
