@@ -15,6 +15,7 @@ from labkit.simulator import (  # noqa: F401  (they register what they hold)
     crossing,
     finite,
     fused,
+    recurrent,
     storages,
     values,
 )

@@ -60,6 +60,18 @@ def binary_cross_entropy_backward(grad_output, input, *options):
     return torch.empty_like(input)
 
 
+@meta("multi_margin_loss")
+def multi_margin_loss(input, target, p=1, margin=1, weight=None, reduction=1):
+    """aten/src/ATen/native/cuda/MultiMarginLoss.cu: a loss for each row, or one."""
+    return input.new_empty(target.shape if reduction == 0 else ())
+
+
+@meta("multi_margin_loss_backward")
+def multi_margin_loss_backward(grad_output, input, target, *options):
+    """The same file: contiguous."""
+    return torch.empty(input.shape, dtype=input.dtype, device="meta")
+
+
 @meta("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")
 @meta("_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr")
 def step(*args, **kwargs):

@@ -24,6 +24,7 @@ from labkit.simulator.kernels import (  # noqa: F401  (they register their rules
     indexing,
     losses,
     norms,
+    recurrent,
     reductions,
     resampling,
     rms_norm,

@@ -179,3 +179,37 @@ def _linear_term(launch: Launch, index, trusted: bool):
     term = launch.scratch(n * 8)
     launch.release(wrapped)
     return term
+
+
+def _in_parts(tensor, shifts, dims=()) -> bool:
+    return len(shifts) == 1 and not dims or len(shifts) == len(dims) > 1
+
+
+@made_of_others("roll.default", when=_in_parts)
+def roll_in_parts(tensor, shifts, dims=()):
+    """aten/src/ATen/native/TensorTransformations.h, roll_common: flattened without a dim, else one dim after another."""
+    if not dims:
+        return tensor.contiguous().view(-1).roll(shifts[0], 0).view(tensor.shape)
+    return tensor.roll(shifts[0], dims[0]).roll(shifts[1:], dims[1:])
+
+
+@rule("roll.default")
+def roll(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/TensorTransformations.cu, roll_cuda: reads a contiguous tensor."""
+    launch.contiguous(launch.args[0])
+    launch.give(*launch.outputs)
+
+
+@rule("unfold_backward.default")
+def unfold_backward(launch: Launch) -> None:
+    """aten/src/ATen/native/UnfoldBackward.h: numbers of the elements where the windows overlap, else of the windows and
+    of the elements in each."""
+    grad, sizes, dim, size, step = launch.args
+    launch.give(*launch.outputs)
+    dim %= max(len(sizes), 1)
+    windows = grad.shape[dim]
+    if step >= size:
+        launch.scratch(8 * windows)
+        launch.scratch(8 * grad.shape[-1])
+    else:
+        launch.scratch(8 * min(sizes[dim] if sizes else 1, (windows - 1) * step + size))

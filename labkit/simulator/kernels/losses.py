@@ -99,3 +99,27 @@ def binary_cross_entropy(launch: Launch) -> None:
 def log_sigmoid(launch: Launch) -> None:
     """aten/src/ATen/native/Activation.cpp, log_sigmoid_forward_out_cuda: the buffer that it returns is empty."""
     launch.outputs[1].untyped_storage().resize_(0)
+
+
+@rule("multi_margin_loss.default")
+def multi_margin_loss(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/MultiMarginLoss.cu: the result, copies of what is read, and the losses of the rows."""
+    tensor, target = launch.args[:2]
+    launch.give(*launch.outputs)
+    if tensor.numel() == 0:
+        return
+    launch.contiguous(tensor, target, launch.argument(4, "weight"))
+    if tensor.dim() == 2 and launch.argument(5, "reduction", 1) != NONE:
+        rows = tensor.shape[0]
+        losses = launch.scratch(rows * tensor.element_size())
+        reduce_all(launch, rows, tensor.dtype)
+        launch.release(losses)
+
+
+@rule("multi_margin_loss_backward.default")
+def multi_margin_loss_backward(launch: Launch) -> None:
+    """The same file."""
+    grad, tensor, target = launch.args[:3]
+    launch.give(*launch.outputs)
+    if tensor.numel():
+        launch.contiguous(tensor, grad, target, launch.argument(5, "weight"))

@@ -5,7 +5,7 @@ from math import ceil, log, log2
 import torch
 
 from labkit.simulator.kernels import cub
-from labkit.simulator.kernels.launch import Launch, rule
+from labkit.simulator.kernels.launch import Launch, made_of_others, rule
 from labkit.simulator.kernels.staging import accumulator_of, reduce, reduce_all
 
 SHORT = 4096  # rows that are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
@@ -202,3 +202,40 @@ def multinomial(launch: Launch) -> None:
         values = torch.empty(output.shape, dtype=tensor.dtype, device="meta")
         launch.scratch_like(values)
         _topk(launch, noise, noise.dim() - 1, values, True)
+
+
+@made_of_others("median.default")
+def median(tensor):
+    """aten/src/ATen/native/cuda/Sorting.cpp, median_impl: all is sorted, and the last tells whether there are NaNs."""
+    if tensor.numel() == 0:
+        return _no_median(tensor)
+    ordered = tensor.flatten().sort()[0]
+    return torch.where(ordered[-1].isnan(), ordered[-1], ordered[(tensor.numel() - 1) // 2])
+
+
+@made_of_others("nanmedian.default")
+def nanmedian(tensor):
+    """The same: where the middle of the others is, is counted."""
+    if tensor.numel() == 0:
+        return _no_median(tensor)
+    ordered = tensor.flatten().sort()[0]
+    are_nan = ordered.isnan()
+    count = are_nan.sum()
+    left = torch.rsub(count, tensor.numel() - 1)
+    half = torch.div(left, 2)
+    middle = half.to(torch.int64)
+    del half, left, count, are_nan
+    result = torch.ops.aten.index.Tensor(ordered, [middle])
+    del middle
+    return result
+
+
+def _no_median(tensor):
+    return torch.full((), float("nan"), device=tensor.device).to(tensor.dtype)
+
+
+@rule("median.dim", "nanmedian.dim", "kthvalue.default")
+def along_a_dim(launch: Launch) -> None:
+    """The same file, median_with_indices_impl and kthvalue_out_cuda: read a contiguous tensor."""
+    launch.contiguous(launch.args[0])
+    launch.give(*launch.outputs)

@@ -1,0 +1,32 @@
+"""The fused cells of LSTMs and GRUs."""
+
+import torch
+
+from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+
+
+@rule("_thnn_fused_lstm_cell.default", "_thnn_fused_gru_cell.default")
+def cell(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/RNN.cu: what is kept for the backward pass comes first."""
+    *state, workspace = launch.outputs
+    launch.give(workspace, *state)
+
+
+@made_of_others("_thnn_fused_lstm_cell_backward_impl.default")
+def lstm_cell_backward(grad_hidden, grad_cells, cells_before, cells, workspace, biases):
+    """The same file, _thnn_fused_lstm_cell_backward_impl_cuda: the bias's gradient is the sum of the gates'."""
+    if grad_hidden is None and grad_cells is None:
+        return None, None, None
+    gates = torch.empty_like(workspace, memory_format=torch.contiguous_format)
+    grad_before = torch.empty_like(cells_before, memory_format=torch.contiguous_format)
+    return gates, grad_before, gates.sum(0) if biases else None
+
+
+@made_of_others("_thnn_fused_gru_cell_backward.default")
+def gru_cell_backward(grad, workspace, biases):
+    """The same file, _thnn_fused_gru_cell_backward_cuda."""
+    shape = grad.shape[0], 3 * grad.shape[1]
+    input_gates, hidden_gates = workspace.new_empty(shape), workspace.new_empty(shape)
+    grad_before = torch.empty_like(grad, memory_format=torch.contiguous_format)
+    sums = (input_gates.sum(0), hidden_gates.sum(0)) if biases else (None, None)
+    return input_gates, hidden_gates, grad_before, *sums

@@ -1,0 +1,247 @@
+"""LSTMs and GRUs as CUDA's C++ makes them of operators where cuDNN is off: each step is one fused kernel.
+
+aten/src/ATen/native/RNN.cpp asks is_cuda() in the middle of its loops over layers, directions and steps, so that the
+loops are here again. What a C++ scope lets go is let go here in the same order. With cuDNN on, CUDA has cuDNN run the
+whole sequence, and what that reserves for the backward pass only a GPU can tell: these loops stand in for it too.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from labkit.simulator.dispatcher import branch, meta
+
+_aten = torch.ops.aten
+
+GRU_WORKSPACE = 5  # numbers kept of each hidden one: RNN.cu, GRU_WORKSPACE_MULTIPLIER
+
+
+class Weights(NamedTuple):
+    """Of one layer in one direction; CellParams of RNN.cpp."""
+
+    of_input: torch.Tensor
+    of_hidden: torch.Tensor
+    input_bias: torch.Tensor | None = None
+    hidden_bias: torch.Tensor | None = None
+    projection: torch.Tensor | None = None
+
+
+def _lstm_step(x, state, weights: Weights):
+    hidden, cells = state
+    of_input = torch.matmul(x, weights.of_input.t())
+    of_hidden = torch.matmul(hidden, weights.of_hidden.t())
+    result, cells, workspace = _aten._thnn_fused_lstm_cell(
+        of_input, of_hidden, cells, weights.input_bias, weights.hidden_bias
+    )
+    if weights.projection is not None:
+        result = torch.matmul(result, weights.projection.t())
+    del workspace, of_hidden, of_input
+    return result, cells
+
+
+def _gru_step(x, state, weights: Weights):
+    (hidden,) = state
+    of_input = torch.matmul(x, weights.of_input.t())
+    of_hidden = torch.matmul(hidden, weights.of_hidden.t())
+    result, workspace = _aten._thnn_fused_gru_cell(of_input, of_hidden, hidden, weights.input_bias, weights.hidden_bias)
+    del workspace, of_hidden, of_input
+    return (result,)
+
+
+def _gathered(params, biases: bool, projections: bool = False) -> list[Weights]:
+    """gather_params: those of each layer and direction."""
+    each = 2 + 2 * biases + projections
+    groups = [params[start : start + each] for start in range(0, len(params), each)]
+    if biases or not projections:
+        return [Weights(*group) for group in groups]
+    return [Weights(*group[:2], projection=group[2]) for group in groups]
+
+
+def _let_go(tensors: list) -> None:
+    """Empties a list from its beginning, as C++ does a vector; Python would begin at its end."""
+    tensors.reverse()
+    tensors.clear()
+
+
+def _steps(cell, inputs, state, weights: Weights):
+    """FullLayer on a list of steps: the output of each, and the last state."""
+    outputs = []
+    for x in inputs:
+        state = cell(x, state, weights)
+        outputs.append(state[0])
+    if not outputs:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    return outputs, state
+
+
+def _layer(cell, x, state, weights: Weights):
+    """FullLayer: all steps in one direction."""
+    outputs, state = _steps(cell, x.unbind(0), state, weights)
+    stacked = torch.stack(outputs, 0)
+    _let_go(outputs)
+    return stacked, state
+
+
+def _both_ways(cell, x, states, weights):
+    """FullBidirectionalLayer"""
+    inputs = x.unbind(0)
+    forth, forth_state = _steps(cell, inputs, states[0], weights[0])
+    forth_stacked = torch.stack(forth, 0)
+    back, back_state = _steps(cell, inputs[::-1], states[1], weights[1])
+    back.reverse()
+    back_stacked = torch.stack(back, 0)
+    joined = torch.cat([forth_stacked, back_stacked], -1)
+    del back_stacked
+    _let_go(back)
+    del forth_stacked
+    _let_go(forth)
+    return joined, (forth_state, back_state)
+
+
+def _cut(state, start: int, end: int):
+    return tuple(one.narrow(0, start, end - start) for one in state)
+
+
+def _joined(states):
+    """hidden_concat: the parts of a state, one after the other."""
+    return tuple(torch.cat(parts, 0) for parts in zip(*states, strict=True))
+
+
+def _packed(cell, x, state, weights: Weights, batch_sizes):
+    """PackedLayer: sequences that end leave the state."""
+    outputs, ended, offset, last = [], [], 0, batch_sizes[0]
+    for size in batch_sizes:
+        step = x.narrow(0, offset, size)
+        offset += size
+        if size < last:
+            ended.append(_cut(state, size, last))
+            state = _cut(state, 0, size)
+        last = size
+        state = cell(step, state, weights)
+        outputs.append(state[0])
+    ended.append(state)
+    data, state = torch.cat(outputs, 0), _joined(ended[::-1])
+    _let_go(ended)
+    _let_go(outputs)
+    return data, state
+
+
+def _packed_backwards(cell, x, first, weights: Weights, batch_sizes):
+    """ReversedPackedLayer: sequences join the state where they begin."""
+    outputs, offset, last = [], x.shape[0], batch_sizes[-1]
+    state = _cut(first, 0, last)
+    for size in reversed(batch_sizes):
+        if size > last:
+            state = _joined([state, _cut(first, last, size)])
+        step = x.narrow(0, offset - size, size)
+        offset -= size
+        last = size
+        state = cell(step, state, weights)
+        outputs.append(state[0])
+    outputs.reverse()
+    data = torch.cat(outputs, 0)
+    _let_go(outputs)
+    return data, state
+
+
+def _packed_both_ways(cell, x, states, weights, batch_sizes):
+    """PackedBidirectionalLayer"""
+    forth, forth_state = _packed(cell, x, states[0], weights[0], batch_sizes)
+    back, back_state = _packed_backwards(cell, x, states[1], weights[1], batch_sizes)
+    joined = torch.cat([forth, back], -1)
+    del back, forth
+    return joined, (forth_state, back_state)
+
+
+def _stack(cell, x, states, weights, layers, dropout, train, bidirectional, batch_sizes=None):
+    """apply_layer_stack: the last layer's output, and the last state of each layer and direction."""
+    if bidirectional:
+        states, weights = (list(zip(items[::2], items[1::2], strict=True)) for items in (states, weights))
+    if not layers == len(states) == len(weights):
+        raise RuntimeError(f"Expected more {'hidden states' if layers != len(states) else 'weights'} in stacked_rnn")
+    if batch_sizes is None:
+        layer, more = (_both_ways if bidirectional else _layer), ()
+    else:
+        layer, more = (_packed_both_ways if bidirectional else _packed), (batch_sizes.tolist(),)
+    final = []
+    for number in range(layers):
+        x, state = layer(cell, x, states[number], weights[number], *more)
+        final += state if bidirectional else (state,)
+        if dropout and train and number < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    return x, final
+
+
+def _lstm(x, hx, params, biases, *options):
+    """_lstm_impl. The cells are stacked before the hidden states: GCC evaluates arguments from the last on."""
+    hidden, cells = hx
+    weights = _gathered(params, biases, hidden.shape[2] != cells.shape[2])
+    states = list(zip(hidden.unbind(0), cells.unbind(0), strict=True))
+    x, final = _stack(_lstm_step, x, states, weights, *options)
+    hidden, cells = ([state[i] for state in final] for i in range(2))
+    final.clear()
+    cells_stacked = torch.stack(cells, 0)
+    hidden_stacked = torch.stack(hidden, 0)
+    _let_go(cells)
+    _let_go(hidden)
+    return x, hidden_stacked, cells_stacked
+
+
+def _gru(x, hx, params, biases, *options):
+    """_rnn_impl_with_concat"""
+    states = [(hidden,) for hidden in hx.unbind(0)]
+    x, final = _stack(_gru_step, x, states, _gathered(params, biases), *options)
+    stacked = torch.stack([state[0] for state in final], 0)
+    _let_go(final)
+    return x, stacked
+
+
+def _batch_first(run, x, hx, params, biases, layers, dropout, train, bidirectional, batch_first):
+    x = x.transpose(0, 1) if batch_first else x
+    x, *final = run(x, hx, params, biases, layers, dropout, train, bidirectional)
+    return (x.transpose(0, 1) if batch_first else x, *final)
+
+
+@branch("lstm.input")
+def lstm(*args):
+    return _batch_first(_lstm, *args)
+
+
+@branch("gru.input")
+def gru(*args):
+    return _batch_first(_gru, *args)
+
+
+@branch("lstm.data")
+def packed_lstm(data, batch_sizes, hx, params, *options):
+    return _lstm(data, hx, params, *options, batch_sizes)
+
+
+@branch("gru.data")
+def packed_gru(data, batch_sizes, hx, params, *options):
+    return _gru(data, hx, params, *options, batch_sizes)
+
+
+@branch("lstm_cell")
+def lstm_cell(x, hx, *weights):
+    return _lstm_step(x, tuple(hx), Weights(*weights))
+
+
+@branch("gru_cell")
+def gru_cell(x, hx, *weights):
+    return _gru_step(x, (hx,), Weights(*weights))[0]
+
+
+@meta("_thnn_fused_lstm_cell")
+def fused_lstm_cell(input_gates, hidden_gates, cells, input_bias=None, hidden_bias=None):
+    """aten/src/ATen/native/cuda/RNN.cu"""
+    contiguous = torch.contiguous_format
+    hidden = torch.empty_like(cells, memory_format=contiguous)
+    return hidden, torch.empty_like(hidden), torch.empty_like(input_gates, memory_format=contiguous)
+
+
+@meta("_thnn_fused_gru_cell")
+def fused_gru_cell(input_gates, hidden_gates, hidden, input_bias=None, hidden_bias=None):
+    """The same file."""
+    workspace = hidden.new_empty(hidden.shape[0], hidden.shape[1] * GRU_WORKSPACE)
+    return torch.empty_like(hidden, memory_format=torch.contiguous_format), workspace
