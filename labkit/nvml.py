@@ -8,14 +8,16 @@ import pynvml
 import torch
 
 
-def nvidia_smi() -> int | None:
+def nvidia_smi(index: int | None = None) -> int | None:
     """Bytes used on the current GPU by all its processes: contexts, segments, and what libraries took.
 
-    None where NVML is absent or refuses (some virtual and integrated GPUs).
+    ``index`` names one of torch's GPUs, and keeps CUDA untouched where nothing has touched it yet. None where NVML is
+    absent or refuses (some virtual and integrated GPUs).
     """
     # NVML counts the machine's GPUs, torch those of CUDA_VISIBLE_DEVICES (indices or UUIDs).
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    index = torch.cuda.current_device()
+    if index is None:
+        index = torch.cuda.current_device()
     named = visible[index].strip() if index < len(visible) else ""
     try:
         pynvml.nvmlInit()

@@ -142,7 +142,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path) -> Trace:
-        """Read what `save` wrote. Raises ValueError for a file that is something else, cut off, or of another format."""
+        """Read what `save` wrote. ValueError for a file that is cut off, of another format, or none."""
         content = Path(path).read_bytes()
         try:
             columns = json.loads(gzip.decompress(content))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+from labkit.recording.provenance import digest
 from labkit.recording.trace import Trace
 from tests.workloads import find
 from tools.oracle import devices, run
@@ -27,14 +25,6 @@ OF_THE_SIZE = (
     "MOCK_CTX",
     "MOCK_L2",
 )  # what changes no events where memory suffices
-
-
-def digest(workload: Callable) -> str:
-    """Tells whether a trace is of this very workload: a hash of the module that defines it, however laid out."""
-    while isinstance(workload, partial):
-        workload = workload.func
-    source = re.sub(r"\s|,(?=\s*[)\]}])", "", Path(inspect.getfile(workload)).read_text(encoding="utf-8"))
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def path(name: str, gpu: str) -> Path:

@@ -1,0 +1,82 @@
+"""Record one workload in this process: `python -m labkit.recording.worker NAME FILE PROVENANCE`, JSON the last.
+
+`labkit.record` starts it, a process for each workload. Without arguments it prints the provenance of the device, as
+JSON. `--simulated H100` puts labkit's simulated GPU in the place of the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from labkit.gpu import current, simulated_gpu
+from labkit.nvml import nvidia_smi
+from labkit.recording import history, provenance, timing
+from labkit.recording.trace import Trace
+from labkit.recording.workloads import SETTINGS, VARIABLE, WORKLOADS
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", help="a workload")
+    parser.add_argument("file", nargs="?", type=Path, help="where its recording goes")
+    parser.add_argument("provenance", nargs="?", type=json.loads, help="of the device, JSON")
+    parser.add_argument("--simulated", metavar="GPU")
+    parser.add_argument("--commit")
+    options = parser.parse_args(argv)
+    with simulated_gpu(options.simulated) if options.simulated else contextlib.nullcontext():
+        if options.name is None:
+            print(json.dumps(provenance.of_device(options.commit)))
+        else:
+            recorded(options.name, options.provenance).save(options.file, replace=False)
+
+
+def recorded(name: str, device: Mapping[str, object], timed: bool = True) -> Trace:
+    """The recording of a workload on what "cuda" is in this process, which should not have used it before.
+
+    `device`: its `provenance.of_device()`. `timed`: whether the workload's step is timed as well.
+    """
+    workload = WORKLOADS[name]
+    idle = nvidia_smi(0)
+    of_all = {**device, **provenance.of_workload(workload, settings_of(name))}
+    trace, step = history.record(name, workload, of_all, nvml=lambda: nvidia_smi(0))
+    how = timing.SIMULATED if current().simulated else (timing.WARM_UP, timing.STEPS)
+    step_ms = timing.step_times(step, *how) if timed and callable(step) else ()
+    return replace(trace, idle=idle, step_ms=step_ms)
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """The environment variables that a workload is recorded under."""
+    return {VARIABLE: SETTINGS[name]} if name in SETTINGS else {}
+
+
+def environment_of(name: str | None = None) -> dict[str, str]:
+    """This process' environment without what would change a recording, and with the workload's own settings."""
+    kept = {key: value for key, value in os.environ.items() if key not in provenance.VARIABLES}
+    return kept | (settings_of(name) if name else {})
+
+
+@contextlib.contextmanager
+def in_environment_of(name: str) -> Iterator[None]:
+    """Inside the `with`, this process' environment is `environment_of(name)`."""
+    before = dict(os.environ)
+    wanted = environment_of(name)
+    for key in provenance.VARIABLES:
+        os.environ.pop(key, None)
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for key in provenance.VARIABLES:
+            os.environ.pop(key, None)
+            if key in before:
+                os.environ[key] = before[key]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Out of memory: in the forward pass, in the backward pass, and at a limit that the process sets itself."""
+
+from functools import partial
+
+import torch
+
+from labkit.models import ThreeLinear
+
+GiB = 2**30
+ROW = 4 * 1024  # bytes of a row of the input; the activations are four more of these
+
+
+def out_of_memory(stage, share):
+    """Three linear layers on an input that takes `share` of the device."""
+    model = ThreeLinear().to("cuda")
+    stage("model")
+    rows = int(share * torch.cuda.get_device_properties(0).total_memory) // ROW
+    inputs = torch.randn(rows, 1024, device="cuda")
+    stage("input")
+    outputs = model(inputs)
+    stage("forward")
+    outputs.sum().backward()
+    stage("backward")
+
+
+def fraction(stage):
+    """A process that may have 4 GiB, and fills them."""
+    torch.cuda.set_per_process_memory_fraction(4 * GiB / torch.cuda.get_device_properties(0).total_memory)
+    held = []
+    while True:
+        held.append(torch.empty(300_000_000, dtype=torch.uint8, device="cuda"))
+        stage(f"{len(held)} held")
+
+
+WORKLOADS = {
+    "oom-forward": partial(out_of_memory, share=0.3),
+    "oom-backward": partial(out_of_memory, share=0.18),
+    "oom-fraction": fraction,
+}
