@@ -2,6 +2,7 @@
 
 use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulated one
 Ledger                   memory by stage, measured and compared with predictions
+stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
 mib                      a number of bytes as text
 formulas                 predictions on paper
 models                   the course's models, with random weights
@@ -13,17 +14,20 @@ techniques               what each way of saving memory saved: the rows of the c
 from labkit import formulas, models, plots, recorded, techniques
 from labkit.gpu import simulated_gpu, use_gpu
 from labkit.ledger import Ledger
+from labkit.stopwatch import host_work, stopwatch
 from labkit.sweep import sweep
 from labkit.units import mib
 
 __all__ = [
     "Ledger",
     "formulas",
+    "host_work",
     "mib",
     "models",
     "plots",
     "recorded",
     "simulated_gpu",
+    "stopwatch",
     "sweep",
     "techniques",
     "use_gpu",

@@ -7,7 +7,7 @@ memory, and is counted (`Machine.host_bytes`).
 import torch
 from torch._prims_common import suggest_memory_format
 
-from labkit.simulator import values
+from labkit.simulator import storages, values
 from labkit.simulator.kernels.layout import is_dense
 from labkit.simulator.storages import HOST
 from labkit.simulator.tensors import DispatchMode, on_gpu, residence
@@ -31,6 +31,8 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_
         made = same_layout(source, dtype, memory_format)
         if to_host:
             mode.settle_on_host(made)
+            if non_blocking:  # PyTorch makes it pinned then (TensorConversions.cpp, pin_out)
+                storages.pin(made.untyped_storage())
         else:
             mode.adopt(made)
         mode.cross(made, source, not to_host, non_blocking)

@@ -52,6 +52,7 @@ def _bindings(machine: Machine) -> dict:
     def synchronize(index=0):
         machine.touch()
         allocator.synchronize()
+        machine.clock.synchronize()
 
     def memory_info(index=0):
         machine.touch()

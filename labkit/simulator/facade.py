@@ -93,8 +93,11 @@ class FunctionMode(TorchFunctionMode):
         """
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if function is torch.empty:
-            return self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})
-        return function(*args, **kwargs)
+            made = self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})
+        else:
+            made = function(*args, **kwargs)
+        storages.pin(made.untyped_storage())
+        return made
 
     def new_tensors_in(self, place, function, args, kwargs):
         """A call whose new tensors are HOST's, or PyTorch's own on "meta"."""
@@ -205,6 +208,7 @@ def item(mode, function, args, kwargs):
         return function(*args, **kwargs)
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    mode.dispatch.read_value(tensor)
     if values.of(tensor) is not None:
         return function(values.of(tensor))
     known = finite.answer(tensor)
@@ -238,7 +242,11 @@ def needs_value(mode, function, args, kwargs):
     if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
         known = finite.answer(args[0])
         if known is not None:
+            mode.dispatch.read_value(args[0])
             return bool(known)
+    for argument in args[:2]:
+        if isinstance(argument, Tensor) and values.of(argument) is not None:
+            mode.dispatch.read_value(argument)
     args = tuple(_with_values(argument) for argument in args)
     if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
         raise TypeError(
@@ -327,7 +335,16 @@ def pin_memory(mode, function, args, kwargs):
     if on_gpu(args[0]):
         kind = type_name(mode, Tensor.type, args[:1], {})
         raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
-    return args[0] if residence(args[0]) is not None else args[0].clone()
+    if storages.is_pinned(args[0].untyped_storage()):
+        return args[0]
+    made = args[0] if residence(args[0]) is not None else args[0].clone()
+    storages.pin(made.untyped_storage())
+    return made
+
+
+@handles(Tensor.is_pinned)
+def is_pinned(mode, function, args, kwargs):
+    return storages.is_pinned(args[0].untyped_storage())
 
 
 # Tensors made from data

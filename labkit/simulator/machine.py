@@ -5,6 +5,7 @@ import threading
 import time
 
 from labkit.simulator.allocator import CachingAllocator
+from labkit.simulator.clock import Clock
 from labkit.simulator.device import Device
 from labkit.simulator.errors import NotModelledError
 from labkit.simulator.settings import AllocatorSettings
@@ -40,8 +41,9 @@ class Machine:
             torch_version=torch_version,
             clock=lambda: time.time_ns() // 1000,
             frames=frames,
-            record_event=lambda stream: lambda: True,  # work takes no time here: what was submitted is done
+            record_event=lambda stream: lambda: True,  # to the allocator, what was submitted is done
         )
+        self.clock = Clock(spec)
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
         self.active = False

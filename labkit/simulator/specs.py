@@ -38,6 +38,8 @@ class Spec:
     context: bytes a process holds on the GPU outside PyTorch's allocator, after its first kernels.
     l2_cache: bytes, as `get_device_properties(0).L2_cache_size` reports.
     bandwidth: peak of the GPU's memory, bytes/s.
+    host_link: peak of its PCIe link to the host, bytes/s in each direction.
+    nvlink: peak of its NVLinks to other GPUs, bytes/s in each direction; 0 if it has none.
     peak_flops: dense peak rate by type, FLOP/s (OP/s for "int8"); a type the GPU has no published rate for is
         missing. Keys: "float64", "float32", "tf32", "float16", "bfloat16", "int8".
     sources: where each figure comes from, by field name; "hardware" covers the fields not listed.
@@ -52,6 +54,8 @@ class Spec:
     context: int
     l2_cache: int
     bandwidth: float
+    host_link: float
+    nvlink: float
     peak_flops: Mapping[str, float] = field(hash=False)
     sources: Mapping[str, str] = field(repr=False, hash=False)
 
@@ -96,6 +100,22 @@ def _by_difference(gib: str, text: str) -> str:
     return f"derived, {gib} GiB ± 0.02: {text}"
 
 
+# PCIe, 16 lanes: 8, 16 and 32 GT/s a lane with 128b/130b encoding
+_GEN3, _GEN4, _GEN5 = (16 * rate * 1e9 / 8 * 128 / 130 for rate in (8, 16, 32))
+_LINKS = {  # by key: PCIe, NVLink (half of the figure for both directions), source
+    "T4": (_GEN3, 0, "PCIe 3.0 x16, NVIDIA T4 datasheet"),
+    "V100-16GB": (_GEN3, 150e9, "PCIe 3.0 x16, NVLink 300 GB/s in both directions, NVIDIA V100 datasheet (SXM2)"),
+    "V100-32GB": (_GEN3, 150e9, "PCIe 3.0 x16, NVLink 300 GB/s in both directions, NVIDIA V100 datasheet (SXM2)"),
+    "RTX 3090": (_GEN4, 56.25e9, "PCIe 4.0 x16, NVLink 112.5 GB/s in both directions, GA102 architecture whitepaper"),
+    "RTX 4090": (_GEN4, 0, "PCIe 4.0 x16, NVIDIA Ada architecture whitepaper"),
+    "A100-40GB": (_GEN4, 300e9, "PCIe 4.0 x16, NVLink 600 GB/s in both directions, NVIDIA A100 datasheet (SXM)"),
+    "A100-80GB": (_GEN4, 300e9, "PCIe 4.0 x16, NVLink 600 GB/s in both directions, NVIDIA A100 datasheet (SXM)"),
+    "L4": (_GEN4, 0, "PCIe 4.0 x16, NVIDIA L4 datasheet"),
+    "H100": (_GEN5, 450e9, "PCIe 5.0 x16, NVLink 900 GB/s in both directions, NVIDIA H100 datasheet (SXM)"),
+    "H200": (_GEN5, 450e9, "PCIe 5.0 x16, NVLink 900 GB/s in both directions, NVIDIA H200 datasheet (SXM)"),
+    "B200": (_GEN5, 900e9, "PCIe 5.0 x16, NVLink 1.8 TB/s in both directions, HGX B200 datasheet"),
+}
+
 _THREADS = "CUDA C++ Programming Guide, technical specifications per compute capability"
 _FP64 = "float64 = float32 / {}: CUDA C++ Programming Guide, arithmetic throughput"
 _DEVICE_QUERY = "CUDA sample deviceQuery, published output, driver of CUDA {}"
@@ -126,8 +146,12 @@ _ALL = (
         context=133 * MiB,
         l2_cache=4 * MiB,
         bandwidth=320e9,
+        host_link=_LINKS["T4"][0],
+        nvlink=_LINKS["T4"][1],
         peak_flops=_tera(float64=8.1 / 32, float32=8.1, float16=65, int8=130),
         sources={
+            "host_link": _LINKS["T4"][2],
+            "nvlink": _LINKS["T4"][2],
             "total_memory": "published with driver 580.82.07, and with torch 2.13.0+cu130; older drivers up "
             "to 15109 MiB",
             "max_threads_per_multiprocessor": _THREADS,
@@ -152,8 +176,12 @@ _ALL = (
         context=379 * MiB,
         l2_cache=6 * MiB,
         bandwidth=900e9,
+        host_link=_LINKS["V100-16GB"][0],
+        nvlink=_LINKS["V100-16GB"][1],
         peak_flops=_V100_PEAKS,
         sources={
+            "host_link": _LINKS["V100-16GB"][2],
+            "nvlink": _LINKS["V100-16GB"][2],
             "total_memory": _DEVICE_QUERY.format("12.4") + "; 16,945,512,448 B with drivers up to CUDA 11",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _V100_CONTEXT,
@@ -173,8 +201,12 @@ _ALL = (
         context=379 * MiB,
         l2_cache=6 * MiB,
         bandwidth=900e9,
+        host_link=_LINKS["V100-32GB"][0],
+        nvlink=_LINKS["V100-32GB"][1],
         peak_flops=_V100_PEAKS,
         sources={
+            "host_link": _LINKS["V100-32GB"][2],
+            "nvlink": _LINKS["V100-32GB"][2],
             "total_memory": _DEVICE_QUERY.format("12.9") + "; 34,089,730,048 B with CUDA 11.4's",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _V100_CONTEXT,
@@ -194,8 +226,12 @@ _ALL = (
         context=317 * MiB,
         l2_cache=6 * MiB,
         bandwidth=936e9,
+        host_link=_LINKS["RTX 3090"][0],
+        nvlink=_LINKS["RTX 3090"][1],
         peak_flops=_tera(float64=35.6 / 64, float32=35.6, tf32=35.6, float16=71, bfloat16=71, int8=284),
         sources={
+            "host_link": _LINKS["RTX 3090"][2],
+            "nvlink": _LINKS["RTX 3090"][2],
             "total_memory": "published with driver 580.119.02; torch 2.13.0+cu130 says 24124 MiB too; "
             "older drivers up to 24268 MiB, Windows 24575 MiB",
             "max_threads_per_multiprocessor": _THREADS,
@@ -220,8 +256,12 @@ _ALL = (
         context=448 * MiB,
         l2_cache=72 * MiB,
         bandwidth=1008e9,
+        host_link=_LINKS["RTX 4090"][0],
+        nvlink=_LINKS["RTX 4090"][1],
         peak_flops=_tera(float64=82.6 / 64, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, int8=660.6),
         sources={
+            "host_link": _LINKS["RTX 4090"][2],
+            "nvlink": _LINKS["RTX 4090"][2],
             "total_memory": _DEVICE_QUERY.format("13.0") + "; driver 580.126.20 the same; older drivers up to "
             "24217 MiB, Windows 24563 MiB",
             "max_threads_per_multiprocessor": _THREADS,
@@ -243,8 +283,12 @@ _ALL = (
         context=481 * MiB,
         l2_cache=40 * MiB,
         bandwidth=1555e9,
+        host_link=_LINKS["A100-40GB"][0],
+        nvlink=_LINKS["A100-40GB"][1],
         peak_flops=_A100_PEAKS,
         sources={
+            "host_link": _LINKS["A100-40GB"][2],
+            "nvlink": _LINKS["A100-40GB"][2],
             "total_memory": _DEVICE_QUERY.format("13.0") + "; 42,298,834,944 B with CUDA 12.2's",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _A100_CONTEXT,
@@ -264,8 +308,12 @@ _ALL = (
         context=481 * MiB,
         l2_cache=40 * MiB,
         bandwidth=2039e9,
+        host_link=_LINKS["A100-80GB"][0],
+        nvlink=_LINKS["A100-80GB"][1],
         peak_flops=_A100_PEAKS,
         sources={
+            "host_link": _LINKS["A100-80GB"][2],
+            "nvlink": _LINKS["A100-80GB"][2],
             "total_memory": "published with torch 2.7.1+cu126; the PCIe model's with driver 580.173.02 is "
             "the same; 84,987,740,160 B (CUDA 12.2's driver) to 81251 MiB (older) elsewhere",
             "max_threads_per_multiprocessor": _THREADS,
@@ -286,8 +334,12 @@ _ALL = (
         context=211 * MiB,
         l2_cache=48 * MiB,
         bandwidth=300e9,
+        host_link=_LINKS["L4"][0],
+        nvlink=_LINKS["L4"][1],
         peak_flops=_tera(float64=30.3 / 64, float32=30.3, tf32=60, float16=121, bfloat16=121, int8=242.5),
         sources={
+            "host_link": _LINKS["L4"][2],
+            "nvlink": _LINKS["L4"][2],
             "total_memory": "published with torch 2.11.0+cu130 and driver 580.82.07; 22518 MiB (CUDA 12.0's "
             "driver) to 22693 MiB elsewhere",
             "max_threads_per_multiprocessor": _THREADS,
@@ -311,8 +363,12 @@ _ALL = (
         context=666 * MiB,
         l2_cache=50 * MiB,
         bandwidth=3350e9,
+        host_link=_LINKS["H100"][0],
+        nvlink=_LINKS["H100"][1],
         peak_flops=_HOPPER_PEAKS,
         sources={
+            "host_link": _LINKS["H100"][2],
+            "nvlink": _LINKS["H100"][2],
             "total_memory": _DEVICE_QUERY.format("13.0") + "; 85,028,896,768 B with CUDA 12.8's",
             "max_threads_per_multiprocessor": _THREADS,
             "context": _by_difference(
@@ -336,8 +392,12 @@ _ALL = (
         context=594 * MiB,
         l2_cache=60 * MiB,
         bandwidth=4800e9,
+        host_link=_LINKS["H200"][0],
+        nvlink=_LINKS["H200"][1],
         peak_flops=_HOPPER_PEAKS,
         sources={
+            "host_link": _LINKS["H200"][2],
+            "nvlink": _LINKS["H200"][2],
             "total_memory": "published, in the allocator's own warning; torch prints 143156 MB; 139.72 to "
             "139.81 GiB in out-of-memory texts",
             "max_threads_per_multiprocessor": _THREADS,
@@ -362,8 +422,12 @@ _ALL = (
         context=712 * MiB,
         l2_cache=253 * MiB // 2,
         bandwidth=8000e9,
+        host_link=_LINKS["B200"][0],
+        nvlink=_LINKS["B200"][1],
         peak_flops=_tera(float64=40, float32=80, tf32=1100, float16=2250, bfloat16=2250, int8=4500),
         sources={
+            "host_link": _LINKS["B200"][2],
+            "nvlink": _LINKS["B200"][2],
             "total_memory": "published with torch 2.13.0+cu130; torch prints 182631 MB",
             "max_threads_per_multiprocessor": "device query in pytorch/ao pull request 4002",
             "context": _by_difference(

@@ -88,6 +88,21 @@ def _enter(storage, machine, place, nbytes) -> Residence:
     return residence
 
 
+_pinned: dict[int, weakref.ref] = {}
+
+
+def pin(storage) -> None:
+    """Notes that a storage of the host is pinned memory. There is none without a driver: it only says how fast copies
+    are."""
+    key = id(storage)
+    _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
+
+
+def is_pinned(storage) -> bool:
+    """Whether a storage of the host was noted as pinned memory."""
+    return id(storage) in _pinned
+
+
 def resize(residence: Residence, nbytes: int) -> None:
     """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old."""
     machine = residence.machine

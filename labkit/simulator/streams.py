@@ -1,15 +1,14 @@
 """torch.cuda.Stream, Event and Generator as they are on the simulated GPU.
 
-A stream matters to memory: each has its own free blocks, and a block used on another stream waits for it. Work itself
-takes no time here, so a block waits until the allocator looks at its events, at the next request, as on a GPU that has
-caught up by then.
+A stream matters to memory: each has its own free blocks, and a block used on another stream waits for it. To the
+allocator work takes no time, so a block waits until it looks at its events, at the next request, as on a GPU that has
+caught up by then. The time that events and streams tell is the clock's, an estimate.
 """
 
 import itertools
 
 import torch
 
-from labkit.simulator.errors import NotModelledError
 from labkit.simulator.machine import current
 
 CUDA = torch.device("cuda", 0)
@@ -27,9 +26,11 @@ class Stream:
 
     def wait_event(self, event):
         """Later work here waits for the event."""
+        event.wait(self)
 
     def wait_stream(self, stream):
         """Later work here waits for what `stream` was given so far."""
+        self.wait_event(stream.record_event())
 
     def record_event(self, event=None):
         """An event (a new one, or the one given) at this point of the stream."""
@@ -39,7 +40,8 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all work is done."""
-        return True
+        clock = current().clock
+        return clock.passed(clock.done(self.stream_id))
 
     def is_capturing(self) -> bool:
         """Whether a CUDA graph is being captured: never, graphs are not modelled."""
@@ -48,6 +50,7 @@ class Stream:
     def synchronize(self):
         """Waits for the work of this stream; blocks that waited for it can then be reused."""
         current().allocator.synchronize()
+        current().clock.synchronize(self.stream_id)
 
     def __enter__(self):
         self._outer = current().stream
@@ -68,32 +71,50 @@ class Stream:
 
 
 class Event:
-    """An event of the simulated GPU. It orders work; it cannot time it."""
+    """An event of the simulated GPU: a point of a stream, and the time at which the stream comes past it."""
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
         self.device = CUDA
-        self.recorded = False
+        self.enable_timing = enable_timing
+        self._time = None  # in seconds of the clock, once recorded
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it marks a point of a stream."""
+        return self._time is not None
 
     def record(self, stream=None):
-        """Marks this point of the stream."""
-        self.recorded = True
+        """Marks this point of the stream (the current one if none is given)."""
+        self._time = current().clock.record(current().stream if stream is None else stream.stream_id)
 
     def wait(self, stream=None):
         """Makes the stream wait for the event."""
+        if self.recorded:
+            current().clock.hold(current().stream if stream is None else stream.stream_id, self._time)
 
     def query(self) -> bool:
         """Whether the work before the event is done."""
-        return True
+        return not self.recorded or current().clock.passed(self._time)
 
     def synchronize(self):
         """Waits for the work before the event."""
         current().allocator.synchronize()
+        if self.recorded:
+            current().clock.wait_until(self._time)
 
-    def elapsed_time(self, end_event):
-        """Raises NotModelledError: the simulated GPU keeps exact memory and no clock."""
-        raise NotModelledError(
-            "torch.cuda.Event.elapsed_time: the simulated GPU models memory and not time. Time this on a real GPU."
-        )
+    def elapsed_time(self, end_event) -> float:
+        """Milliseconds from this event to `end_event`, by the clock. ValueError, as from CUDA, if one of them has no
+        time, or is still to come."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self.recorded and end_event.recorded):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise ValueError("Both events must be completed before calculating elapsed time.")
+        return 1e3 * (end_event._time - self._time)
+
+    def __repr__(self):
+        return f"<torch.cuda.Event {'recorded' if self.recorded else 'uninitialized'}>"
 
 
 class Generator(torch.Generator):

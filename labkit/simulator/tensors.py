@@ -2,7 +2,7 @@
 
 It sees each ATen operator below autograd, forward and backward. It runs the operator on meta tensors, which computes
 shapes and no values, and then takes from the allocator what CUDA would have taken: the outputs, and what the rules of
-`kernels` know beside them.
+`kernels` know beside them. Then the operator is put on the clock.
 """
 
 from functools import cache
@@ -10,10 +10,11 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.simulator import costs, metas, mixtures, rates, storages, values
 from labkit.simulator import machine as machines
-from labkit.simulator import metas, mixtures, storages, values
 from labkit.simulator.allocator import OutOfMemory
 from labkit.simulator.autograd import done_in_place
+from labkit.simulator.clock import TO_HOST
 from labkit.simulator.dispatcher import composite
 from labkit.simulator.errors import NotModelledError, NoValueError
 from labkit.simulator.kernels import Launch, others_of, rule_for, transfer
@@ -33,6 +34,8 @@ CROSSING = {
 }
 # Operators that take index tensors from the host and bring them to the device themselves.
 HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
+# Operators that read a tensor's values on the host, and are made of others on the device.
+HOST_VALUES = {_aten._pack_padded_sequence.default}
 # Operators that take a scalar tensor from the host, which their meta kernels refuse.
 HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
 
@@ -112,6 +115,8 @@ class DispatchMode(TorchDispatchMode):
             return operator(*args, **kwargs)
         with _no_functions():
             if is_view(operator):
+                if args[0].is_meta:
+                    self.machine.clock.host += rates.VIEW
                 return operator(*args, **kwargs)
             if is_composite(operator):
                 with self:
@@ -149,6 +154,7 @@ class DispatchMode(TorchDispatchMode):
         if operator is _aten.copy_.default and not args[0].is_meta:
             if place is not HOST:
                 self.take_memory(operator, args, kwargs, ())
+                costs.issue(self.machine, operator, args, kwargs, ())
             transfer.write(*args[:2])
             return args[0]
         args, kwargs = self.without_host_values(operator, args, kwargs)
@@ -164,6 +170,7 @@ class DispatchMode(TorchDispatchMode):
                 self.settle_on_host(output)
         else:
             self.take_memory(operator, args, kwargs, outputs)
+            costs.issue(self.machine, operator, args, kwargs, outputs)
         values.follow(operator, args, kwargs, outputs)
         return result
 
@@ -229,6 +236,13 @@ class DispatchMode(TorchDispatchMode):
             transfer.crossed(self.machine, destination, source, to_gpu, non_blocking)
         except OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
+        costs.cross(self.machine, destination, source, non_blocking)
+
+    def read_value(self, tensor) -> None:
+        """The host asks for a tensor's value: a copy of an element, for which it waits."""
+        if on_gpu(tensor):
+            clock = self.machine.clock
+            clock.copy(self.machine.stream, tensor.element_size(), TO_HOST, pinned=True, blocking=True)
 
     def check_places(self, operator, args, kwargs):
         """Where the operator runs: GPU, HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
@@ -254,7 +268,7 @@ class DispatchMode(TorchDispatchMode):
         if gpu is None:
             return HOST if host is not None else None
         stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
-        allowed = operator in CROSSING or (operator in HOST_INDEX and on_gpu(args[0]))
+        allowed = operator in CROSSING or operator in HOST_VALUES or (operator in HOST_INDEX and on_gpu(args[0]))
         if stranger is not None and not allowed:
             raise mixtures.error(operator, args, kwargs)
         return GPU

@@ -1,0 +1,298 @@
+"""What an operator costs on the GPU: how many kernels, and how long they take.
+
+The roofline: an operator computes at a share of the peak rate for its dtype, or reads and writes at a share of the
+memory's bandwidth, whichever takes longer (`rates` has the shares). Operations are counted by torch.utils.flop_counter
+where it knows the operator, and are free elsewhere: elementwise kernels, norms and reductions wait for memory. Bytes
+are those of the arguments read and the results written, each once; caches are not modelled, nor is a layout that makes
+memory slower.
+"""
+
+from functools import cache, lru_cache
+from math import ceil
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from labkit.simulator import rates, storages
+from labkit.simulator.clock import TO_GPU, TO_HOST
+from labkit.simulator.kernels.foreach import CHUNK
+from labkit.simulator.kernels.transfer import temporaries
+from labkit.simulator.specs import Spec
+
+_aten = torch.ops.aten
+READ, WRITTEN, BOTH = 1, 1, 2  # how often an argument's bytes are moved
+
+# Operators that take memory or say something about it, and start no kernel.
+_NO_KERNEL = {
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
+    "set_", "lift_fresh", "_reshape_alias", "detach", "detach_", "record_stream", "_local_scalar_dense",
+}  # fmt: skip
+# Written, and not read before.
+_OVERWRITTEN = {
+    "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "exponential_", "geometric_", "cauchy_", "log_normal_",
+    "_foreach_zero_", "_foreach_copy_",
+}  # fmt: skip
+# Only some rows of these arguments, by position, are read: as many bytes as are given out.
+_ROWS_READ = {
+    "embedding": (0,), "index": (0,), "index_select": (0,), "gather": (0,), "take": (0,), "nll_loss_forward": (0,),
+    "nll_loss2d_forward": (0,), "nll_loss_backward": (1,), "nll_loss2d_backward": (1,),
+}  # fmt: skip
+# Only some rows of the argument that they write: as many bytes as the values have, read and written.
+_ROWS_WRITTEN = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_", "put_"}
+# They read their inputs twice: for statistics, then for the result.
+_READ_TWICE = {
+    "native_batch_norm", "cudnn_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm_backward",
+    "native_group_norm", "native_group_norm_backward", "_native_batch_norm_legit",
+}  # fmt: skip
+# More than one kernel, as PyTorch's CUDA code launches them.
+_KERNELS = {
+    "native_layer_norm_backward": 2, "_fused_rms_norm_backward": 2, "native_batch_norm": 2, "cudnn_batch_norm": 2,
+    "native_batch_norm_backward": 2, "cudnn_batch_norm_backward": 2, "native_group_norm": 2,
+    "native_group_norm_backward": 3, "slice_backward": 2, "select_backward": 2, "mse_loss": 2, "nll_loss_backward": 2,
+    "embedding_dense_backward": 2, "index_put": 2, "index_add": 2, "scatter": 2, "scatter_add": 2, "sort": 8,
+    "_scaled_dot_product_flash_attention_backward": 3, "_scaled_dot_product_efficient_attention_backward": 2,
+    "_scaled_dot_product_cudnn_attention_backward": 3,
+}  # fmt: skip
+
+_PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmm_, _aten.baddbmm_, _aten._addmm_activation}
+_COUNTED_AS = {_aten.addmm_: _aten.addmm, _aten.baddbmm_: _aten.baddbmm, _aten._addmm_activation: _aten.addmm}
+
+
+class Plan:
+    """What is the same for every call of an operator.
+
+    `roles`: (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`:
+    whether a result is a new tensor. `launches`: kernels of one call.
+    """
+
+    __slots__ = ("attention", "causal", "flops", "free", "launches", "lists", "makes_new", "name", "product", "roles")
+
+    def __init__(self, operator):
+        packet, schema = operator.overloadpacket, operator._schema
+        self.name = name = schema.name.removeprefix("aten::")
+        self.free = name in _NO_KERNEL
+        self.lists = name.startswith(("_foreach_", "_fused_", "_amp_foreach"))
+        self.launches = _KERNELS.get(name, 1)
+        self.product = packet in _PRODUCTS
+        self.attention = "attention" in name
+        self.flops = flop_registry.get(_COUNTED_AS.get(packet, packet))
+        names = [argument.name for argument in schema.arguments]
+        self.causal = names.index("is_causal") if "is_causal" in names else None
+        self.roles = []
+        for position, argument in enumerate(schema.arguments):
+            if "Tensor" not in str(argument.type) or position in _ROWS_READ.get(name, ()):
+                continue
+            role = READ
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                if name in _ROWS_WRITTEN:
+                    continue
+                role = WRITTEN if name in _OVERWRITTEN or argument.is_out else BOTH
+                if name.startswith("_fused_") and argument.name == "grads":
+                    role = READ  # written only to take a GradScaler's factor out
+            self.roles.append((position, argument.name, role * (2 if name in _READ_TWICE else 1)))
+        self.makes_new = any(one.alias_info is None for one in schema.returns)
+
+
+plan_of = cache(Plan)
+
+
+def size(tensor: torch.Tensor) -> int:
+    """The bytes that a tensor's elements lie in: those of an expanded one once."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    nbytes = tensor.element_size()
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride:
+            nbytes *= length
+    return nbytes
+
+
+def _sizes(argument) -> int:
+    if isinstance(argument, torch.Tensor):
+        return size(argument)
+    if isinstance(argument, (list, tuple)):
+        return sum(map(_sizes, argument))
+    return 0
+
+
+def traffic(plan: Plan, args, kwargs, outputs) -> int:
+    """Bytes that a call reads and writes."""
+    total = 0
+    given = len(args)
+    for position, name, role in plan.roles:
+        argument = args[position] if position < given else kwargs.get(name)
+        if argument is not None:
+            nbytes = _sizes(argument)
+            total += role * nbytes
+    new = 0
+    if plan.makes_new:
+        for output in outputs:
+            if output is not None:
+                new += _sizes(output)
+    if plan.name in _ROWS_READ:
+        new *= 2 if not plan.name.startswith("nll_loss") else 1
+    elif plan.name in _ROWS_WRITTEN:
+        total *= 2
+    return total + new
+
+
+def precision(spec: Spec, dtype: torch.dtype, convolution: bool = False) -> str:
+    """The key of `Spec.peak_flops` that products of this dtype run at: "tf32" for float32 where that is allowed.
+
+    torch.backends.cuda.matmul and torch.backends.cudnn say what is allowed; convolutions are by default.
+    """
+    if dtype == torch.float32 or dtype == torch.complex64:
+        allowed = torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32"
+        return "tf32" if allowed and "tf32" in spec.peak_flops else "float32"
+    name = str(dtype).removeprefix("torch.")
+    return name if name in spec.peak_flops else "float32"
+
+
+@lru_cache(maxsize=4096)
+def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int) -> float:
+    """The share of the multiprocessors' work that goes into a product's result: tiles that stick out and the last wave,
+    which few multiprocessors work at, are lost. 1 is all of it."""
+    tiles = batch * ceil(rows / rates.TILE) * ceil(columns / rates.TILE)
+    useful = batch * rows * columns / (tiles * rates.TILE**2)
+    best = 0.0
+    for splits in range(1, max(1, depth // rates.SPLIT) + 1):
+        blocks = tiles * splits
+        best = max(best, blocks / (ceil(blocks / multiprocessors) * multiprocessors))
+        if blocks >= multiprocessors:
+            break
+    return useful * best
+
+
+def _shapes(value):
+    """An argument as flop_counter wants it: shapes for tensors. Hashable."""
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_shapes, value))
+    return value
+
+
+_counts: dict = {}
+
+
+def operations(operator, args, kwargs, outputs) -> int:
+    """Floating-point operations of a call, as torch.utils.flop_counter counts them; 0 for what it does not know."""
+    plan = plan_of(operator)
+    if plan.flops is None:
+        return 0
+    key = (operator, _shapes(args), tuple((name, _shapes(value)) for name, value in kwargs.items()))
+    found = _counts.get(key)
+    if found is None:
+        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        if plan.product:
+            found = plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
+        else:
+            found = plan.flops(*args, **kwargs, out_val=result)
+        if plan.attention and plan.causal is not None:
+            causal = args[plan.causal] if plan.causal < len(args) else kwargs.get("is_causal", False)
+            found = found / 2 if causal else found  # the counter counts the masked half too
+        _counts[key] = found
+    return found
+
+
+def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) -> float:
+    flops = operations(operator, args, kwargs, outputs)
+    if not flops:
+        return 0.0
+    first = next(argument for argument in args if isinstance(argument, torch.Tensor))
+    if plan.product:
+        output = outputs[0]
+        *batches, rows, columns = output.shape
+        batch = batches[0] if batches else 1
+        depth = flops // (2 * batch * rows * columns)
+        share = rates.COMPUTE * filled(batch, rows, columns, depth, spec.multiprocessors)
+        rate = spec.peak_flops[precision(spec, first.dtype)]
+    elif plan.attention:
+        share = rates.ATTENTION
+        rate = spec.peak_flops[precision(spec, first.dtype)]
+        if first.dtype == torch.float32 and "tf32" in spec.peak_flops:
+            # mem_eff_attention computes float32 by three tf32 products (OpMultiplyAddFastF32) from capability 8.0 on
+            rate = max(rate, spec.peak_flops["tf32"] / 3)
+    else:
+        share = rates.COMPUTE
+        rate = spec.peak_flops[precision(spec, first.dtype, convolution=True)]
+    return flops / (rate * share * (0.25 if first.dtype.is_complex else 1))
+
+
+# Most tensors that a launch takes, by the number of lists, and blocks of threads (MultiTensorApply.cuh)
+_MOST_TENSORS = (110, 64, 48, 36, 30)
+_MOST_BLOCKS = 320
+
+
+def _lists(args) -> list:
+    """The lists of tensors among arguments."""
+    return [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], torch.Tensor)]
+
+
+def launches(args, outputs) -> int:
+    """Launches of an operator on lists of tensors: each takes so many tensors, and so many chunks of them."""
+    lists = _lists(args)
+    if not lists:
+        return 1
+    depth = len(lists) + (len(outputs) == len(lists[0]))
+    chunks = sum(ceil(tensor.numel() / CHUNK) for tensor in lists[0])
+    tensors = _MOST_TENSORS[min(depth, len(_MOST_TENSORS)) - 1]
+    return max(1, ceil(len(lists[0]) / tensors), ceil(chunks / _MOST_BLOCKS))
+
+
+def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
+    """How many kernels a call of an operator starts, and the seconds of the GPU's work beside their fixed cost."""
+    plan = plan_of(operator)
+    if plan.free:
+        return 0, 0.0
+    work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
+    kernels = plan.launches
+    if plan.flops is not None:
+        work = max(work, _compute_seconds(spec, plan, operator, args, kwargs, outputs))
+        if plan.name == "convolution_backward":
+            kernels = max(1, sum(output is not None for output in outputs))
+        elif plan.name == "convolution" and args[2] is not None:
+            kernels = 2  # cuDNN's, then the bias is added
+    elif plan.lists:
+        kernels = launches(args, outputs)
+    return kernels, work
+
+
+def issue(machine, operator, args, kwargs, outputs) -> None:
+    """Puts a call of an operator on the clock of `machine`, on its current stream."""
+    if operator is _aten.copy_.default and _crosses(*args[:2]):
+        blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        return cross(machine, *args[:2], non_blocking=not blocking)
+    kernels, work = cost(machine.spec, operator, args, kwargs, outputs)
+    if kernels:
+        lists = _lists(args) if plan_of(operator).lists else ()
+        tensors = len(lists[0]) if lists else 0
+        machine.clock.launch(machine.stream, work, kernels, rates.OPERATOR + tensors * rates.TENSOR)
+    else:
+        machine.clock.host += rates.VIEW
+
+
+def _on_gpu(tensor) -> bool:
+    place = storages.find(tensor.untyped_storage()) if tensor.is_meta else None
+    return place is not None and place.place is not storages.HOST
+
+
+def _crosses(destination, source) -> bool:
+    return _on_gpu(destination) != _on_gpu(source)
+
+
+def cross(machine, destination, source, non_blocking: bool) -> None:
+    """Puts a copy between host and GPU on the clock, with the kernels that convert it or make it contiguous there."""
+    to_gpu = _on_gpu(destination)
+    clock, here = machine.clock, destination if to_gpu else source
+    extra = len(temporaries(destination, source, to_gpu, non_blocking))
+    work = 2 * size(here) / (machine.spec.bandwidth * rates.BANDWIDTH)
+    # Conversions are done where `temporaries` says, so the bytes on the link are those of one side or the other.
+    carried = source if to_gpu == non_blocking else destination
+    nbytes = destination.numel() * carried.element_size()
+    pinned = storages.is_pinned((source if to_gpu else destination).untyped_storage())
+    for _ in range(0 if to_gpu else extra):
+        clock.launch(machine.stream, work)
+    clock.copy(machine.stream, nbytes, TO_GPU if to_gpu else TO_HOST, pinned=pinned, blocking=not non_blocking)
+    for _ in range(extra if to_gpu else 0):
+        clock.launch(machine.stream, work)
