@@ -8,6 +8,7 @@
     python course.py student                  the notebooks without their solutions, in student/
     python course.py slides                   the lecture of each notebook, in slides/
     python course.py rehearse H200            the notebooks as a simulated H200 prints them, in rehearsed/
+    python course.py gpu                      the notebooks on this machine's GPU, compared with its simulated twin
     python course.py setup                    the environment alone
 
 Python 3.10 or later is all it needs; only the standard library is used here. The first run installs the
@@ -202,6 +203,12 @@ def other_gpu(python: Path) -> str | None:
     """labkit's name of the real GPU that the notebooks would run on, unless it is the course's own."""
     if "LABKIT_GPU" in os.environ or not has_nvidia_gpu():
         return None
+    gpu = real_gpu(python)
+    return gpu if gpu != COURSE_GPU else None
+
+
+def real_gpu(python: Path) -> str | None:
+    """labkit's name of the CUDA GPU that torch finds, or None. Ends the program if it is one that labkit lacks."""
     ask = (
         "import torch; from labkit.simulator.specs import spec\n"
         "if torch.cuda.is_available(): print(spec(torch.cuda.get_device_name()).key)"
@@ -209,8 +216,22 @@ def other_gpu(python: Path) -> str | None:
     asked = subprocess.run([str(python), "-c", ask], cwd=ROOT, capture_output=True, text=True)
     if asked.returncode:
         sys.exit(f"The GPU of this machine cannot be told: {asked.stderr.strip().splitlines()[-1]}")
-    name = asked.stdout.strip()
-    return name if name and name != COURSE_GPU else None
+    return asked.stdout.strip() or None
+
+
+def command_gpu(python: Path, arguments: list[str]) -> int:
+    if "LABKIT_GPU" in os.environ:
+        sys.exit(f"gpu is for a real one, and LABKIT_GPU={os.environ['LABKIT_GPU']} asks for a simulated one.")
+    gpu = real_gpu(python)
+    if gpu is None:
+        sys.exit("torch finds no CUDA GPU on this machine.")
+    notebooks, others = split(arguments)
+    notebooks = notebooks or [path.relative_to(ROOT).as_posix() for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    if gpu != COURSE_GPU:
+        if failed := command_rehearse(python, [gpu, *notebooks]):
+            return failed
+        notebooks = [f"rehearsed/{gpu}/{Path(notebook).name}" for notebook in notebooks]
+    return run(python, "-m", "pytest", *notebooks, *others)
 
 
 def command_student(python: Path, arguments: list[str]) -> int:
@@ -236,6 +257,7 @@ COMMANDS = {
     "student": command_student,
     "slides": command_slides,
     "rehearse": command_rehearse,
+    "gpu": command_gpu,
     "setup": command_setup,
 }
 

@@ -33,7 +33,9 @@ def main(argv: list[str] | None = None) -> None:
         if options.name is None:
             print(json.dumps(provenance.of_device(options.commit)))
         else:
-            recorded(options.name, options.provenance).save(options.file, replace=False)
+            # the stub libraries do no work, so a time of theirs would be none
+            timed = options.provenance["made by"] != provenance.STUBS
+            recorded(options.name, options.provenance, timed).save(options.file, replace=False)
 
 
 def recorded(name: str, device: Mapping[str, object], timed: bool = True) -> Trace:

@@ -144,3 +144,39 @@ def test_arguments_choose_what_is_tested_whatever_the_gpu(ran, monkeypatch):
     monkeypatch.setattr(course, "other_gpu", lambda python: "H200")
     course.command_test(PYTHON, ["notebooks/03_a.ipynb", "-x"])
     assert ran == [("-m", "pytest", "notebooks/03_a.ipynb", "-x")]
+
+
+def test_the_courses_gpu_is_compared_with_the_stored_outputs(ran, monkeypatch):
+    monkeypatch.delenv("LABKIT_GPU", raising=False)
+    monkeypatch.setattr(course, "real_gpu", lambda python: course.COURSE_GPU)
+    course.command_gpu(PYTHON, ["notebooks/03_a.ipynb", "-x"])
+    assert ran == [("-m", "pytest", "notebooks/03_a.ipynb", "-x")]
+
+
+def test_another_gpu_is_compared_with_its_simulated_twin(ran, monkeypatch):
+    monkeypatch.delenv("LABKIT_GPU", raising=False)
+    monkeypatch.setattr(course, "real_gpu", lambda python: "H200")
+    course.command_gpu(PYTHON, [])
+    rehearsed = [f"rehearsed/H200/{path.name}" for path in sorted(course.NOTEBOOKS.glob("*.ipynb"))]
+    assert ran[0][:4] == ("-m", "nbconvert", "--to=notebook", "--execute")
+    assert ran[1] == ("-m", "pytest", *rehearsed)
+
+
+def test_a_failed_rehearsal_ends_it(monkeypatch):
+    calls = []
+    monkeypatch.delenv("LABKIT_GPU", raising=False)
+    monkeypatch.setattr(course, "real_gpu", lambda python: "H200")
+    monkeypatch.setattr(course, "run", lambda python, *given, environment=None: calls.append(given) or 5)
+    assert course.command_gpu(PYTHON, []) == 5
+    assert len(calls) == 1
+
+
+def test_without_a_gpu_nothing_is_compared_with_one(ran, monkeypatch):
+    monkeypatch.delenv("LABKIT_GPU", raising=False)
+    monkeypatch.setattr(course, "real_gpu", lambda python: None)
+    with pytest.raises(SystemExit, match="no CUDA GPU"):
+        course.command_gpu(PYTHON, [])
+    monkeypatch.setenv("LABKIT_GPU", "H100")
+    with pytest.raises(SystemExit, match="LABKIT_GPU=H100 asks for a simulated one"):
+        course.command_gpu(PYTHON, [])
+    assert ran == []

@@ -46,6 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--gpu", default="A100-80GB")
     sub.add_argument("arguments", nargs="*")
 
+    sub = command(
+        "notebooks", _notebooks, "the job of course.py gpu with the oracle in the GPU's place; after --, pytest's"
+    )
+    sub.add_argument("--gpu", default="A100-80GB")
+    sub.add_argument("arguments", nargs="*", help="notebooks, all by default, and what pytest is given")
+
     sub = command("record", _record, "record workloads on the oracle and keep their traces in tests/data/oracle")
     _workloads(sub)
 
@@ -115,6 +121,11 @@ def _list(options) -> int:
 
 def _run(options) -> int:
     return runner.run(options.torch, options.gpu, options.arguments)
+
+
+def _notebooks(options) -> int:
+    job = "import sys, course; sys.exit(course.command_gpu(course.Path(sys.executable), sys.argv[1:]))"
+    return runner.run(options.torch, options.gpu, ["-c", job, *options.arguments])
 
 
 def _record(options) -> int:
