@@ -17,6 +17,7 @@ from labkit.units import MIB, digits, verdict
 
 NOTES = "GPU memory course notes, chapters 1 and 2 (in Chinese)"
 TRAINING_NOTES = "训练过程中的显存占用分析及性能优化, notes of 2023-03-12 (in Chinese)"
+CS231N = "CS231n, Convolutional Neural Networks for Visual Recognition, course notes, Stanford"
 ANATOMY = "Model training anatomy, transformers documentation, Hugging Face 2023"
 HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
 
@@ -63,6 +64,7 @@ HALF_LINEAR_10 = "HalfLinear(10), batch 10240, float16"
 BERT_BASE = "BERT-base, batch 32, length 512, float32"
 BERT_LARGE = "bert-large with Trainer, batch 4, length 512"
 CONTEXT = "CUDA context"
+VGG16 = "VGG16, float32"
 
 _TRAINING = ("forward adds", "after backward", "peak", "reserved")
 
@@ -117,6 +119,19 @@ FIGURES: tuple[Figure, ...] = (
         NOTES,
         {
             "parameters": "418.7295",
+    *_figures(
+        VGG16,
+        TRAINING_NOTES,
+        {
+            "parameters": "528",
+            "gradients": "528",
+            "gradients and Adam": "1584",
+            "activations of one image": "58.12",
+            "activations and their gradients, one image": "116.24",
+        },
+        note="on paper; printed as 528 * 3 and 58.12 x 2",
+    ),
+    Figure("93", VGG16, "activations of one image", CS231N, note="on paper: 24M * 4 bytes, only forward"),
             "input": "0.125",
             "forward adds": "13931.34375",
             "after backward": "903.5874",
