@@ -88,7 +88,7 @@ class Writer:
             yield ladder.Finding(
                 6,
                 f"notebooks, {device()}",
-                "the outputs stored in them, by pytest --nbval",
+                reference(file),
                 "code cells",
                 file.stem,
                 len(passed),
@@ -96,6 +96,12 @@ class Writer:
                 f"{wrong} cells print something else" if wrong else "",
                 {"cells whose output is ignored": ignored, "cells": total},
             )
+
+
+def reference(file: Path) -> str:
+    """Where the outputs that a notebook is compared with come from."""
+    rehearsed = f"what the simulated {file.parent.name} prints" if file.parts[:1] == ("rehearsed",) else ""
+    return f"{rehearsed or 'the outputs stored in them'}, by pytest --nbval"
 
 
 def device() -> str:

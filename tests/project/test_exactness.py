@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests import exactness as ladder
-from tests.conftest import Exactness, Writer
+from tests.conftest import Exactness, Writer, reference
 from tests.exactness import Finding
 
 EQUAL = Finding(1, "sequences", "the oracle", "steps", "default", 500, 500, "", {"errors": 3})
@@ -18,7 +19,7 @@ OTHER = Finding(2, "workloads", "the oracle", "events", "bert", 7, 7)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rung": 7}, r"rung 7 of 'sequences': wanted one of \[1, 2, 3, 4, 5, 6\]"),
+        ({"rung": 8}, r"rung 8 of 'sequences': wanted one of \[1, 2, 3, 4, 5, 6, 7\]"),
         ({"equal": 501}, "501 of 500 equal"),
         ({"of": 0, "equal": 0}, "0 of 0 equal"),
         ({"equal": 499}, "499 of 500, and no difference is named"),
@@ -91,6 +92,12 @@ def test_the_page_is_written_when_all_went_well(tmp_path):
     writer.pytest_runtest_logreport(report("tests/a.py::d", False, DIFFERS))
     writer.pytest_sessionfinish(session)
     assert not writer.path.exists()
+
+
+def test_what_a_notebook_is_compared_with():
+    stored, rehearsed = Path("notebooks/01_a.ipynb"), Path("rehearsed/H100/01_a.ipynb")
+    assert reference(stored) == "the outputs stored in them, by pytest --nbval"
+    assert reference(rehearsed) == "what the simulated H100 prints, by pytest --nbval"
 
 
 def test_the_committed_page_is_one():

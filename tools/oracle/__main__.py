@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("arguments", nargs="*")
 
     sub = command(
-        "notebooks", _notebooks, "the job of course.py gpu with the oracle in the GPU's place; after --, pytest's"
+        "notebooks",
+        _notebooks,
+        "the job of `course.py gpu` with the oracle in the GPU's place: notebooks [--gpu GPU] [notebooks and pytest's own]",
     )
     sub.add_argument("--gpu", default="A100-80GB")
     sub.add_argument("arguments", nargs="*", help="notebooks, all by default, and what pytest is given")
@@ -99,8 +101,8 @@ def _names(patterns: list[str]) -> list[str]:
 
 
 def _run_apart(arguments: list[str]) -> list[str]:
-    """The command line with "--" before what `run` is to pass on, which may begin with a dash (-m, -c)."""
-    if arguments[:1] != ["run"]:
+    """The command line with "--" before what `run` and `notebooks` pass on, which may begin with a dash (-m, -c)."""
+    if arguments[:1] not in (["run"], ["notebooks"]):
         return arguments
     own = 1
     while own < len(arguments) and arguments[own].split("=")[0] in ("--gpu", "--torch", "-h", "--help"):
