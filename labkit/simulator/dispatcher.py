@@ -10,7 +10,7 @@ one calls inside. Two kinds, each a Python function in the file of its subject:
 `hold` registers them all (and what `autocast` asks for), `let_go` takes them back, counted: nested GPUs share them.
 """
 
-from functools import wraps
+from functools import cache, wraps
 
 import torch
 
@@ -60,12 +60,21 @@ def decomposed(operator, args, kwargs):
     return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
+@cache
+def notes_its_result(operator) -> bool:
+    """Whether an operator has a kernel that notes its result as a view."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "ADInplaceOrView")
+
+
 def composite(operator, args, kwargs):
     """An operator of that kind that came whole to the dispatch mode, as in inference mode; CUDA's branch of it.
 
     PyTorch has switched off what notes views there, which it has not where the operator would run of itself; and C++
-    asks of a view whether its base wants a gradient (should_fold in LinearAlgebra.cpp).
+    asks of a view whether its base wants a gradient (should_fold in LinearAlgebra.cpp). Not so for the few operators
+    that note their own result (narrow, chunk), which must not have been noted before.
     """
+    if notes_its_result(operator):
+        return decomposed(operator, args, kwargs)
     branch = branch_of(operator) if simulated(args) else None
     off = torch._C._dispatch_tls_is_dispatch_key_excluded(_VIEWS)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_VIEWS, False)

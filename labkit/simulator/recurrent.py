@@ -27,7 +27,9 @@ class Weights(NamedTuple):
 
 
 def _lstm_step(x, state, weights: Weights):
-    hidden, cells = state
+    """LSTMCell. In a state the hidden values, which are the output, come last: of a C++ tuple, the first of which they
+    are, Python's tuple of the other order lets go in the same one, and GCC evaluates arguments from the last on."""
+    cells, hidden = state
     of_input = torch.matmul(x, weights.of_input.t())
     of_hidden = torch.matmul(hidden, weights.of_hidden.t())
     result, cells, workspace = _aten._thnn_fused_lstm_cell(
@@ -36,10 +38,11 @@ def _lstm_step(x, state, weights: Weights):
     if weights.projection is not None:
         result = torch.matmul(result, weights.projection.t())
     del workspace, of_hidden, of_input
-    return result, cells
+    return cells, result
 
 
 def _gru_step(x, state, weights: Weights):
+    """GRUCell"""
     (hidden,) = state
     of_input = torch.matmul(x, weights.of_input.t())
     of_hidden = torch.matmul(hidden, weights.of_hidden.t())
@@ -68,7 +71,7 @@ def _steps(cell, inputs, state, weights: Weights):
     outputs = []
     for x in inputs:
         state = cell(x, state, weights)
-        outputs.append(state[0])
+        outputs.append(state[-1])
     if not outputs:
         raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     return outputs, state
@@ -118,9 +121,10 @@ def _packed(cell, x, state, weights: Weights, batch_sizes):
             state = _cut(state, 0, size)
         last = size
         state = cell(step, state, weights)
-        outputs.append(state[0])
+        outputs.append(state[-1])
     ended.append(state)
-    data, state = torch.cat(outputs, 0), _joined(ended[::-1])
+    ended.reverse()
+    data, state = torch.cat(outputs, 0), _joined(ended)
     _let_go(ended)
     _let_go(outputs)
     return data, state
@@ -137,7 +141,7 @@ def _packed_backwards(cell, x, first, weights: Weights, batch_sizes):
         offset -= size
         last = size
         state = cell(step, state, weights)
-        outputs.append(state[0])
+        outputs.append(state[-1])
     outputs.reverse()
     data = torch.cat(outputs, 0)
     _let_go(outputs)
@@ -173,12 +177,12 @@ def _stack(cell, x, states, weights, layers, dropout, train, bidirectional, batc
 
 
 def _lstm(x, hx, params, biases, *options):
-    """_lstm_impl. The cells are stacked before the hidden states: GCC evaluates arguments from the last on."""
+    """_lstm_impl"""
     hidden, cells = hx
     weights = _gathered(params, biases, hidden.shape[2] != cells.shape[2])
-    states = list(zip(hidden.unbind(0), cells.unbind(0), strict=True))
+    states = list(zip(cells.unbind(0), hidden.unbind(0), strict=True))
     x, final = _stack(_lstm_step, x, states, weights, *options)
-    hidden, cells = ([state[i] for state in final] for i in range(2))
+    cells, hidden = ([state[i] for state in final] for i in range(2))
     final.clear()
     cells_stacked = torch.stack(cells, 0)
     hidden_stacked = torch.stack(hidden, 0)
@@ -224,7 +228,8 @@ def packed_gru(data, batch_sizes, hx, params, *options):
 
 @branch("lstm_cell")
 def lstm_cell(x, hx, *weights):
-    return _lstm_step(x, tuple(hx), Weights(*weights))
+    cells, hidden = _lstm_step(x, (hx[1], hx[0]), Weights(*weights))
+    return hidden, cells
 
 
 @branch("gru_cell")

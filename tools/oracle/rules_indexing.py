@@ -135,7 +135,21 @@ def scatter(rng: random.Random) -> str:
     return ended([*lines, f"y = x.{name}{inplace}({dim}, i, {value})"])
 
 
-DRAWINGS = [embedding, embedding, select, index, index, put, gather, scatter, scatter]
+def roll(rng: random.Random) -> str:
+    shape, dtype = shape_of(rng), rng.choice(FLOATS)
+    last = len(shape) - 1
+    arguments = rng.choice(("3", f"1, {dim_of(rng, shape)}", f"-2, {last}", f"(1, 2), (0, {last})"))
+    return ended([floats(rng, shape, dtype), f"y = x.roll({arguments})"])
+
+
+def unfold(rng: random.Random) -> str:
+    shape, dtype = shape_of(rng), rng.choice(FLOATS)
+    dim = dim_of(rng, shape)
+    size = rng.randint(1, shape[dim])
+    return ended([floats(rng, shape, dtype), f"y = x.unfold({dim}, {size}, {some(rng, 2 * size)})"])
+
+
+DRAWINGS = [embedding, embedding, select, index, index, put, gather, scatter, scatter, roll, unfold]
 
 if __name__ == "__main__":
     cases.command("indexing", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

@@ -77,6 +77,17 @@ def elementwise(rng: random.Random) -> str:
     return ended(rng, [*lines, f"y = F.{function}(x, t{options})"], options)
 
 
+def margins(rng: random.Random) -> str:
+    rows, columns = some(rng, 20_000), some(rng, 3000)
+    dtype, options = rng.choice(FLOATS), reduction(rng)
+    shape = [rows, columns] if rng.random() < 0.8 else [columns]
+    lines = [leaf(rng, "x", shape, dtype), f"t = {indices(rng, shape[:-1] or [1])}"]
+    if rng.random() < 0.3:
+        lines.append(f"w = torch.ones({columns}, device='cuda', dtype=torch.{dtype})")
+        options += ", weight=w"
+    return ended(rng, [*lines, f"y = F.multi_margin_loss(x, t{rng.choice(('', ', p=2'))}{options})"], options)
+
+
 def logsumexp(rng: random.Random) -> str:
     shape = [some(rng, 3000), some(rng, 3000)]
     dim = rng.choice(("0", "1", "(0, 1)", "-1"))
@@ -84,7 +95,7 @@ def logsumexp(rng: random.Random) -> str:
     return ended(rng, [line, f"y = torch.logsumexp(x, {dim})"], "none")
 
 
-DRAWINGS = [classes, classes, elementwise, elementwise, logsumexp]
+DRAWINGS = [classes, classes, elementwise, elementwise, logsumexp, margins]
 
 if __name__ == "__main__":
     cases.command("losses", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

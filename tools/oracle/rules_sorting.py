@@ -67,7 +67,15 @@ def sample(rng: random.Random) -> str:
     return f"x = {source}\ny = torch.multinomial(x, {count}{rng.choice(('', '', ', replacement=True'))})"
 
 
-DRAWINGS = [sort, sort, topk, topk, cumulative, permutation, sample]
+def middle(rng: random.Random) -> str:
+    shape = rows(rng)
+    name = rng.choice(("median", "nanmedian", "kthvalue"))
+    dim = rng.choice((-1, 0, len(shape) - 1))
+    arguments = f"{some(rng, shape[dim])}, dim={dim}" if name == "kthvalue" else rng.choice(("", f"dim={dim}"))
+    return f"x = {tensor(rng, shape, DTYPES[:5])}\ny = x.{name}({arguments})"
+
+
+DRAWINGS = [sort, sort, topk, topk, cumulative, permutation, sample, middle]
 
 if __name__ == "__main__":
     cases.command("sorting", lambda rng: rng.choice(DRAWINGS)(rng), count=200)

@@ -182,12 +182,12 @@ def _linear_term(launch: Launch, index, trusted: bool):
 
 
 def _in_parts(tensor, shifts, dims=()) -> bool:
-    return len(shifts) == 1 and not dims or len(shifts) == len(dims) > 1
+    return (len(shifts) == 1 and not dims) or len(shifts) == len(dims) > 1
 
 
 @made_of_others("roll.default", when=_in_parts)
 def roll_in_parts(tensor, shifts, dims=()):
-    """aten/src/ATen/native/TensorTransformations.h, roll_common: flattened without a dim, else one dim after another."""
+    """aten/src/ATen/native/TensorTransformations.h, roll_common: flattened without a dim, or dim after dim."""
     if not dims:
         return tensor.contiguous().view(-1).roll(shifts[0], 0).view(tensor.shape)
     return tensor.roll(shifts[0], dims[0]).roll(shifts[1:], dims[1:])
@@ -202,14 +202,10 @@ def roll(launch: Launch) -> None:
 
 @rule("unfold_backward.default")
 def unfold_backward(launch: Launch) -> None:
-    """aten/src/ATen/native/UnfoldBackward.h: numbers of the elements where the windows overlap, else of the windows and
-    of the elements in each."""
+    """aten/src/ATen/native/UnfoldBackward.cpp: where windows do not overlap, a copy. Else UnfoldBackward.h numbers the
+    elements that windows reach."""
     grad, sizes, dim, size, step = launch.args
     launch.give(*launch.outputs)
-    dim %= max(len(sizes), 1)
-    windows = grad.shape[dim]
-    if step >= size:
-        launch.scratch(8 * windows)
-        launch.scratch(8 * grad.shape[-1])
-    else:
-        launch.scratch(8 * min(sizes[dim] if sizes else 1, (windows - 1) * step + size))
+    if step < size:
+        reached = (grad.shape[dim] - 1) * step + size
+        launch.scratch(8 * min(sizes[dim], reached))

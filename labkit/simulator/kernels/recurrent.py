@@ -4,6 +4,8 @@ import torch
 
 from labkit.simulator.kernels.launch import Launch, made_of_others, rule
 
+made_of_others("_pack_padded_sequence.default")  # aten/src/ATen/native/PackedSequence.cpp
+
 
 @rule("_thnn_fused_lstm_cell.default", "_thnn_fused_gru_cell.default")
 def cell(launch: Launch) -> None:

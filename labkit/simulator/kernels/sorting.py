@@ -209,7 +209,7 @@ def median(tensor):
     """aten/src/ATen/native/cuda/Sorting.cpp, median_impl: all is sorted, and the last tells whether there are NaNs."""
     if tensor.numel() == 0:
         return _no_median(tensor)
-    ordered = tensor.flatten().sort()[0]
+    ordered = _ordered(tensor)
     return torch.where(ordered[-1].isnan(), ordered[-1], ordered[(tensor.numel() - 1) // 2])
 
 
@@ -218,7 +218,7 @@ def nanmedian(tensor):
     """The same: where the middle of the others is, is counted."""
     if tensor.numel() == 0:
         return _no_median(tensor)
-    ordered = tensor.flatten().sort()[0]
+    ordered = _ordered(tensor)
     are_nan = ordered.isnan()
     count = are_nan.sum()
     left = torch.rsub(count, tensor.numel() - 1)
@@ -228,6 +228,13 @@ def nanmedian(tensor):
     result = torch.ops.aten.index.Tensor(ordered, [middle])
     del middle
     return result
+
+
+def _ordered(tensor):
+    flat = tensor.flatten()
+    ordered = flat.sort()[0]
+    del flat
+    return ordered
 
 
 def _no_median(tensor):
