@@ -447,6 +447,18 @@ def resized_storage(resize):
     return resize_
 
 
+def storage_address(address):
+    """torch.UntypedStorage.data_ptr, of which `address` is PyTorch's: where the block begins, and 0 on the host."""
+
+    def data_ptr(storage):
+        place = storages.find(storage)
+        if place is None or place.place in (None, HOST):
+            return address(storage)
+        return place.place.block.address
+
+    return data_ptr
+
+
 def record_stream(tensor, stream) -> None:
     """Tensor.record_stream: the block is not reused before `stream` has done its work. PyTorch's own looks at the
     stream's type before a function mode is asked, so this one takes its place as an attribute of torch.Tensor."""

@@ -5,7 +5,14 @@ import sys
 import torch
 
 from labkit.simulator import autocast, autograd, cuda, dispatcher, metas, nvml
-from labkit.simulator.facade import FunctionMode, drawn_at_once, record_stream, resized_storage, seen_by
+from labkit.simulator.facade import (
+    FunctionMode,
+    drawn_at_once,
+    record_stream,
+    resized_storage,
+    seen_by,
+    storage_address,
+)
 from labkit.simulator.machine import Machine
 from labkit.simulator.patches import Patches
 from labkit.simulator.specs import Spec
@@ -53,6 +60,10 @@ class Session:
             autocast.patch(self._patches)
             self._patches.apply(torch.Tensor, "record_stream", record_stream)
             self._patches.apply(torch.UntypedStorage, "resize_", resized_storage(torch.UntypedStorage.resize_))
+            self._patches.apply(torch.UntypedStorage, "data_ptr", storage_address(torch.UntypedStorage.data_ptr))
+            self._patches.apply(
+                torch.autograd, "_engine_run_backward", autograd.letting_go(torch.autograd._engine_run_backward)
+            )
             dispatch = DispatchMode(self.machine)
             functions = FunctionMode(dispatch)
             push_hooks = torch._C._autograd._push_saved_tensors_default_hooks

@@ -34,6 +34,11 @@ class TestWhereItIs:
         assert repr(x) == "tensor(..., device='cuda:0', size=(2, 3))"
         assert x.data_ptr() % 512 == 0 != x.data_ptr()
         assert x[1].data_ptr() == x.data_ptr() + 12
+        assert x[1].untyped_storage().data_ptr() == x.data_ptr()
+
+    def test_a_storage_on_the_host_says_its_own_address(self):
+        x = torch.ones(3)
+        assert x.untyped_storage().data_ptr() == x.data_ptr() != 0
 
     @pytest.mark.parametrize(
         "make",
