@@ -23,6 +23,7 @@ RUNGS = {
     4: "nvidia-smi scale",
     5: "out of memory",
     6: "stored outputs of the notebooks",
+    7: "times",
 }
 ORACLE = "the oracle: PyTorch's CUDA host code under stub libraries, no GPU"
 

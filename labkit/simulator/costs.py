@@ -54,6 +54,12 @@ _KERNELS = {
     "_scaled_dot_product_cudnn_attention_backward": 3,
 }  # fmt: skip
 
+# Made of others (see kernels.launch), among them a kernel that is no operator and stands there as an empty tensor.
+KERNEL_AMONG_OTHERS = {
+    _aten.convolution.default, _aten.convolution_backward.default, _aten._thnn_fused_lstm_cell_backward_impl.default,
+    _aten._thnn_fused_gru_cell_backward.default,
+}  # fmt: skip
+
 _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmm_, _aten.baddbmm_, _aten._addmm_activation}
 _COUNTED_AS = {_aten.addmm_: _aten.addmm, _aten.baddbmm_: _aten.baddbmm, _aten._addmm_activation: _aten.addmm}
 
@@ -250,9 +256,7 @@ def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
     if plan.flops is not None:
         work = max(work, _compute_seconds(spec, plan, operator, args, kwargs, outputs))
         if plan.name == "convolution_backward":
-            kernels = max(1, sum(output is not None for output in outputs))
-        elif plan.name == "convolution" and args[2] is not None:
-            kernels = 2  # cuDNN's, then the bias is added
+            kernels = sum(output is not None for output in outputs[:2])
     elif plan.lists:
         kernels = launches(args, outputs)
     return kernels, work

@@ -135,9 +135,12 @@ class DispatchMode(TorchDispatchMode):
         self.function_depth += 1
         try:
             with self:
-                if function is not None:
-                    return function(*args, **kwargs)
-                return operator._op_dk(kernel_of_others(operator), *args, **kwargs)
+                if function is None:
+                    return operator._op_dk(kernel_of_others(operator), *args, **kwargs)
+                result = function(*args, **kwargs)
+            if operator in costs.KERNEL_AMONG_OTHERS:
+                costs.issue(self.machine, operator, args, kwargs, tuple(results_in(result)))
+            return result
         finally:
             self.function_depth -= 1
 

@@ -1,0 +1,450 @@
+"""The clock: times grow as the cost model says, and host, streams, events and copies keep their order."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import labkit
+from labkit.simulator import costs, rates
+from labkit.simulator.clock import KERNELS, TO_GPU, TO_HOST, Clock, Engine
+from labkit.simulator.machine import current
+from labkit.simulator.specs import SPECS, spec
+
+A100 = spec("A100-80GB")
+MiB = 2**20
+LEAST = rates.OPERATOR + rates.LAUNCH + rates.KERNEL  # of one operator, from an idle host to the end of its kernel
+
+
+@pytest.fixture
+def gpu():
+    with labkit.simulated_gpu("A100-80GB") as gpu:
+        yield gpu
+
+
+def device_seconds(work) -> float:
+    """How long the device takes for what `work` issues, host and fixed costs left out: the roofline's part."""
+    clock = current().clock
+    torch.cuda.synchronize()
+    engine = clock._engines[KERNELS]
+    before, taken = engine.take, []
+    Recorded = type("Recorded", (), {"take": lambda self, *a: taken.append(a[1]) or before(*a)})
+    clock._kernels = Recorded()
+    work()
+    clock._kernels = engine
+    return sum(taken)
+
+
+# Timelines
+
+
+def test_an_engine_fills_gaps():
+    engine = Engine()
+    assert engine.take(0.0, 1.0, 0.0) == 0.0
+    assert engine.take(5.0, 1.0, 0.0) == 5.0  # waits for something: 1 to 5 is free
+    assert engine.take(0.0, 2.0, 0.0) == 1.0
+    assert engine.take(0.0, 2.0, 0.0) == 3.0
+    assert engine.take(0.0, 0.5, 0.0) == 6.0
+    assert engine.free == 6.5
+
+
+def test_an_engine_forgets_gaps_that_are_over():
+    engine = Engine()
+    engine.take(5.0, 1.0, 0.0)
+    assert engine.take(6.0, 1.0, 6.0) == 6.0
+    assert engine.take(9.0, 1.0, 8.0) == 9.0
+    assert list(engine._gaps) == [(7.0, 9.0)]
+
+
+def test_the_host_runs_ahead_until_it_waits():
+    clock = Clock(A100)
+    clock.launch(0, 1.0)
+    assert clock.host == rates.OPERATOR + rates.LAUNCH
+    assert clock.done() == pytest.approx(1 + LEAST)
+    clock.synchronize()
+    assert clock.host == pytest.approx(1 + LEAST + rates.SYNCHRONIZE)
+
+
+def test_the_device_waits_for_a_slow_host():
+    clock = Clock(A100)
+    for _ in range(10):
+        clock.launch(0, 0.0)
+    assert clock.done() == pytest.approx(10 * (rates.OPERATOR + rates.LAUNCH) + rates.KERNEL)
+
+
+def test_the_queue_of_launches_is_full_at_some_point():
+    clock = Clock(A100)
+    for _ in range(rates.QUEUE + 1):
+        clock.launch(0, 1.0)
+    assert clock.host == pytest.approx(1.0 + LEAST)  # the first kernel's end
+    assert clock.done() > rates.QUEUE
+
+
+def test_kernels_of_two_streams_share_the_gpu():
+    clock = Clock(A100)
+    clock.launch(0, 1.0)
+    clock.launch(3, 1.0)
+    assert clock.done(0) == pytest.approx(1.0, abs=1e-4)
+    assert clock.done(3) == pytest.approx(2.0, abs=1e-4)
+
+
+def test_copies_run_beside_kernels_and_both_ways_at_once():
+    clock = Clock(A100)
+    clock.launch(0, 1.0)
+    half = A100.host_link * rates.PINNED / 2
+    clock.copy(3, half, TO_GPU, pinned=True, blocking=False)
+    clock.copy(35, half, TO_HOST, pinned=True, blocking=False)
+    clock.copy(67, half, TO_HOST, pinned=True, blocking=False)
+    assert [clock.done(stream) for stream in (0, 3, 35, 67)] == pytest.approx([1.0, 0.5, 0.5, 1.0], abs=1e-4)
+    assert clock.host < 1e-4
+
+
+@pytest.mark.parametrize(("pinned", "blocking"), [(False, False), (False, True), (True, True)])
+def test_the_host_waits_for_a_copy_that_blocks(pinned, blocking):
+    clock = Clock(A100)
+    clock.copy(0, A100.host_link, TO_GPU, pinned=pinned, blocking=blocking)
+    assert clock.host == pytest.approx(1 / (rates.PINNED if pinned else rates.PAGEABLE), abs=1e-4)
+
+
+# Costs of operators
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_large_product_runs_at_its_share_of_the_peak(name):
+    for dtype, key in ((torch.float32, "float32"), (torch.float16, "float16")):
+        left = torch.empty(8192, 8192, dtype=dtype, device="meta")
+        _, seconds = costs.cost(spec(name), torch.ops.aten.mm.default, (left, left), {}, (left,))
+        reached = 2 * 8192**3 / seconds / spec(name).peak_flops[key]
+        assert 0.93 * rates.COMPUTE < reached <= rates.COMPUTE  # the last wave is not full
+
+
+def test_products_grow_with_their_operations(gpu):
+    times = []
+    for depth in (2048, 4096, 8192):
+        left, right = torch.empty(4096, depth, device="cuda"), torch.empty(depth, 4096, device="cuda")
+        times.append(device_seconds(lambda left=left, right=right: left @ right))
+    assert times[1:] == pytest.approx([2 * times[0], 4 * times[0]])
+
+
+def test_elementwise_operators_grow_with_their_bytes(gpu):
+    x, y = torch.empty(2, 64 * MiB, device="cuda")
+    rate = A100.bandwidth * rates.BANDWIDTH
+    assert device_seconds(lambda: x.relu()) == pytest.approx(2 * x.nbytes / rate)
+    assert device_seconds(lambda: x + y) == pytest.approx(3 * x.nbytes / rate)
+    assert device_seconds(lambda: x.add_(y)) == pytest.approx(3 * x.nbytes / rate)
+    assert device_seconds(lambda: x.fill_(1)) == pytest.approx(x.nbytes / rate)
+    assert device_seconds(lambda: x.copy_(y)) == pytest.approx(2 * x.nbytes / rate)
+    assert device_seconds(lambda: x.half().relu()) == pytest.approx((1.5 + 1) * x.nbytes / rate)
+    assert device_seconds(lambda: x.sum()) == pytest.approx((x.nbytes + 4) / rate)
+
+
+def test_what_is_expanded_is_read_once(gpu):
+    row, matrix = torch.empty(1, 4096, device="cuda"), torch.empty(4096, 4096, device="cuda")
+    rate = A100.bandwidth * rates.BANDWIDTH
+    seconds = device_seconds(lambda: matrix + row.expand(4096, 4096))
+    assert seconds == pytest.approx((2 * matrix.nbytes + row.nbytes) / rate)
+
+
+def test_views_and_empty_tensors_cost_the_device_nothing(gpu):
+    x = torch.empty(1024, 1024, device="cuda")
+    done = current().clock.done()
+    x.t().view(-1) if x.t().is_contiguous() else x.t()[1:].unsqueeze(0)
+    torch.empty_like(x)
+    assert current().clock.done() == done
+    assert current().clock.host > 0
+
+
+def test_an_embedding_reads_the_rows_it_gives(gpu):
+    table = torch.empty(50_000, 1024, device="cuda")
+    indices = torch.zeros(128, dtype=torch.long, device="cuda")
+    rows = 128 * 1024 * 4
+    seconds = device_seconds(lambda: nn.functional.embedding(indices, table))
+    assert seconds == pytest.approx((2 * rows + indices.nbytes) / (A100.bandwidth * rates.BANDWIDTH))
+
+
+def test_small_operators_cost_their_launches(gpu):
+    x = torch.ones(16, device="cuda")
+    with labkit.stopwatch() as few:
+        for _ in range(100):
+            x.add_(1)
+    with labkit.stopwatch() as many:
+        for _ in range(200):
+            x.add_(1)
+    one = (many.seconds - few.seconds) / 100
+    assert one == pytest.approx(rates.OPERATOR + rates.LAUNCH)
+
+
+@pytest.mark.parametrize(
+    "attention", ["_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"]
+)
+def test_the_causal_half_of_attention_is_half_the_work(gpu, attention):
+    dtype = torch.bfloat16 if "flash" in attention else torch.float32
+    query = torch.empty(4, 16, 2048, 64, dtype=dtype, device="cuda")
+    extra = () if "flash" in attention else (None, False)
+    operator = getattr(torch.ops.aten, attention)
+
+    def run(causal):
+        operator(query, query, query, *extra, 0.0, causal)
+
+    whole, half = device_seconds(lambda: run(False)), device_seconds(lambda: run(True))
+    assert whole == pytest.approx(2 * half)
+    rate = A100.peak_flops["bfloat16"] if "flash" in attention else A100.peak_flops["tf32"] / 3
+    assert whole == pytest.approx(4 * 4 * 16 * 2048**2 * 64 / rate / rates.ATTENTION)
+
+
+@pytest.fixture
+def precisions():
+    """What float32 may be computed in, put back afterwards."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def test_tf32_only_where_it_is_allowed(gpu, precisions):
+    x = torch.empty(4096, 4096, device="cuda")
+    exact = device_seconds(lambda: x @ x)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    assert exact / device_seconds(lambda: x @ x) == pytest.approx(156 / 19.5)
+    image, weight = torch.empty(32, 256, 64, 64, device="cuda"), torch.empty(256, 256, 3, 3, device="cuda")
+    fast = device_seconds(lambda: torch.conv2d(image, weight))
+    torch.backends.cudnn.allow_tf32 = False
+    assert device_seconds(lambda: torch.conv2d(image, weight)) / fast == pytest.approx(156 / 19.5)
+
+
+def test_operations_are_flop_counter_s(gpu):
+    layers = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(64 * 30 * 30, 128)).cuda()
+    counted = []
+    real = costs.operations
+
+    def noted(*call):
+        counted.append(real(*call))
+        return counted[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "operations", noted)
+        layers(torch.empty(8, 3, 32, 32, device="cuda")).sum().backward()
+    with FlopCounterMode(display=False) as theirs:
+        layers.to("meta")(torch.empty(8, 3, 32, 32, device="meta")).sum().backward()
+    assert sum(counted) == theirs.get_total_flops() > 0
+
+
+def test_backward_is_twice_forward_where_products_rule(gpu):
+    layers = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda()
+    x = torch.empty(8192, 4096, device="cuda", requires_grad=True)
+    forward = device_seconds(lambda: layers(x))
+    y = layers(x)
+    backward = device_seconds(lambda: y.backward(torch.empty_like(y)))
+    assert backward / forward == pytest.approx(2, rel=0.05)
+
+
+def test_lists_of_tensors_are_few_launches():
+    tensors = [torch.empty(1000, device="meta") for _ in range(200)]
+    assert costs.launches((tensors,), ()) == 2  # at most 110 tensors a launch
+    assert costs.launches((tensors, tensors), tensors) == 5  # 48 of three lists
+    assert costs.launches(([torch.empty(65536 * 960, device="meta")],), ()) == 3  # 320 chunks a launch
+
+
+def test_a_fused_optimizer_is_faster_than_a_loop(gpu):
+    times = {}
+    for options in ({"foreach": False}, {"foreach": True}, {"fused": True}):
+        parameters = [nn.Parameter(torch.empty(64, 64, device="cuda")) for _ in range(100)]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer = torch.optim.AdamW(parameters, **options)
+        optimizer.step()
+        with labkit.stopwatch() as timing:
+            optimizer.step()
+        times[next(iter(options))] = timing.ms
+        assert options != {"foreach": False} or timing.ms > 100 * 10 * 1e3 * rates.LAUNCH
+    assert times["fused"] < times["foreach"] * 1.01
+    assert len(times) == 2
+
+
+def test_the_step_of_a_product_at_whole_tiles():
+    """One row more than whole waves of tiles takes a wave more."""
+    assert costs.filled(1, 108 * 128, 128, 256, 108) == 1
+    assert costs.filled(1, 108 * 128 + 1, 128, 256, 108) == pytest.approx(0.5, rel=0.01)
+    assert costs.filled(1, 128, 128, 108 * rates.SPLIT, 108) == 1  # the sum is split among the multiprocessors
+    assert costs.filled(1, 128, 128, rates.SPLIT, 108) == pytest.approx(1 / 108)
+
+
+# The host
+
+
+def test_a_value_is_waited_for(gpu):
+    x = torch.empty(8192, 8192, device="cuda")
+    loss = (x @ x).sum()
+    before = current().clock.host
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loss.item()
+    assert current().clock.host > before + 2 * 8192**3 / A100.peak_flops["float32"]
+    assert current().clock.host > current().clock.done()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_copies_over_the_link(gpu, pinned):
+    x = torch.ones(64 * MiB)
+    x = x.pin_memory() if pinned else x
+    assert x.is_pinned() == pinned
+    with labkit.stopwatch() as timing:
+        x.to("cuda", non_blocking=True)
+    expected = x.nbytes / A100.host_link / (rates.PINNED if pinned else rates.PAGEABLE)
+    assert timing.seconds == pytest.approx(expected, rel=0.01)
+    assert (timing.host_ms < 0.1) == pinned
+
+
+def test_fewer_bytes_cross_in_half_precision(gpu):
+    x = torch.ones(64 * MiB).pin_memory()
+    half = x.half().pin_memory()
+    times = []
+    for tensor in (x, half):
+        with labkit.stopwatch() as timing:
+            tensor.to("cuda", non_blocking=True).float()
+        times.append(timing.seconds)
+    assert 1.9 < times[0] / times[1] < 2.1
+
+
+def test_a_copy_to_the_host_blocks_unless_it_is_asked_not_to(gpu):
+    x = torch.empty(64 * MiB, device="cuda")
+    with labkit.stopwatch() as blocking:
+        assert not x.cpu().is_pinned()
+    with labkit.stopwatch() as free:
+        assert x.to("cpu", non_blocking=True).is_pinned()
+    assert blocking.host_ms > blocking.ms * 0.9
+    assert free.host_ms < 0.1 < free.ms
+    there = torch.empty(64 * MiB, pin_memory=True)
+    with labkit.stopwatch() as into:
+        there.copy_(x, non_blocking=True)
+    assert into.ms == pytest.approx(free.ms, rel=0.01)
+
+
+# Streams and events
+
+
+def test_a_copy_stream_hides_copies_behind_kernels(gpu):
+    batches = [torch.ones(16 * MiB).pin_memory() for _ in range(8)]
+    weight = torch.empty(4096, 4096, device="cuda")
+
+    def compute(x):
+        for _ in range(4):
+            weight @ weight
+        return x.sum()
+
+    with labkit.stopwatch() as one_stream:
+        for batch in batches:
+            compute(batch.to("cuda", non_blocking=True))
+    copies = torch.cuda.Stream()
+    with labkit.stopwatch() as two_streams:
+        for batch in batches:
+            with torch.cuda.stream(copies):
+                x = batch.to("cuda", non_blocking=True)
+            torch.cuda.current_stream().wait_stream(copies)
+            compute(x)
+    copying = sum(batch.nbytes for batch in batches) / A100.host_link / rates.PINNED
+    hidden = one_stream.seconds - two_streams.seconds
+    assert hidden == pytest.approx(copying * 7 / 8, rel=0.02)  # all but the first
+
+
+def test_events_are_points_of_their_stream(gpu):
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    x = torch.empty(8192, 8192, device="cuda")
+    torch.cuda.synchronize()
+    start.record()
+    x @ x
+    end.record()
+    assert not end.query()
+    with pytest.raises(ValueError, match="must be completed"):
+        start.elapsed_time(end)
+    end.synchronize()
+    assert end.query() and torch.cuda.current_stream().query()
+    assert start.elapsed_time(end) > 1e3 * 2 * 8192**3 / A100.peak_flops["float32"]
+    while not end.query():
+        pytest.fail("it is over")
+
+
+def test_a_loop_that_asks_an_event_ends(gpu):
+    x = torch.empty(512, 512, device="cuda")
+    x @ x
+    event = torch.cuda.current_stream().record_event()
+    asked = 0
+    while not event.query():
+        asked += 1
+    assert asked > 0
+
+
+def test_events_without_a_time_are_refused_in_cuda_s_words(gpu):
+    plain, timed = torch.cuda.Event(), torch.cuda.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="created with argument 'enable_timing=True'"):
+        plain.elapsed_time(timed)
+    with pytest.raises(ValueError, match="must be recorded"):
+        timed.elapsed_time(timed)
+    assert timed.query() and plain.query()  # nothing recorded: nothing to wait for
+    timed.wait()
+    timed.synchronize()
+
+
+def test_a_stream_waits_for_an_event(gpu):
+    side = torch.cuda.Stream()
+    x = torch.empty(8192, 8192, device="cuda")
+    x @ x
+    done = torch.cuda.current_stream().record_event()
+    side.wait_event(done)
+    with torch.cuda.stream(side):
+        x.add_(1)
+    assert current().clock.done(side.stream_id) > current().clock.done(0)
+    before = current().clock.host
+    side.synchronize()
+    assert current().clock.host > before + 0.01 and side.query()
+
+
+# Whole steps
+
+
+def step_times():
+    with labkit.simulated_gpu("A100-80GB"), torch.device("cuda"):
+        model = nn.TransformerEncoderLayer(256, 4, batch_first=True)
+        optimizer = torch.optim.AdamW(model.parameters())
+        times = []
+        for _ in range(3):
+            with labkit.stopwatch("step") as timing:
+                model(torch.zeros(8, 128, 256)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            times.append(timing.ms)
+    return times
+
+
+def test_two_runs_take_the_same_time():
+    first, second = step_times(), step_times()
+    assert first == second
+    assert first[1] == pytest.approx(first[2], rel=1e-9)
+
+
+def test_a_faster_gpu_is_faster_where_the_gpu_is_what_is_waited_for():
+    times = {}
+    for name in ("V100-16GB", "A100-80GB", "H100"):
+        with labkit.simulated_gpu(name):
+            x = torch.empty(4096, 4096, device="cuda", dtype=torch.float16)
+            with labkit.stopwatch() as large:
+                for _ in range(20):
+                    x @ x
+            small = torch.ones(16, device="cuda")
+            with labkit.stopwatch() as tiny:
+                for _ in range(100):
+                    small.add_(1)
+            times[name] = large.ms, tiny.ms
+    larges, tinies = zip(*times.values(), strict=True)
+    assert larges[0] > 2 * larges[1] > 4 * larges[2]
+    assert max(tinies) == pytest.approx(min(tinies))
+
+
+def test_memory_is_as_it_is_without_asking_for_times(gpu):
+    x = torch.ones(1024, 1024, device="cuda")
+    before = torch.cuda.memory_stats()
+    with labkit.stopwatch():
+        pass
+    assert torch.cuda.memory_stats() == before
+    assert x.is_cuda
