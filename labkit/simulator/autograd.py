@@ -65,6 +65,27 @@ def done_in_place(operator, args) -> bool:
     return node is not None and operator in _GOES_ON.get(node.name(), ())
 
 
+def letting_go(run):
+    """torch.autograd._engine_run_backward, of which `run` is PyTorch's: what it fails at is let go of at once.
+
+    What a failed backward still had to do waits in the queue of its thread, tensors of the graph included, until
+    somebody takes it from there and sees that it is of no use (torch/csrc/autograd/engine.cpp, thread_main). A GPU's
+    thread does so at once. Here backward runs in the caller's own, which looks there in the next backward.
+    """
+
+    def run_backward(*args, **kwargs):
+        try:
+            return run(*args, **kwargs)
+        except BaseException:
+            if torch._C._current_graph_task_id() == -1:
+                with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+                    one = torch.ones((), device="cpu")
+                    run((one.requires_grad_() * 1,), (one.detach(),), False, False, (), accumulate_grad=True)
+            raise
+
+    return run_backward
+
+
 def _accumulates(first, second) -> bool:
     """Whether two gradients that meet are of a kind that is summed in place."""
     if not isinstance(second, torch.Tensor) or first.dtype != second.dtype or first.shape != second.shape:
