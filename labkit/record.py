@@ -72,6 +72,8 @@ def record(names: list[str], options: argparse.Namespace) -> int:
     """
     if options.simulated and options.out is None:
         raise ValueError("--simulated wants --out FOLDER")
+    if options.out is None and not (provenance.CHECKOUT / "recordings").is_dir():
+        raise ValueError("this labkit is installed and not a checkout with a folder recordings: --out FOLDER is wanted")
     device = device_of(options)
     provenance.check(device)
     folder = options.out or HOME / folder_name(device)

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(
         "notebooks",
         _notebooks,
-        "the job of `course.py gpu` with the oracle in the GPU's place: notebooks [--gpu GPU] [notebooks and pytest's own]",
+        "`course.py gpu` with the oracle in the GPU's place: notebooks [--gpu GPU] [notebooks, pytest's arguments]",
     )
     sub.add_argument("--gpu", default="A100-80GB")
     sub.add_argument("arguments", nargs="*", help="notebooks, all by default, and what pytest is given")
