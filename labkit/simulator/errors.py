@@ -1,4 +1,7 @@
-"""The errors of the simulated GPU that a real one does not have."""
+"""The errors of the simulated GPU that a real one does not have, and those that a real one says in other words."""
+
+import re
+from functools import wraps
 
 
 class NotModelledError(NotImplementedError):
@@ -7,3 +10,26 @@ class NotModelledError(NotImplementedError):
 
 class NoValueError(RuntimeError):
     """A value was asked of a simulated tensor, which has none, and NaN would not do."""
+
+
+_TYPE = re.compile(r"\[Meta(\w+)Type \[")
+
+
+def naming_cuda_types(run):
+    """torch.autograd._engine_run_backward, of which `run` is PyTorch's: an error names a tensor's type on CUDA.
+
+    A saved tensor that was changed in place is reported with its type (torch/csrc/autograd/saved_variable.cpp,
+    SavedVariable::unpack), "[torch.cuda.FloatTensor [4, 4]]" on a GPU.
+    """
+
+    @wraps(run)
+    def run_backward(*args, **kwargs):
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            said = _TYPE.sub(r"[torch.cuda.\1Tensor [", str(error))
+            if said == str(error):
+                raise
+            raise RuntimeError(said) from None
+
+    return run_backward

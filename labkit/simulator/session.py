@@ -5,6 +5,7 @@ import sys
 import torch
 
 from labkit.simulator import autocast, autograd, cuda, dispatcher, metas, nvml
+from labkit.simulator.errors import naming_cuda_types
 from labkit.simulator.facade import (
     FunctionMode,
     drawn_at_once,
@@ -61,9 +62,8 @@ class Session:
             self._patches.apply(torch.Tensor, "record_stream", record_stream)
             self._patches.apply(torch.UntypedStorage, "resize_", resized_storage(torch.UntypedStorage.resize_))
             self._patches.apply(torch.UntypedStorage, "data_ptr", storage_address(torch.UntypedStorage.data_ptr))
-            self._patches.apply(
-                torch.autograd, "_engine_run_backward", autograd.letting_go(torch.autograd._engine_run_backward)
-            )
+            run_backward = naming_cuda_types(autograd.letting_go(torch.autograd._engine_run_backward))
+            self._patches.apply(torch.autograd, "_engine_run_backward", run_backward)
             dispatch = DispatchMode(self.machine)
             functions = FunctionMode(dispatch)
             push_hooks = torch._C._autograd._push_saved_tensors_default_hooks

@@ -1,0 +1,38 @@
+"""Errors of PyTorch's that name a tensor's type, in the words of a GPU."""
+
+import pytest
+import torch
+
+import labkit
+
+# The words are those of PyTorch 2.13.0's CUDA build under stub libraries.
+
+
+@pytest.fixture
+def gpu():
+    with labkit.simulated_gpu("A100-80GB") as simulated:
+        yield simulated
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float32, "Float"), (torch.bfloat16, "BFloat16")])
+@pytest.mark.parametrize("ask", [lambda loss, x: loss.backward(), torch.autograd.grad], ids=["backward", "grad"])
+def test_a_saved_tensor_changed_in_place(dtype, name, ask):
+    x = torch.zeros(4, 4, device="cuda", dtype=dtype, requires_grad=True)
+    y = torch.sigmoid(x)
+    y.mul_(2)
+    with pytest.raises(RuntimeError) as caught:
+        ask(y.sum(), x)
+    said = (
+        f"[torch.cuda.{name}Tensor [4, 4]], which is output 0 of Sigmoid, is at version 1; expected version 0 instead"
+    )
+    assert said in str(caught.value)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_other_errors_pass_as_they_are():
+    x = torch.zeros(4, device="cuda", requires_grad=True)
+    y = x * x
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.sum().backward()
