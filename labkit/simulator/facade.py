@@ -330,18 +330,6 @@ def compatible(mode, function, args, kwargs):
     return function(*args)
 
 
-@handles(Tensor.pin_memory)
-def pin_memory(mode, function, args, kwargs):
-    if on_gpu(args[0]):
-        kind = type_name(mode, Tensor.type, args[:1], {})
-        raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
-    if storages.is_pinned(args[0].untyped_storage()):
-        return args[0]
-    made = args[0] if residence(args[0]) is not None else args[0].clone()
-    storages.pin(made.untyped_storage())
-    return made
-
-
 @handles(Tensor.is_pinned)
 def is_pinned(mode, function, args, kwargs):
     return storages.is_pinned(args[0].untyped_storage())
@@ -465,3 +453,15 @@ def record_stream(tensor, stream) -> None:
     place = residence(tensor)
     if place is not None and place.place not in (None, HOST):
         place.machine.allocator.record_stream(place.place.block, stream.stream_id)
+
+
+def pin_memory(tensor, device=None):
+    """Tensor.pin_memory: a copy in memory that is not pinned, but noted as if it were; simulated ones are noted
+    themselves. An attribute of torch.Tensor too, since DataLoader calls it in a thread where no mode is on."""
+    if on_gpu(tensor):
+        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+    if storages.is_pinned(tensor.untyped_storage()):
+        return tensor
+    made = tensor if residence(tensor) is not None else tensor.clone()
+    storages.pin(made.untyped_storage())
+    return made

@@ -9,6 +9,7 @@ from labkit.simulator.errors import naming_cuda_types
 from labkit.simulator.facade import (
     FunctionMode,
     drawn_at_once,
+    pin_memory,
     record_stream,
     resized_storage,
     seen_by,
@@ -60,6 +61,7 @@ class Session:
             nvml.patch(self._patches, self.machine)
             autocast.patch(self._patches)
             self._patches.apply(torch.Tensor, "record_stream", record_stream)
+            self._patches.apply(torch.Tensor, "pin_memory", pin_memory)
             self._patches.apply(torch.UntypedStorage, "resize_", resized_storage(torch.UntypedStorage.resize_))
             self._patches.apply(torch.UntypedStorage, "data_ptr", storage_address(torch.UntypedStorage.data_ptr))
             run_backward = naming_cuda_types(autograd.letting_go(torch.autograd._engine_run_backward))

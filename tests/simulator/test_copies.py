@@ -5,6 +5,7 @@ import tracemalloc
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import labkit
 from labkit.simulator.errors import NoValueError
@@ -65,3 +66,13 @@ def test_a_storage_that_is_resized_gives_its_memory_back():
     assert torch.cuda.memory_allocated() == 0
     storage.resize_(4 * MiB)
     assert torch.cuda.memory_allocated() == 4 * MiB
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_pins_what_it_loads(workers):
+    for (batch,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4, num_workers=workers, pin_memory=True):
+        assert batch.is_pinned() and batch.sum() == 16
+        assert not batch.clone().is_pinned()
+        assert batch.to("cuda", non_blocking=True).is_cuda
+    with pytest.raises(RuntimeError, match=r"cannot pin 'torch\.cuda\.FloatTensor'"):
+        torch.ones(1, device="cuda").pin_memory()
