@@ -26,6 +26,7 @@ from labkit.simulator.out_of_memory import OutOfMemory
 from labkit.simulator.storages import HOST
 from labkit.simulator.streams import Generator
 from labkit.simulator.tensors import DispatchMode, on_gpu, residence
+from labkit.simulator.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -71,7 +72,7 @@ class FunctionMode(TorchFunctionMode):
             return function(*args, **kwargs) if kwargs else function(*args)
         except torch.OutOfMemoryError as error:
             del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
-            raise error.with_traceback(None) from None
+            raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
         finally:
             dispatch.function_depth -= 1
 
