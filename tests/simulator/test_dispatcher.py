@@ -86,3 +86,13 @@ def test_dropout_that_c_plus_plus_calls():
         layers(torch.zeros(5, 2, 64, device="cuda"))
         x = torch.zeros(1000, device="cuda", requires_grad=True)
         assert torch._VF.dropout(x, 0.5, True).grad_fn.name() == "NativeDropoutBackward0"
+
+
+def test_views_that_note_themselves_in_inference_mode():
+    """narrow and chunk of a tensor from outside: PyTorch notes their result once, and refuses to do so twice."""
+    with labkit.simulated_gpu("A100-80GB"):
+        x = torch.zeros(8, 4, device="cuda")
+        with torch.inference_mode():
+            assert x.narrow(0, 1, 3)._base is x
+            assert [part.shape[0] for part in x.chunk(3)] == [3, 3, 2]
+            assert x.t().narrow(0, 0, 2).reshape(-1).shape == (16,)

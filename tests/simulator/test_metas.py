@@ -22,9 +22,25 @@ def registered():
                 lines.setdefault(name, []).append((line.split(":")[0], "(none)" in line))
     return lines, registrations._meta_lib_dont_use_me_use_register_meta._op_impls
 
-before = registered()
+def functions():
+    # the very Python functions behind them, and what torch.library takes for taken
+    library = registrations._meta_lib_dont_use_me_use_register_meta
+    overloads = [metas._overload(name) for name in library._op_impls]
+    return {one: one.py_kernels[torch._C.DispatchKey.Meta] for one in overloads}, set(torch.library._impls)
+
+def layouts():
+    # Python's kernels lay some results otherwise than C++'s
+    wide = torch.ones((), dtype=torch.bfloat16, device="meta").expand(100, 7)
+    tall = torch.empty_strided((100, 7), (1, 100), dtype=torch.bfloat16, device="meta")
+    one_channel = torch.empty(2, 1, 5, 6, device="meta").to(memory_format=torch.channels_last)
+    return [y.stride() for y in (wide * tall, tall + wide, one_channel * 2, torch.nn.functional.gelu(tall))]
+
+before = registered(), functions(), layouts()
 metas.prepare()
-assert registered() == before
+assert registered() == before[0]
+assert functions() == before[1]
+assert layouts() == before[2]
+assert len(before[1][0]) > 600, len(before[1][0])
 assert len(metas._kernels) > 600, len(metas._kernels)
 """
 
