@@ -19,6 +19,9 @@ NOTES = "GPU memory course notes, chapters 1 and 2 (in Chinese)"
 TRAINING_NOTES = "训练过程中的显存占用分析及性能优化, notes of 2023-03-12 (in Chinese)"
 CS231N = "CS231n, Convolutional Neural Networks for Visual Recognition, course notes, Stanford"
 ANATOMY = "Model training anatomy, transformers documentation, Hugging Face 2023"
+ONE_GPU = "Efficient Training on a Single GPU, transformers documentation, Hugging Face 2022"
+COURSE_NOTES = "GPU memory course notes, chapter 4 (in Chinese)"
+EFFICIENT = "Efficient Training in PyTorch, Ailing Zhang 2024, scripts of chapter 7"
 HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
 
 
@@ -61,10 +64,12 @@ def _host_code(experiment: str, quantities: tuple[str, ...], a100: str, h100: st
 THREE_LINEAR = "ThreeLinear, batch 10240, float32"
 HALF_LINEAR = "HalfLinear(2), batch 10240, float16"
 HALF_LINEAR_10 = "HalfLinear(10), batch 10240, float16"
+VGG16 = "VGG16, float32"
 BERT_BASE = "BERT-base, batch 32, length 512, float32"
 BERT_LARGE = "bert-large with Trainer, batch 4, length 512"
+ACCUMULATION = "Trainer, 512 sentences of 512 tokens, batch 4"
+TOY_ACCUMULATION = "weight 1024×32, SGD, two steps of 256 samples of 32×1024"
 CONTEXT = "CUDA context"
-VGG16 = "VGG16, float32"
 
 _TRAINING = ("forward adds", "after backward", "peak", "reserved")
 
@@ -115,11 +120,6 @@ FIGURES: tuple[Figure, ...] = (
         "232 108.00048828125 328.0009765625 346",
     ),
     *_figures(
-        BERT_BASE,
-        NOTES,
-        {
-            "parameters": "418.7295",
-    *_figures(
         VGG16,
         TRAINING_NOTES,
         {
@@ -132,6 +132,11 @@ FIGURES: tuple[Figure, ...] = (
         note="on paper; printed as 528 * 3 and 58.12 x 2",
     ),
     Figure("93", VGG16, "activations of one image", CS231N, note="on paper: 24M * 4 bytes, only forward"),
+    *_figures(
+        BERT_BASE,
+        NOTES,
+        {
+            "parameters": "418.7295",
             "input": "0.125",
             "forward adds": "13931.34375",
             "after backward": "903.5874",
@@ -158,6 +163,29 @@ FIGURES: tuple[Figure, ...] = (
         gpu="V100-16GB",
         note="nvidia-smi's figure: context and reserved",
     ),
+    *_figures(
+        BERT_LARGE,
+        ONE_GPU,
+        {
+            "accumulation": "8681",
+            "accumulation, checkpointing": "6775",
+            "fp16": "13939",
+            "accumulation, checkpointing, fp16": "7275",
+            "Adafactor": "12295",
+            "accumulation, checkpointing, fp16, Adafactor": "4847",
+            "8-bit Adam": "13085",
+            "accumulation, checkpointing, fp16, 8-bit Adam": "5363",
+        },
+        gpu="V100-16GB",
+        note="nvidia-smi's figure: context and reserved; accumulation is 4 × 1",
+    ),
+    *_figures(
+        ACCUMULATION,
+        COURSE_NOTES,
+        {"whole batch": "11539", "4 × 1": "7343"},
+        note="nvidia-smi's figure; neither the model nor the GPU is said",
+    ),
+    *_figures(TOY_ACCUMULATION, EFFICIENT, {"peak, whole batch": "81.37548828125", "peak, 2 × 128": "49.00048828125"}),
     Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),
     Figure("1639", CONTEXT, "context", TRAINING_NOTES, "RTX 3090", note="CUDA 11.4"),
 )
