@@ -50,6 +50,8 @@ def _found() -> dict:
         for overload in overloads:
             again.impl(overload, overload.py_kernels[_META])
         registrations._meta_lib_dont_use_me_use_register_meta = again
+        del library  # whose end strikes its names from torch's list of what is registered, in which `again` has them
+        torch.library._impls.update(again._op_impls)
 
 
 def prepare() -> None:
