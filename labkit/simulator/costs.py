@@ -7,17 +7,26 @@ are those of the arguments read and the results written, each once; caches are n
 memory slower.
 """
 
+import logging
 from functools import cache, lru_cache
 from math import ceil
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from labkit.simulator import rates, storages
 from labkit.simulator.clock import TO_GPU, TO_HOST
 from labkit.simulator.kernels.foreach import CHUNK
 from labkit.simulator.kernels.transfer import temporaries
 from labkit.simulator.specs import Spec
+
+# A CUDA build without Triton, as on Windows, says when this is imported that it cannot count Triton's kernels: of those
+# there are none here, and a notebook would keep the line.
+_log = logging.getLogger("torch.utils.flop_counter")
+_log.disabled = True
+try:
+    from torch.utils.flop_counter import flop_registry
+finally:
+    _log.disabled = False
 
 _aten = torch.ops.aten
 READ, WRITTEN, BOTH = 1, 1, 2  # how often an argument's bytes are moved
