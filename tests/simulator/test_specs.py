@@ -186,3 +186,11 @@ def test_a_spec_cannot_be_changed():
         SPECS["A100-80GB"] = None
     assert dataclasses.replace(each, context=1).context == 1
     assert len({*SPECS.values()}) == len(GPUS)
+
+
+@pytest.mark.parametrize(("key", "gigabytes"), [("V100-16GB", 15.75), ("A100-80GB", 31.5), ("H100", 63.0)])
+def test_links_are_pcie_of_their_generation(key, gigabytes):
+    """Per direction, as tables of PCIe's versions give it for 16 lanes."""
+    assert SPECS[key].host_link / 1e9 == pytest.approx(gigabytes, rel=1e-3)
+    assert SPECS[key].nvlink > 4 * SPECS[key].host_link
+    assert {"host_link", "nvlink"} <= set(SPECS[key].sources)
