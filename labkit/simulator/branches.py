@@ -2,7 +2,9 @@
 
 import torch
 
+from labkit.simulator import values
 from labkit.simulator.dispatcher import branch, decomposed
+from labkit.simulator.errors import NoValueError
 
 
 @branch("dropout")
@@ -23,6 +25,33 @@ def linear(input, weight, bias=None):
 
 def _converts_inside(tensor, dtype) -> bool:
     return tensor.dtype == torch.float16 and dtype == torch.float32
+
+
+@branch("one_hot")
+def one_hot(indices, num_classes=-1):
+    """aten/src/ATen/native/Onehot.cpp: zeros that ones are scattered into, where a meta tensor compares with an
+    arange."""
+    if indices.dtype != torch.int64:
+        return decomposed(torch.ops.aten.one_hot.default, (indices, num_classes), {})  # the error
+    if indices.numel() == 0:
+        if num_classes < 1:
+            raise RuntimeError("Can not infer total number of classes from empty tensor.")
+        return indices.new_empty(*indices.shape, num_classes)
+    if num_classes == -1:
+        num_classes = _largest(indices) + 1
+    if num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    return indices.new_zeros(*indices.shape, num_classes).scatter_(-1, indices.unsqueeze(-1), 1)
+
+
+def _largest(indices) -> int:
+    known = values.of(indices.max())
+    if known is None:
+        raise NoValueError(
+            "one_hot() without num_classes takes it from the largest index, and a simulated tensor has no values: say "
+            "how many classes there are"
+        )
+    return known.item()
 
 
 @branch("softmax.int")

@@ -48,6 +48,15 @@ def softmax_backward(grad_output, output, dim, input_dtype):
     return torch.empty(grad_output.shape, dtype=input_dtype, device="meta")
 
 
+@meta("_weight_norm_interface")
+def weight_norm(v, g, dim=0):
+    """aten/src/ATen/native/cuda/WeightNorm.cu: the norms in single precision for both half precisions (PyTorch's own
+    shapes: for float16 only), laid out as `g`."""
+    dtype = torch.float32 if g.dtype in (torch.float16, torch.bfloat16) else g.dtype
+    norms = torch.empty_strided(g.shape, g.stride(), dtype=dtype, device="meta")
+    return torch.empty_like(v, memory_format=torch.contiguous_format), norms
+
+
 @meta("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 def loss_backward(grad_output, input, *options):
     """aten/src/ATen/native/BinaryOps.cpp, Loss.cpp: contiguous, whatever the input is."""

@@ -71,3 +71,11 @@ def test_no_memory_of_the_gpu_is_taken():
     assert torch.cuda.memory_allocated() - before == 1024
     del mask
     assert torch.cuda.memory_allocated() == before
+
+
+def test_one_hot_takes_the_number_of_classes_from_known_values():
+    known, drawn = torch.tensor([1, 6]).cuda(), torch.randint(3, (4,), device="cuda")
+    assert torch.nn.functional.one_hot(known).shape == (2, 7)
+    assert torch.nn.functional.one_hot(drawn, 5).shape == (4, 5)
+    with pytest.raises(NoValueError, match="one_hot"):
+        torch.nn.functional.one_hot(drawn)

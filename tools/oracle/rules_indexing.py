@@ -149,7 +149,14 @@ def unfold(rng: random.Random) -> str:
     return ended([floats(rng, shape, dtype), f"y = x.unfold({dim}, {size}, {some(rng, 2 * size)})"])
 
 
-DRAWINGS = [embedding, embedding, select, index, index, put, gather, scatter, scatter, roll, unfold]
+def one_hot(rng: random.Random) -> str:
+    shape = [some(rng, 2000), some(rng, 50)][: rng.choice((1, 2))]
+    shape = rng.choice((shape, shape, shape, shape, [0], []))
+    made = indices(rng, shape) if shape else "torch.zeros((), dtype=torch.int64, device='cuda')"
+    return f"y = F.one_hot({made}, {some(rng, 2000) if rng.random() < 0.9 else 0})"
+
+
+DRAWINGS = [embedding, embedding, select, index, index, put, gather, scatter, scatter, roll, unfold, one_hot]
 
 if __name__ == "__main__":
     cases.command("indexing", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

@@ -70,7 +70,16 @@ def softmax(rng: random.Random) -> str:
     return ended(rng, [leaf(rng, "x", shape, dtype), f"y = F.{function}(x, {dim}{to})"])
 
 
-DRAWINGS = [layer_norm, layer_norm, rms_norm, softmax, softmax]
+def weight_norm(rng: random.Random) -> str:
+    shape = [some(rng, 1000) for _ in range(rng.choice((2, 2, 3, 4)))]
+    shape = [shape[0], *(min(size, 30) for size in shape[1:])]
+    dim, dtype = rng.choice((0, 0, len(shape) - 1, 1)), rng.choice(FLOATS)
+    norms = [size if axis == dim else 1 for axis, size in enumerate(shape)]
+    lines = [leaf(rng, "v", shape, dtype), leaf(rng, "g", norms, dtype)]
+    return ended(rng, [*lines, f"y = torch._weight_norm(v, g, {dim})"])
+
+
+DRAWINGS = [layer_norm, layer_norm, rms_norm, softmax, softmax, weight_norm]
 
 if __name__ == "__main__":
     cases.command("norms", lambda rng: rng.choice(DRAWINGS)(rng), count=150)
