@@ -84,12 +84,13 @@ def test_out_of_memory_is_recorded(name):
 
 
 def test_a_setting_reaches_its_workload_and_no_other():
+    # By the counters: on an H100 rounding to powers of two changes blocks here, and no event, on the oracle too.
     two = ("settings-roundup-power2", "settings-expandable-segments")
     default, *others = (simulated(name, timed=False) for name in ("settings-default", *two))
     assert default.provenance["settings"] == {}
     for name, trace in zip(two, others, strict=True):
         assert trace.provenance["settings"] == {"PYTORCH_ALLOC_CONF": SETTINGS[name]}
-        assert [event[:2] for event in trace.events] != [event[:2] for event in default.events], name
+        assert [stage.stats for stage in trace.stages] != [stage.stats for stage in default.stages], name
 
 
 def test_settings_of_the_caller_are_not_recorded(monkeypatch):
