@@ -7,7 +7,7 @@ cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA'
 import warnings
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from labkit.simulator import (  # noqa: F401  (they register what they hold)
     attention,
@@ -398,7 +398,7 @@ def seen_by(mode: FunctionMode, hook):
 
     def call(argument):
         with torch._C._EnableTorchFunction():
-            if torch._C._len_torch_function_stack() > 0:
+            if mode in _get_current_function_mode_stack():  # a GPU around this one has a mode of its own there
                 return hook(argument)
             with mode:
                 return hook(argument)

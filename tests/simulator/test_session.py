@@ -108,6 +108,20 @@ def test_each_gpu_starts_empty():
     assert x.device.type == "meta"  # what outlives its GPU is PyTorch's own meta tensor
 
 
+def test_saved_tensor_hooks_see_the_inner_of_two_gpus():
+    seen = []
+
+    def pack(tensor):
+        seen.append(tensor.device.type)
+        return tensor
+
+    with labkit.simulated_gpu("A100-80GB"), labkit.simulated_gpu("V100-16GB"):
+        layer, x = torch.nn.Linear(8, 8).cuda(), torch.ones(4, 8, device="cuda")
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            layer(x).tanh().sum().backward()
+    assert set(seen) == {"cuda"}
+
+
 def test_nested_gpus_do_not_share_memory():
     with labkit.simulated_gpu("A100-80GB") as outer:
         x = torch.ones(1024, device="cuda")
