@@ -256,27 +256,38 @@ def test_a_broken_or_cut_file_is_named(tmp_path):
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_interrupted_goes_on(tmp_path):
+def test_the_device_is_told_by_a_process_of_its_own():
+    status, said = run("--simulated", "H100", "--out", record.HOME / "x", "--only", "pages")
+    assert status == 2 and "recordings/ is for recordings of GPUs, and this is labkit's simulated GPU" in said, said
+    assert not (record.HOME / "x").exists()
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
+    """The processes that record are real; the device is fixed, since the checkout's commit may change meanwhile."""
+    device = dict(DEVICE)
+    monkeypatch.setattr(record, "device_of", lambda options: device)
     folder = tmp_path / "H100"
-    ask = ("--simulated", "H100", "--out", folder, "--only", "pages", "optimizer-sgd")
-    status, said = run(*ask)
-    assert status == 0, said
+    ask = ["--simulated", "H100", "--out", str(folder), "--only", "pages", "optimizer-sgd"]
+    assert record.main(ask) == 0, capsys.readouterr().out
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert sorted(files) == ["optimizer-sgd.json.gz", "pages.json.gz"]
-    assert Trace.load(folder / "pages.json.gz").provenance["made by"] == provenance.SIMULATED
+    assert Trace.load(folder / "pages.json.gz").provenance.items() >= DEVICE.items()
+    assert len(Trace.load(folder / "optimizer-sgd.json.gz").step_ms) == 3
 
     (folder / "optimizer-sgd.json.gz").unlink()
-    status, said = run(*ask)
-    assert status == 0 and "pages: kept" in said
-    assert (folder / "pages.json.gz").read_bytes() == files["pages.json.gz"]
-    again, first = (Trace.load(folder / "optimizer-sgd.json.gz"), files["optimizer-sgd.json.gz"])
-    assert again.step_ms and first
+    assert record.main(ask) == 0
+    assert "pages: kept" in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
-    status, said = run("--simulated", "A100-80GB", "--out", folder, "--only", "three-linear")
-    assert status == 2 and "holds recordings of another kind" in said
+    device["commit"] = "another"
+    with pytest.raises(SystemExit):
+        record.main(ask)
+    assert "holds recordings of another kind, choose another --out: commit 'abc' there" in capsys.readouterr().err
+    device["commit"] = "abc"
     (folder / "pages.json.gz").write_bytes(files["pages.json.gz"][:500])
-    status, said = run(*ask)
-    assert status == 2 and "pages.json.gz is not a whole trace" in said
+    with pytest.raises(SystemExit):
+        record.main(ask)
+    assert "pages.json.gz is not a whole trace" in capsys.readouterr().err
 
 
 def test_recordings_are_compared(tmp_path, capsys):
