@@ -69,6 +69,7 @@ BERT_BASE = "BERT-base, batch 32, length 512, float32"
 BERT_LARGE = "bert-large with Trainer, batch 4, length 512"
 ACCUMULATION = "Trainer, 512 sentences of 512 tokens, batch 4"
 TOY_ACCUMULATION = "weight 1024×32, SGD, two steps of 256 samples of 32×1024"
+TOY_CHECKPOINT = "Linear 1000 → 40000 → 1000 → 5 with ReLU, batch 10, two segments"
 CONTEXT = "CUDA context"
 
 _TRAINING = ("forward adds", "after backward", "peak", "reserved")
@@ -184,6 +185,12 @@ FIGURES: tuple[Figure, ...] = (
         COURSE_NOTES,
         {"whole batch": "11539", "4 × 1": "7343"},
         note="nvidia-smi's figure; neither the model nor the GPU is said",
+    ),
+    *_figures(
+        TOY_CHECKPOINT,
+        EFFICIENT,
+        {"peak with checkpointing": "628.63671875", "peak without": "936.17431640625"},
+        note="in one run, the peak not reset in between",
     ),
     *_figures(TOY_ACCUMULATION, EFFICIENT, {"peak, whole batch": "81.37548828125", "peak, 2 × 128": "49.00048828125"}),
     Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),
