@@ -4,10 +4,9 @@ It sees each call of a PyTorch function from Python. On the way in it sends "cud
 cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA's branch.
 """
 
-import warnings
-
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from labkit.simulator import (  # noqa: F401  (they register what they hold)
     attention,
@@ -22,7 +21,6 @@ from labkit.simulator import (  # noqa: F401  (they register what they hold)
 from labkit.simulator.errors import NoValueError
 from labkit.simulator.handlers import handler_of, handles
 from labkit.simulator.machine import current
-from labkit.simulator.out_of_memory import OutOfMemory
 from labkit.simulator.storages import HOST
 from labkit.simulator.streams import Generator
 from labkit.simulator.tensors import DispatchMode, on_gpu, residence
@@ -33,14 +31,12 @@ META = torch.device("meta")
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
 
-_warned = False
-
 
 def means_gpu(device) -> bool:
     """Whether a device argument (str, int, torch.device or None) names the simulated GPU."""
     if device is None:
         return False
-    device = torch.device(device)
+    device = torch.device("cuda", device) if type(device) is int else torch.device(device)
     if device.type != "cuda":
         return False
     if device.index not in (None, 0):
@@ -54,12 +50,15 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
-        self.assumed = None  # what bool() of a simulated tensor gives, inside PyTorch's own `drawn_at_once`
+        self.assumed = None  # gives what bool() of a simulated tensor is, in PyTorch's own checks: see `finite.passed`
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
+        default = torch.utils._device.CURRENT_DEVICE  # its mode is below this one
+        if default is not None and function in _device_constructors() and (kwargs or {}).get("device") is None:
+            kwargs = {**(kwargs or {}), "device": default}
         handler = handler_of(function)
         dispatch.function_depth += 1
         try:
@@ -115,6 +114,14 @@ def reported_device(tensor) -> torch.device:
     if place is None:
         return tensor.device
     return CPU if place.place is HOST else CUDA
+
+
+@handles(torch.device)
+def device_from(mode, function, args, kwargs):
+    """torch.device(0) is a GPU's, the accelerator's, which C++ would look for."""
+    if args and type(args[0]) is int:
+        return function("cuda", *args)
+    return function(*args, **kwargs)
 
 
 # What a tensor says of itself
@@ -217,14 +224,7 @@ def item(mode, function, args, kwargs):
         return known
     if not tensor.dtype.is_floating_point:
         raise NoValueError(_no_value("item()", tensor))
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU",
-            stacklevel=5,
-        )
-    return float("nan")
+    return values.nan()
 
 
 def _no_value(what: str, tensor) -> str:
@@ -238,10 +238,10 @@ def _no_value(what: str, tensor) -> str:
 @handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
 @handles(Tensor.allclose, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
-    if mode.assumed is not None and function == Tensor.__bool__ and residence(args[0]) is not None:
-        return mode.assumed
     if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
         known = finite.answer(args[0])
+        if known is None and mode.assumed and residence(args[0]) is not None and values.of(args[0]) is None:
+            known = mode.assumed()
         if known is not None:
             mode.dispatch.read_value(args[0])
             return bool(known)
@@ -306,7 +306,7 @@ def to(mode, function, args, kwargs):
 def cuda(mode, function, args, kwargs):
     tensor, *rest = args
     device = rest[0] if rest else kwargs.get("device")
-    means_gpu(CUDA if device is None else device if not isinstance(device, int) else torch.device("cuda", device))
+    means_gpu(CUDA if device is None else device)
     non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
     return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"), non_blocking=non_blocking)
 
@@ -390,79 +390,3 @@ def backward(mode, function, args, kwargs):
             )
     finally:
         mode.dispatch.function_depth = depth
-
-
-def seen_by(mode: FunctionMode, hook):
-    """A saved-tensor hook with the mode on. PyTorch calls it from inside an operator, where the mode is off, or set
-    aside (`dispatcher` runs the branches of CUDA like that)."""
-
-    def call(argument):
-        with torch._C._EnableTorchFunction():
-            if mode in _get_current_function_mode_stack():  # a GPU around this one has a mode of its own there
-                return hook(argument)
-            with mode:
-                return hook(argument)
-
-    return call
-
-
-def drawn_at_once(mode: FunctionMode, draw):
-    """nn.init's trunc_normal_ with every value in range at the first draw. PyTorch draws again while `mask.any()`;
-    how often is chance on a real GPU too, and the tensor's own memory does not depend on it."""
-
-    def call(*args, **kwargs):
-        outer, mode.assumed = mode.assumed, False
-        try:
-            return draw(*args, **kwargs)
-        finally:
-            mode.assumed = outer
-
-    return call
-
-
-def resized_storage(resize):
-    """torch.UntypedStorage.resize_, of which `resize` is PyTorch's: the storage gets a new block, then lets go of its
-    old one (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
-
-    def resize_(storage, size):
-        place = storages.find(storage)
-        if place is not None and place.place is not HOST:
-            try:
-                storages.resize(place, size)
-            except OutOfMemory as error:
-                raise torch.OutOfMemoryError(str(error)) from None
-        return resize(storage, size)
-
-    return resize_
-
-
-def storage_address(address):
-    """torch.UntypedStorage.data_ptr, of which `address` is PyTorch's: where the block begins, and 0 on the host."""
-
-    def data_ptr(storage):
-        place = storages.find(storage)
-        if place is None or place.place in (None, HOST):
-            return address(storage)
-        return place.place.block.address
-
-    return data_ptr
-
-
-def record_stream(tensor, stream) -> None:
-    """Tensor.record_stream: the block is not reused before `stream` has done its work. PyTorch's own looks at the
-    stream's type before a function mode is asked, so this one takes its place as an attribute of torch.Tensor."""
-    place = residence(tensor)
-    if place is not None and place.place not in (None, HOST):
-        place.machine.allocator.record_stream(place.place.block, stream.stream_id)
-
-
-def pin_memory(tensor, device=None):
-    """Tensor.pin_memory: a copy in memory that is not pinned, but noted as if it were; simulated ones are noted
-    themselves. An attribute of torch.Tensor too, since DataLoader calls it in a thread where no mode is on."""
-    if on_gpu(tensor):
-        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
-    if storages.is_pinned(tensor.untyped_storage()):
-        return tensor
-    made = tensor if residence(tensor) is not None else tensor.clone()
-    storages.pin(made.untyped_storage())
-    return made

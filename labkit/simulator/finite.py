@@ -1,15 +1,18 @@
-"""Whether values are finite: the one question about values that the simulated GPU answers, as a sound run would.
+"""Whether values are finite and valid: the questions about values that the simulated GPU answers, as a sound run would.
 
-Training loops guard themselves with it: Trainer before it logs a loss, clip_grad_norm_(error_if_nonfinite=True),
+Training loops guard themselves with the first: Trainer before it logs a loss, clip_grad_norm_(error_if_nonfinite=True),
 GradScaler before each step. No value exists here, and what is to be shown is the memory of a run that goes well, so
 nothing is NaN or infinite. The tensor that torch.isnan returns remembers that; any(), all(), not, and, or of such
-tensors follow. A warning, once, says what was assumed.
+tensors follow. The second is PyTorch's own: some of its Python checks what it is given (no variance is negative), and
+what is not known passes. A warning, once, says what was assumed.
 """
 
 import operator
 import warnings
+from functools import wraps
 
 import torch
+import torch.distributions
 
 from labkit.simulator.handlers import handles
 from labkit.simulator.tensors import residence
@@ -19,17 +22,53 @@ Tensor = torch.Tensor
 _warned = False
 
 
+# PyTorch's functions in Python that ask whether values are valid: what bool() of a tensor is in them in a sound run.
+CHECKS = (
+    (torch.nn.functional, "gaussian_nll_loss", False),  # any(var < 0)
+    (torch.distributions.Distribution, "__init__", True),  # are all parameters as the distribution wants them?
+    (torch.distributions.Distribution, "_validate_sample", True),
+)
+
+
 def answer(tensor):
     """What `tensor` says of the finiteness of values in a sound run (bool or 0.0), or None for any other tensor."""
     known = _known(tensor)
+    if known is not None:
+        _warn()
+    return known
+
+
+def _warn():
     global _warned
-    if known is not None and not _warned:
+    if not _warned:
         _warned = True
         warnings.warn(
-            "simulated tensors have no values: whether they are finite is answered as in a sound run (they are)",
-            stacklevel=5,
+            "simulated tensors have no values: whether they are finite and valid is answered as in a sound run (they "
+            "are)",
+            stacklevel=6,
         )
-    return known
+
+
+def passed(mode, check, answer: bool, warn: bool = True):
+    """`check`, a function of PyTorch's, in which bool() of a tensor whose value is not known gives `answer`.
+
+    `mode` is the FunctionMode. A warning, once, says so if `warn`.
+    """
+
+    def assumed() -> bool:
+        if warn:
+            _warn()
+        return answer
+
+    @wraps(check)
+    def call(*args, **kwargs):
+        outer, mode.assumed = mode.assumed, assumed
+        try:
+            return check(*args, **kwargs)
+        finally:
+            mode.assumed = outer
+
+    return call
 
 
 def _version(tensor) -> int:
@@ -43,6 +82,8 @@ def _remember(tensor, known):
 
 
 def _known(tensor):
+    if isinstance(tensor, (bool, int)):
+        return bool(tensor)
     known, version = getattr(tensor, "_in_a_sound_run", (None, 0))
     return known if known is None or version == _version(tensor) else None
 
@@ -66,11 +107,15 @@ def unscale(mode, function, args, kwargs):
     return result
 
 
+_OF_TWO = (operator.or_, operator.and_)
+
+
 def _follow(combine, *functions):
     @handles(*functions)
     def follow(mode, function, args, kwargs):
         result = function(*args, **kwargs)
-        known = [_known(argument) for argument in args if isinstance(argument, Tensor)]
+        given = [*args, *(kwargs[name] for name in ("input", "other") if name in kwargs)]
+        known = [_known(one) for one in given[: None if combine in _OF_TWO else 1]]
         return result if None in known else _remember(result, combine(*known))
 
 

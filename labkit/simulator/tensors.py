@@ -103,6 +103,8 @@ def on_gpu(tensor: torch.Tensor) -> bool:
 class DispatchMode(TorchDispatchMode):
     """Runs ATen operators on the simulated GPU `machine`."""
 
+    supports_higher_order_operators = True  # so that they can be refused by name
+
     def __init__(self, machine: machines.Machine):
         super().__init__()
         self.machine = machine
@@ -113,6 +115,8 @@ class DispatchMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
+        if isinstance(operator, torch._ops.HigherOrderOperator):
+            raise NotModelledError(f"the simulated GPU does not model {operator}")
         with _no_functions():
             if is_view(operator):
                 if args[0].is_meta:
@@ -160,11 +164,13 @@ class DispatchMode(TorchDispatchMode):
                 costs.issue(self.machine, operator, args, kwargs, ())
             transfer.write(*args[:2])
             return args[0]
+        if operator is _aten._local_scalar_dense.default:
+            return self.scalar(args[0])
         args, kwargs = self.without_host_values(operator, args, kwargs)
         try:
             result = metas.run(operator, args, kwargs)
-        except NotImplementedError as error:
-            raise self.explained(operator, error) from None
+        except NotImplementedError:
+            raise self.explained(operator) from None
         if place is not HOST and self.works_in_place(operator, args):
             result = self.in_place_of(args[0], result)
         outputs = tuple(results_in(result))
@@ -247,6 +253,21 @@ class DispatchMode(TorchDispatchMode):
             clock = self.machine.clock
             clock.copy(self.machine.stream, tensor.element_size(), TO_HOST, pinned=True, blocking=True)
 
+    def scalar(self, tensor):
+        """A value that PyTorch's C++ asks for: nan if it is a float, NoValueError if it is not known."""
+        self.read_value(tensor)
+        known = values.of(tensor)
+        if known is not None:
+            return known.item()
+        if self.function_depth == 0 and tensor.dtype == torch.bool and torch.is_anomaly_check_nan_enabled():
+            return False  # the engine asks whether a gradient is NaN (engine.cpp): see `finite`
+        if tensor.dtype.is_floating_point:
+            return values.nan()
+        raise NoValueError(
+            f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "
+            "simulated GPU computes memory, not values."
+        )
+
     def check_places(self, operator, args, kwargs):
         """Where the operator runs: GPU, HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
         gpu = host = None
@@ -298,8 +319,8 @@ class DispatchMode(TorchDispatchMode):
             kwargs = {name: stand_in(value) for name, value in kwargs.items()}
         return args, kwargs
 
-    def explained(self, operator, error):
+    def explained(self, operator):
         tags = operator.tags
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return NoValueError(DATA_DEPENDENT.format(operator=operator))
-        return NotModelledError(f"the simulated GPU does not model {operator}: {error}")
+        return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")

@@ -7,6 +7,7 @@ tensors alone is computed there too, so that the answer is that of a real GPU. A
 depends on one is unknown as well, and asking for it is an error.
 """
 
+import warnings
 from functools import cache
 
 import torch
@@ -21,6 +22,21 @@ class UnknownError(Exception):
     """An operand whose values are not known."""
 
 
+_warned = False
+
+
+def nan() -> float:
+    """What a float is whose value is asked for; a warning, once, says so."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU",
+            stacklevel=6,
+        )
+    return float("nan")
+
+
 def may_be_known(tensor) -> bool:
     """Whether a tensor is of the kind that is followed: integers or booleans, and not too many."""
     kind = tensor.dtype
@@ -30,7 +46,7 @@ def may_be_known(tensor) -> bool:
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a simulated tensor, on the CPU, sharing memory with those of its views; None if not known."""
     place = storages.find(tensor.untyped_storage())
-    if place is None or place.values is None:
+    if place is None or place.values is None or not may_be_known(tensor):
         return None
     return _seen_as(place.values, tensor)
 

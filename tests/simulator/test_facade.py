@@ -3,13 +3,15 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import labkit
-from labkit.simulator import facade
+from labkit.simulator import values
 from labkit.simulator.errors import NotModelledError, NoValueError
 
 
@@ -74,6 +76,19 @@ class TestWhereItIs:
             assert torch.tensor([1, 2]).is_cuda
             assert nn.Linear(4, 4).weight.is_cuda
         assert not torch.ones(3).is_cuda
+
+    def test_default_device_for_good(self, request):
+        request.addfinalizer(lambda: torch.set_default_device(None))
+        torch.set_default_device("cuda")
+        assert torch.get_default_device() == torch.device("cuda", 0)
+        assert all(x.is_cuda for x in (torch.ones(3), torch.tensor([1, 2]), torch.as_tensor([1.0]), torch.arange(2)))
+        assert nn.Linear(4, 4).weight.is_cuda
+        assert not torch.ones(3, device="cpu").is_cuda and not torch.from_numpy(np.ones(2)).is_cuda
+        with torch.device("cpu"):
+            assert not torch.ones(3).is_cuda
+        before = allocated()
+        torch.set_default_device("meta")
+        assert torch.ones(3).is_meta and allocated() == before
 
     def test_pytorchs_own_meta_tensors_stay_what_they_are(self):
         x = torch.ones(1024, device="meta")
@@ -156,7 +171,7 @@ class TestModules:
 @pytest.mark.usefixtures("gpu")
 class TestValues:
     def test_a_float_is_nan_with_one_warning(self, monkeypatch):
-        monkeypatch.setattr(facade, "_warned", False)
+        monkeypatch.setattr(values, "_warned", False)
         x = torch.ones((), device="cuda")
         with pytest.warns(UserWarning, match="no values"):
             assert x.item() != x.item()
@@ -191,9 +206,30 @@ class TestValues:
         assert str(parameter) == "Parameter containing:\ntensor(..., device='cuda:0', size=(2,), requires_grad=True)"
         assert "grad_fn=<ExpBackward0>" in f"{parameter.exp()}"
 
-    def test_graphs_are_refused_by_name(self):
+    @pytest.mark.filterwarnings("ignore:flex_attention called:UserWarning")
+    def test_what_is_not_modelled_is_refused_by_name(self):
         with pytest.raises(NotModelledError, match="CUDAGraph"):
             torch.cuda.CUDAGraph()
+        x = torch.ones(1, 2, 16, 16, device="cuda")
+        with pytest.raises(NotModelledError, match="does not model flex_attention"):
+            flex_attention(x, x, x)
+        with pytest.raises(NotModelledError, match=r"does not model aten\._to_sparse\.default: PyTorch has no shapes"):
+            x.to_sparse()
+
+    @pytest.mark.filterwarnings("ignore:simulated tensors have no values:UserWarning")
+    def test_a_value_asked_for_inside_an_operator(self):
+        number = torch.ones((), device="cuda")
+        assert torch.full((2,), torch.tensor(3).cuda()).tolist() == [3, 3]
+        assert torch.full((2,), number).isnan().all()
+        with pytest.raises(NoValueError, match=r"simulated torch.int64 tensor inside an operator"):
+            torch.full((2,), number.long())
+
+    @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
+    def test_anomaly_detection_finds_nothing(self):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout(0.1)).cuda()
+        with torch.autograd.detect_anomaly(check_nan=True):
+            model(torch.ones(2, 4, device="cuda")).sum().backward()
+        assert model[0].weight.grad.is_cuda
 
 
 @pytest.mark.usefixtures("gpu")

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import labkit
 from labkit.simulator import finite
@@ -28,6 +29,34 @@ def test_nothing_is_nan_or_infinite(x):
     assert not torch.isnan(x).any() and not (x.isnan() | x.isinf()).any().item()
     assert torch.isfinite(x).all() and torch.logical_not(x.isnan()).all()
     assert not torch.logical_and(x.isfinite(), x.isposinf()).any()
+
+
+def test_in_every_way_to_ask(x):
+    unknown = x > 0
+    assert not torch.any(input=x.isnan()) and not torch.any(x.isnan(), dim=0) and not x.isnan().any(dim=0)
+    assert torch.logical_not(input=x.isnan()).all()
+    assert not torch.logical_or(input=x.isnan(), other=x.isinf()).any()
+    with pytest.raises(NoValueError):
+        bool(torch.any(input=unknown))
+    with pytest.raises(NoValueError):
+        bool(torch.logical_or(input=x.isnan(), other=unknown).any())
+
+
+def test_what_pytorch_checks_is_valid(x):
+    x.requires_grad_()
+    F.gaussian_nll_loss(x, torch.ones_like(x), torch.rand(4, device="cuda")).backward()
+    assert x.grad.is_cuda
+    normal = torch.distributions.Normal(x, torch.rand(4, device="cuda"), validate_args=True)
+    assert normal.log_prob(torch.randn(4, device="cuda")).is_cuda
+    with pytest.raises(NoValueError):  # and nothing that a script asks itself
+        bool(torch.any(torch.rand(4, device="cuda") < 0))
+
+
+def test_what_is_known_to_be_invalid_is_not(gpu):
+    with pytest.raises(ValueError, match="Expected parameter probs"):
+        torch.distributions.Bernoulli(torch.full((3,), 2).cuda(), validate_args=True)
+    with pytest.raises(ValueError, match="negative"):
+        F.gaussian_nll_loss(*torch.ones(2, 3, device="cuda"), torch.full((3,), -1).cuda())
 
 
 def test_with_one_warning_that_says_so(x, monkeypatch):

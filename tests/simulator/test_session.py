@@ -1,5 +1,6 @@
 """A simulated GPU comes and goes, and leaves torch as it was."""
 
+import runpy
 import sys
 
 import pynvml
@@ -72,6 +73,34 @@ def test_torch_is_as_before_after_an_exception():
         torch.ones(4, device="cuda")
         raise ZeroDivisionError
     assert_same(before, state())
+
+
+def test_a_default_device_set_inside_ends_with_the_gpu():
+    for default in (None, "cpu"):
+        torch.set_default_device(default)
+        with labkit.simulated_gpu(), labkit.simulated_gpu():
+            torch.set_default_device("cuda")
+        assert torch.get_default_device() == torch.device("cpu") == torch.zeros(1).device
+    torch.set_default_device(None)
+    assert torch.overrides._get_current_function_mode_stack() == []
+    with labkit.simulated_gpu():
+        torch.set_default_device("cuda")
+        with labkit.simulated_gpu():
+            assert torch.zeros(1).is_cuda
+        assert torch.zeros(1).is_cuda
+
+
+def test_a_users_file_may_be_called_simulator(tmp_path):
+    """The frames of an allocation leave out the simulated GPU's own files, and nobody else's."""
+    path = tmp_path / "simulator.py"
+    path.write_text("import torch\n\n\ndef make():\n    return torch.ones(4, device='cuda')\n")
+    with labkit.simulated_gpu():
+        torch.cuda.memory._record_memory_history()
+        made = runpy.run_path(path)["make"]()
+        (event,) = [event for event in torch.cuda.memory._snapshot()["device_traces"][0] if event["action"] == "alloc"]
+    del made
+    inner = event["frames"][0]
+    assert (inner["filename"], inner["line"], inner["name"]) == (str(path), 5, "make")
 
 
 def test_torch_is_as_before_when_starting_fails(monkeypatch):

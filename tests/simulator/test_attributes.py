@@ -1,0 +1,87 @@
+"""Attributes of torch that are others on the simulated GPU: storages that move, checkpoints, the profiler."""
+
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import labkit
+from labkit.simulator.errors import NotModelledError, NoValueError
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    with labkit.simulated_gpu("A100-80GB"):
+        yield
+
+
+@pytest.fixture
+def checkpoint():
+    file = io.BytesIO()
+    torch.save(nn.Sequential(nn.Linear(300, 500), nn.BatchNorm1d(500)).state_dict(), file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["cuda", "cuda:0", torch.device("cuda"), {"cpu": "cuda"}, lambda storage, location: storage.cuda()],
+    ids=["cuda", "cuda:0", "device", "dict", "function"],
+)
+def test_a_checkpoint_is_loaded_to_the_gpu(checkpoint, place):
+    loaded = torch.load(checkpoint, map_location=place)
+    assert {tensor.device for tensor in loaded.values()} == {torch.device("cuda", 0)}
+    assert loaded["0.weight"].shape == (500, 300) and loaded["1.num_batches_tracked"].item() == 0
+    assert torch.cuda.memory_allocated() == 610816  # the oracle's: 600000 B, five times 2000 B, 8 B
+    del loaded
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_both_copies_of_the_parameters_are_there_while_a_checkpoint_is_loaded(checkpoint):
+    model = nn.Sequential(nn.Linear(300, 500), nn.BatchNorm1d(500)).cuda()
+    model.load_state_dict(torch.load(checkpoint, map_location="cuda"))
+    assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()) == (610816, 1221632)  # the oracle's
+
+
+def test_a_storage_on_the_gpu_stays_there():
+    storage = torch.ones(4, device="cuda").untyped_storage()
+    assert storage.to(device="cuda") is storage and storage.cuda() is storage
+
+
+def test_a_storage_without_values_goes_back_to_the_gpu():
+    storage = torch.ones(1000, device="cuda").cpu().untyped_storage()
+    assert torch.cuda.memory_allocated() == 0
+    assert storage.cuda().nbytes() == 4000
+    assert torch.cuda.memory_allocated() == 0
+    kept = storage.cuda()
+    assert torch.cuda.memory_allocated() == 4096
+    del kept
+
+
+@pytest.mark.parametrize("save", [lambda tensor: torch.save(tensor, io.BytesIO()), pickle.dumps])
+def test_there_is_nothing_to_save(save):
+    for tensor in (torch.ones(300, device="cuda"), torch.ones(300, device="cuda").cpu()):
+        with pytest.raises(NoValueError, match=r"torch.save and pickle write values, and the 1200 B of a simulated"):
+            save(tensor)
+    save(torch.ones(300))
+
+
+@pytest.mark.parametrize(
+    "profiler",
+    [
+        lambda: profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]),
+        lambda: torch.autograd.profiler.profile(use_device="cuda"),
+    ],
+)
+def test_kernels_are_not_profiled(profiler):
+    with pytest.raises(NotModelledError, match=r"ProfilerActivity\.CUDA is not modelled"), profiler():
+        pass
+
+
+def test_the_host_is():
+    with profile() as profiled:
+        torch.ones(3, device="cuda").add(1)
+    assert "aten::add" in {event.key for event in profiled.key_averages()}
