@@ -26,7 +26,9 @@ def patch(patches: Patches, machine: Machine) -> None:
         patches.apply(torch._C, name, function)
     for name, value in _names(machine).items():
         patches.apply(torch.cuda, name, value)
-    patches.apply(torch, "Generator", streams.AnyGenerator)
+    patches.apply(torch.cuda.nvtx, "_nvtx", _marks())
+    for name in ("Generator", "Stream", "Event"):
+        patches.apply(torch, name, getattr(streams, f"Any{name}"))
     _let_functions_be_seen(patches)
 
 
@@ -97,6 +99,8 @@ def _bindings(machine: Machine) -> dict:
         "_cuda_getArchFlags": answer(" ".join(f"sm_{cc}" for cc in (75, 80, 86, 90, 100, 120))),
         "_cuda_sleep": ignore,
         "_cuda_ipc_collect": ignore,
+        "_gather": _gather,
+        "_scatter": _scatter,
         "_accelerator_getAccelerator": answer(torch.device("cuda")),
         "_accelerator_isAllocatorInitialized": answer(True),
         "_accelerator_emptyCache": allocator.empty_cache,
@@ -177,6 +181,37 @@ def _names(machine: Machine) -> dict:
         ),
         **{name: not_modelled(name) for name in ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle")},
     }
+
+
+def _marks():
+    """torch._C._nvtx: marks for NVIDIA's profilers, and what its functions return where none is attached."""
+    no_tracking = -2  # NVTX_NO_PUSH_POP_TRACKING
+    return types.SimpleNamespace(
+        rangePushA=lambda message: no_tracking,
+        rangePop=lambda: no_tracking,
+        rangeStartA=lambda message: 0,
+        rangeEnd=lambda handle: None,
+        markA=lambda message: None,
+    )
+
+
+def _scatter(tensor, devices, chunk_sizes=None, dim=0, side=None):
+    """torch._C._scatter for the one GPU: nn.DataParallel brings its whole input there, on a stream of its own
+    (torch/csrc/cuda/comm.cpp)."""
+    if devices != [0]:
+        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    with torch.cuda.stream(side[0] if side else None):
+        return [tensor.to(streams.CUDA, non_blocking=True)]
+
+
+def _gather(tensors, dim, destination=None):
+    """torch._C._gather, by which the gradient of that input goes back (the same file)."""
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    result = torch.empty(shape, dtype=tensors[0].dtype, device="cpu" if destination == -1 else streams.CUDA)
+    for part, tensor in zip(result.split([tensor.shape[dim] for tensor in tensors], dim), tensors, strict=True):
+        part.copy_(tensor, non_blocking=destination != -1)
+    return result
 
 
 class _CudaDeviceProperties(types.SimpleNamespace):

@@ -23,6 +23,7 @@ class Stream:
         self.cuda_stream = self.stream_id
         self.priority = priority
         self.device, self.device_index, self.device_type = CUDA, 0, device_type
+        self._outer = []  # the streams that were current where it was entered
 
     def wait_event(self, event):
         """Later work here waits for the event."""
@@ -53,12 +54,12 @@ class Stream:
         current().clock.synchronize(self.stream_id)
 
     def __enter__(self):
-        self._outer = current().stream
+        self._outer.append(current().stream)
         current().stream = self.stream_id
         return self
 
     def __exit__(self, *exception):
-        current().stream = self._outer
+        current().stream = self._outer.pop()
 
     def __eq__(self, other):
         return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -155,18 +156,21 @@ class Generator(torch.Generator):
         return self
 
 
-_real_generator = torch.Generator
+def _any(real: type, simulated: type, default: str, make=None) -> type:
+    """What takes the place of one of torch's classes whose first argument, `device`, says of which device it is:
+    simulated for cuda, PyTorch's own otherwise. Both are its instances."""
+
+    class Meta(type):
+        def __call__(cls, device=default, *args, **kwargs):
+            kind = "cuda" if isinstance(device, int) else torch.device(device).type
+            return (make or simulated if kind == "cuda" else real)(device, *args, **kwargs)
+
+        def __instancecheck__(cls, instance):
+            return isinstance(instance, (real, simulated))
+
+    return Meta(real.__name__, (), {"__doc__": real.__doc__})
 
 
-class _AnyGenerator(type):
-    """Makes torch.Generator, while replaced, still the class of PyTorch's own generators."""
-
-    def __call__(cls, device="cpu"):
-        return Generator(device) if torch.device(device).type == "cuda" else _real_generator(device)
-
-    def __instancecheck__(cls, instance):
-        return isinstance(instance, _real_generator)
-
-
-class AnyGenerator(metaclass=_AnyGenerator):
-    """torch.Generator(device): a simulated one for cuda, PyTorch's own otherwise."""
+AnyGenerator = _any(torch.Generator, Generator, "cpu")
+AnyStream = _any(torch.Stream, Stream, "cuda")
+AnyEvent = _any(torch.Event, Event, "cuda", make=lambda device, *args, **kwargs: Event(*args, **kwargs))

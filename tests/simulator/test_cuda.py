@@ -1,0 +1,52 @@
+"""Corners of torch.cuda that training scripts touch."""
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    with labkit.simulated_gpu("A100-80GB"):
+        yield
+
+
+def test_marks_for_profilers_do_nothing():
+    """The numbers are those of the oracle, where no profiler is attached either."""
+    nvtx = torch.cuda.nvtx
+    assert (nvtx.range_push("step"), nvtx.range_pop(), nvtx.range_start("all")) == (-2, -2, 0)
+    with nvtx.range("forward"):
+        nvtx.mark("here")
+    nvtx.range_end(0)
+
+
+def test_data_parallel_on_the_one_gpu():
+    """The figures are the oracle's. An input from the host is copied on a stream of its own."""
+    model = nn.DataParallel(nn.Linear(300, 10).cuda())
+    peaks = []
+    for given in (torch.randn(64, 300), torch.randn(64, 300, device="cuda"), torch.randn(300, 64).t()):
+        model(given).sum().backward()
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks == [17221632, 17221632, 17234432]
+    segments = [
+        (segment["stream"] != 0, segment["total_size"], segment["allocated_size"])
+        for segment in torch.cuda.memory_snapshot()
+    ]
+    assert segments == [(False, 2097152, 25600), (True, 2097152, 0), (False, 20971520, 17039360)]
+
+
+@pytest.mark.filterwarnings("ignore:Using -1:FutureWarning")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_gradient_of_its_input_goes_back(device):
+    given = torch.randn(64, 300, device=device, requires_grad=True)
+    nn.DataParallel(nn.Linear(300, 10).cuda())(given).sum().backward()
+    assert given.grad.shape == given.shape and given.grad.device.type == device
+
+
+def test_there_is_no_second_gpu():
+    with pytest.raises(AssertionError, match="Invalid device id"):  # PyTorch's own words
+        nn.DataParallel(nn.Linear(300, 10).cuda(), device_ids=[0, 1])
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        torch.nn.parallel.comm.scatter(torch.randn(4, 4), ["cuda:1"])
