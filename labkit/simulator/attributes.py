@@ -3,6 +3,7 @@
 from functools import wraps
 
 import torch
+import torch.export
 from torch.overrides import _get_current_function_mode_stack
 
 from labkit.simulator import autograd, crossing, finite, storages
@@ -37,6 +38,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
         patches.apply(owner, name, finite.passed(mode, getattr(owner, name), answer))
     init = torch.nn.init  # PyTorch draws again while any(out of range); how often is chance on a real GPU too
     patches.apply(init, "_no_grad_trunc_normal_", finite.passed(mode, init._no_grad_trunc_normal_, False, warn=False))
+    patches.apply(torch.export, "export", not_traced(mode, torch.export.export))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
     patches.apply(torch.autograd, "_supported_activities", lambda: {torch.profiler.ProfilerActivity.CPU})
@@ -129,6 +131,18 @@ def saved_storage(save):
         return save(storage, *args, **kwargs)
 
     return saved
+
+
+def not_traced(mode: FunctionMode, export):
+    """torch.export.export, of which `export` is PyTorch's. Its modes and the simulated GPU's do not go together."""
+
+    @wraps(export)
+    def call(*args, **kwargs):
+        if mode in _get_current_function_mode_stack():
+            raise NotModelledError("torch.export is not modelled by the simulated GPU: export the model on the CPU")
+        return export(*args, **kwargs)
+
+    return call
 
 
 def host_only(init):

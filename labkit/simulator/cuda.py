@@ -14,6 +14,7 @@ import torch.overrides
 from labkit.simulator import streams
 from labkit.simulator.errors import NotModelledError
 from labkit.simulator.machine import Machine
+from labkit.simulator.out_of_memory import OutOfMemory
 from labkit.simulator.patches import Patches
 from labkit.simulator.tensors import on_gpu
 
@@ -29,6 +30,8 @@ def patch(patches: Patches, machine: Machine) -> None:
     patches.apply(torch.cuda.nvtx, "_nvtx", _marks())
     for name in ("Generator", "Stream", "Event"):
         patches.apply(torch, name, getattr(streams, f"Any{name}"))
+    for name in ("Stream", "Event"):
+        patches.apply(torch.cuda.streams, name, getattr(streams, name))
     _let_functions_be_seen(patches)
 
 
@@ -62,6 +65,12 @@ def _bindings(machine: Machine) -> dict:
 
     def current_stream(index=0):
         return machine.stream, 0, CUDA_DEVICE_TYPE
+
+    def raw_alloc(nbytes, stream):
+        try:
+            return machine.raw_alloc(nbytes, stream)
+        except OutOfMemory as error:
+            raise torch.OutOfMemoryError(str(error)) from None
 
     def set_stream(stream_id=0, device_index=0, device_type=CUDA_DEVICE_TYPE):
         machine.stream = stream_id
@@ -99,6 +108,8 @@ def _bindings(machine: Machine) -> dict:
         "_cuda_getArchFlags": answer(" ".join(f"sm_{cc}" for cc in (75, 80, 86, 90, 100, 120))),
         "_cuda_sleep": ignore,
         "_cuda_ipc_collect": ignore,
+        "_cuda_cudaCachingAllocator_raw_alloc": raw_alloc,
+        "_cuda_cudaCachingAllocator_raw_delete": machine.raw_delete,
         "_gather": _gather,
         "_scatter": _scatter,
         "_accelerator_getAccelerator": answer(torch.device("cuda")),

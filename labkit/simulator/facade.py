@@ -62,6 +62,8 @@ class FunctionMode(TorchFunctionMode):
         handler = handler_of(function)
         dispatch.function_depth += 1
         try:
+            if kwargs and kwargs.get("generator") is not None:
+                check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:
                 return handler(self, function, args, kwargs or {})
             if kwargs and kwargs.get("pin_memory") and not means_gpu(kwargs.get("device")):
@@ -106,6 +108,21 @@ class FunctionMode(TorchFunctionMode):
             return function(*args, **kwargs)
         finally:
             self.dispatch.new_tensors_go = outer
+
+
+def check_generator(generator, args, kwargs) -> None:
+    """RuntimeError, as from PyTorch (aten/src/ATen/core/Generator.h), if a generator is not of the device of the call:
+    the one that it names, or its tensors'."""
+    device = kwargs.get("device")
+    if means_gpu(device) or (device is None and any(isinstance(one, Tensor) and on_gpu(one) for one in args)):
+        wanted = "cuda"
+    elif device is None or torch.device(device).type == "cpu":
+        wanted = "cpu"
+    else:
+        return
+    found = "cuda" if isinstance(generator, Generator) else generator.device.type
+    if found != wanted:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
 
 
 def reported_device(tensor) -> torch.device:
@@ -280,6 +297,8 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
         return tensor.to(**options)
     if there == CUDA:
         return crossing.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+    if there.type == "meta":
+        return mode.new_tensors_in("meta", crossing.same_layout, (tensor, dtype, memory_format), {})
     if there.type == "cpu" and here != META:
         return crossing.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
     return tensor.to(device, dtype or tensor.dtype)

@@ -19,6 +19,13 @@ def current() -> "Machine | None":
     return _current[-1] if _current else None
 
 
+def on() -> "Machine":
+    """The same. RuntimeError outside any simulated GPU."""
+    if not _current:
+        raise RuntimeError("the simulated GPU that this stream or event belongs to is off: use it inside the `with`")
+    return _current[-1]
+
+
 class Machine:
     """A GPU of kind `spec` with an empty memory, for PyTorch version `torch_version`.
 
@@ -49,6 +56,7 @@ class Machine:
         self.active = False
         self._touched = False
         self._workspaces = {}
+        self._raw = {}
 
     def activate(self):
         """Makes this the GPU that "cuda" means, until `deactivate`."""
@@ -92,3 +100,19 @@ class Machine:
             if block is not None:
                 self.allocator.free(block)
         self._workspaces.clear()
+
+    def raw_alloc(self, nbytes: int, stream: int) -> int:
+        """torch._C._cuda_cudaCachingAllocator_raw_alloc: the address of a block that no tensor has."""
+        block = self.allocator.malloc(nbytes, stream)
+        if block is None:
+            return 0
+        self._raw[block.address] = block
+        return block.address
+
+    def raw_delete(self, address: int) -> None:
+        """torch._C._cuda_cudaCachingAllocator_raw_delete. RuntimeError if `raw_alloc` has not given this address."""
+        if address == 0:
+            return
+        if address not in self._raw:
+            raise RuntimeError(f"invalid device pointer: {address:#x}")
+        self.allocator.free(self._raw.pop(address))

@@ -9,7 +9,7 @@ import itertools
 
 import torch
 
-from labkit.simulator.machine import current
+from labkit.simulator.machine import on
 
 CUDA = torch.device("cuda", 0)
 _handles = itertools.count(3, 32)  # the ids that PyTorch's pool of streams gives: 3, 35, 67, …
@@ -41,7 +41,7 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all work is done."""
-        clock = current().clock
+        clock = on().clock
         return clock.passed(clock.done(self.stream_id))
 
     def is_capturing(self) -> bool:
@@ -50,16 +50,16 @@ class Stream:
 
     def synchronize(self):
         """Waits for the work of this stream; blocks that waited for it can then be reused."""
-        current().allocator.synchronize()
-        current().clock.synchronize(self.stream_id)
+        on().allocator.synchronize()
+        on().clock.synchronize(self.stream_id)
 
     def __enter__(self):
-        self._outer.append(current().stream)
-        current().stream = self.stream_id
+        self._outer.append(on().stream)
+        on().stream = self.stream_id
         return self
 
     def __exit__(self, *exception):
-        current().stream = self._outer.pop()
+        on().stream = self._outer.pop()
 
     def __eq__(self, other):
         return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -86,22 +86,22 @@ class Event:
 
     def record(self, stream=None):
         """Marks this point of the stream (the current one if none is given)."""
-        self._time = current().clock.record(current().stream if stream is None else stream.stream_id)
+        self._time = on().clock.record(on().stream if stream is None else stream.stream_id)
 
     def wait(self, stream=None):
         """Makes the stream wait for the event."""
         if self.recorded:
-            current().clock.hold(current().stream if stream is None else stream.stream_id, self._time)
+            on().clock.hold(on().stream if stream is None else stream.stream_id, self._time)
 
     def query(self) -> bool:
         """Whether the work before the event is done."""
-        return not self.recorded or current().clock.passed(self._time)
+        return not self.recorded or on().clock.passed(self._time)
 
     def synchronize(self):
         """Waits for the work before the event."""
-        current().allocator.synchronize()
+        on().allocator.synchronize()
         if self.recorded:
-            current().clock.wait_until(self._time)
+            on().clock.wait_until(self._time)
 
     def elapsed_time(self, end_event) -> float:
         """Milliseconds from this event to `end_event`, by the clock. ValueError, as from CUDA, if one of them has no

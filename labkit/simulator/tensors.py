@@ -171,6 +171,10 @@ class DispatchMode(TorchDispatchMode):
             result = metas.run(operator, args, kwargs)
         except NotImplementedError:
             raise self.explained(operator) from None
+        except RuntimeError as error:
+            if "INTERNAL ASSERT FAILED" in str(error):  # nested tensors on meta
+                raise self.explained(operator) from None
+            raise
         if place is not HOST and self.works_in_place(operator, args):
             result = self.in_place_of(args[0], result)
         outputs = tuple(results_in(result))
@@ -219,6 +223,8 @@ class DispatchMode(TorchDispatchMode):
         """Gives an output its block, unless it has one (a view, or an argument written in place)."""
         if not isinstance(output, torch.Tensor) or not output.is_meta:
             return
+        if output.layout is not torch.strided:
+            raise NotModelledError(f"the simulated GPU does not model tensors of layout {output.layout}")
         storage = output.untyped_storage()
         nbytes = storage.nbytes()
         known = storages.find(storage)

@@ -50,3 +50,18 @@ def test_there_is_no_second_gpu():
         nn.DataParallel(nn.Linear(300, 10).cuda(), device_ids=[0, 1])
     with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
         torch.nn.parallel.comm.scatter(torch.randn(4, 4), ["cuda:1"])
+
+
+def test_blocks_without_a_tensor():
+    """torch.cuda.caching_allocator_alloc; figures and words of the oracle's."""
+    addresses = [torch.cuda.caching_allocator_alloc(nbytes) for nbytes in (1000, 3000000)]
+    assert torch.cuda.memory_allocated() == 1024 + 3000320
+    assert torch.cuda.caching_allocator_alloc(0) == 0
+    torch.cuda.caching_allocator_delete(0)
+    for address in addresses:
+        torch.cuda.caching_allocator_delete(address)
+    assert torch.cuda.memory_allocated() == 0
+    with pytest.raises(RuntimeError, match="invalid device pointer: 0x3039"):
+        torch.cuda.caching_allocator_delete(0x3039)
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 100\.00 GiB"):
+        torch.cuda.caching_allocator_alloc(100 * 2**30)

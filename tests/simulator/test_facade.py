@@ -99,6 +99,13 @@ class TestWhereItIs:
         with pytest.raises(NotImplementedError, match="no data"):
             x.cuda()
 
+    def test_a_shape_of_a_gpu_tensor_goes_to_meta(self):
+        x = torch.ones(4, 6, device="cuda").t()
+        before = allocated()
+        y = x.to("meta", torch.float16)
+        assert (y.device.type, y.shape, y.stride(), y.dtype) == ("meta", (6, 4), (1, 6), torch.float16)
+        assert allocated() == before
+
     def test_one_gpu_only(self):
         for make in (lambda: torch.ones(2, device="cuda:1"), lambda: torch.ones(2).cuda(1)):
             with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
@@ -207,6 +214,8 @@ class TestValues:
         assert "grad_fn=<ExpBackward0>" in f"{parameter.exp()}"
 
     @pytest.mark.filterwarnings("ignore:flex_attention called:UserWarning")
+    @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
     def test_what_is_not_modelled_is_refused_by_name(self):
         with pytest.raises(NotModelledError, match="CUDAGraph"):
             torch.cuda.CUDAGraph()
@@ -215,6 +224,12 @@ class TestValues:
             flex_attention(x, x, x)
         with pytest.raises(NotModelledError, match=r"does not model aten\._to_sparse\.default: PyTorch has no shapes"):
             x.to_sparse()
+        with pytest.raises(NotModelledError, match=r"tensors of layout torch\.sparse_coo"):
+            torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2), (3,), device="cuda")
+        with pytest.raises(NotModelledError, match="_nested_tensor_from_tensor_list"):
+            torch.nested.nested_tensor([x[0, 0, 0], x[0, 0, 1]])
+        with pytest.raises(NotModelledError, match=r"torch\.export"):
+            torch.export.export(nn.Linear(4, 4).cuda(), (torch.ones(2, 4, device="cuda"),))
 
     @pytest.mark.filterwarnings("ignore:simulated tensors have no values:UserWarning")
     def test_a_value_asked_for_inside_an_operator(self):
@@ -234,6 +249,27 @@ class TestValues:
 
 @pytest.mark.usefixtures("gpu")
 class TestMixtures:
+    @pytest.mark.parametrize(
+        ("wanted", "draw"),
+        [
+            ("cuda", lambda cpu, cuda: torch.randn(3, device="cuda", generator=cpu)),
+            ("cuda", lambda cpu, cuda: torch.randperm(3, device="cuda:0", generator=cpu)),
+            ("cuda", lambda cpu, cuda: torch.ones(3, device="cuda").normal_(generator=cpu)),
+            ("cuda", lambda cpu, cuda: nn.init.normal_(torch.ones(3, device="cuda"), generator=cpu)),
+            ("cuda", lambda cpu, cuda: torch.multinomial(torch.ones(3, device="cuda"), 2, generator=cpu)),
+            ("cpu", lambda cpu, cuda: torch.randn(3, generator=cuda)),
+            ("cpu", lambda cpu, cuda: torch.ones(3).normal_(generator=cuda)),
+        ],
+    )
+    def test_a_generator_of_the_other_device(self, wanted, draw):
+        """The words are the oracle's."""
+        cpu, cuda = torch.Generator(), torch.Generator("cuda")
+        found = {"cpu": "cuda", "cuda": "cpu"}[wanted]
+        with pytest.raises(RuntimeError, match=f"Expected a '{wanted}' device type for generator but found '{found}'"):
+            draw(cpu, cuda)
+        draw(cuda, cuda) if wanted == "cuda" else draw(cpu, cpu)
+        torch.randn(3, device="meta", generator=cpu)
+
     @pytest.mark.parametrize("mix", [lambda a, b: a + b, lambda a, b: a @ b, lambda a, b: torch.cat([a, b])])
     def test_a_cpu_tensor_is_refused_and_nothing_is_lost(self, mix):
         x = torch.ones(4, 4, device="cuda")

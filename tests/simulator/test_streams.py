@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import labkit
+from labkit.simulator import machine
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,12 @@ def test_torch_stream_and_event_are_those_of_the_accelerator(device):
 def test_a_device_by_its_number():
     assert torch.device(0) == torch.device("cuda", 0)
     assert torch.zeros(2, device=0).device == torch.device("cuda", 0)
+
+
+def test_an_event_of_a_gpu_that_is_off_says_so(monkeypatch):
+    event, stream = torch.cuda.Event(), torch.cuda.Stream()
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "_current", [])
+        for use in (event.record, event.synchronize, stream.synchronize, stream.query):
+            with pytest.raises(RuntimeError, match="is off"):
+                use()
