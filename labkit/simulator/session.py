@@ -4,7 +4,16 @@ import sys
 
 import torch
 
-from labkit.simulator import attributes, autocast, autograd, cuda, dispatcher, metas, nvml
+from labkit.simulator import (  # noqa: F401  (readout registers what it holds)
+    attributes,
+    autocast,
+    autograd,
+    cuda,
+    dispatcher,
+    metas,
+    nvml,
+    readout,
+)
 from labkit.simulator.facade import FunctionMode, means_gpu
 from labkit.simulator.machine import Machine
 from labkit.simulator.patches import Patches

@@ -1,0 +1,97 @@
+"""What asks for the values of a simulated tensor, and what it is told: printing, item(), bool(), numpy() and the like."""
+
+import torch
+
+from labkit.simulator import finite, values
+from labkit.simulator.errors import NoValueError
+from labkit.simulator.facade import reported_device
+from labkit.simulator.handlers import handles
+from labkit.simulator.tensors import on_gpu, residence
+
+Tensor = torch.Tensor
+
+
+@handles(Tensor.__repr__, Tensor.__str__)
+def representation(mode, function, args, kwargs):
+    tensor = args[0]
+    if residence(tensor) is None:
+        return function(*args, **kwargs)
+    return _described(tensor)
+
+
+def _described(tensor) -> str:
+    parts = [f"device='{reported_device(tensor)}'", f"size={tuple(tensor.shape)}"]
+    if tensor.dtype != torch.get_default_dtype():
+        parts.append(f"dtype={tensor.dtype}")
+    if tensor.grad_fn is not None:
+        parts.append(f"grad_fn=<{tensor.grad_fn.name()}>")
+    elif tensor.requires_grad:
+        parts.append("requires_grad=True")
+    return f"tensor(..., {', '.join(parts)})"
+
+
+@handles(Tensor.__format__)
+def formatted(mode, function, args, kwargs):
+    tensor, spec = args
+    if residence(tensor) is None:
+        return function(*args)
+    if tensor.dim() == 0 and tensor.is_floating_point():
+        return format(item(mode, Tensor.item, (tensor,), {}), spec)
+    return format(_described(tensor), spec)
+
+
+@handles(Tensor.item, Tensor.__float__)
+def item(mode, function, args, kwargs):
+    tensor = args[0]
+    if residence(tensor) is None:
+        return function(*args, **kwargs)
+    if tensor.numel() != 1:
+        raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    mode.dispatch.read_value(tensor)
+    if values.of(tensor) is not None:
+        return function(values.of(tensor))
+    known = finite.answer(tensor)
+    if known is not None:
+        return known
+    if not tensor.dtype.is_floating_point:
+        raise NoValueError(_no_value("item()", tensor))
+    return values.nan()
+
+
+def _no_value(what: str, tensor) -> str:
+    return (
+        f"{what} asks for the value of a simulated tensor ({_described(tensor)}), which has none: the simulated GPU "
+        "computes memory, not values. Keep decisions that depend on data on the CPU, or run this on a real GPU."
+    )
+
+
+@handles(Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.tolist, Tensor.numpy, Tensor.__array__)
+@handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
+@handles(Tensor.allclose, Tensor.__complex__)
+def needs_value(mode, function, args, kwargs):
+    if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
+        known = finite.answer(args[0])
+        if known is None and mode.assumed and residence(args[0]) is not None and values.of(args[0]) is None:
+            known = mode.assumed()
+        if known is not None:
+            mode.dispatch.read_value(args[0])
+            return bool(known)
+    for argument in args[:2]:
+        if isinstance(argument, Tensor) and values.of(argument) is not None:
+            mode.dispatch.read_value(argument)
+    args = tuple(_with_values(argument) for argument in args)
+    if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
+            "first."
+        )
+    for argument in args[:2]:
+        if isinstance(argument, Tensor) and residence(argument) is not None:
+            raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
+    return function(*args, **kwargs)
+
+
+def _with_values(argument):
+    """A tensor's values where they are known, else the argument itself."""
+    known = values.of(argument) if isinstance(argument, Tensor) and residence(argument) is not None else None
+    return argument if known is None else known.clone()
