@@ -4,7 +4,7 @@ import torch
 
 from labkit.simulator import values
 from labkit.simulator.dispatcher import branch, decomposed
-from labkit.simulator.errors import NoValueError
+from labkit.simulator.errors import NotModelledError, NoValueError
 
 
 @branch("dropout")
@@ -52,6 +52,12 @@ def _largest(indices) -> int:
             "how many classes there are"
         )
     return known.item()
+
+
+@branch("ctc_loss.Tensor", "ctc_loss.IntList")
+def ctc_loss(*args):
+    """aten/src/ATen/native/LossCTC.cpp: sizes depend on the lengths, and cuDNN may take it."""
+    raise NotModelledError("the simulated GPU does not model ctc_loss")
 
 
 @branch("softmax.int")

@@ -14,6 +14,7 @@ from functools import wraps
 import torch
 import torch.distributions
 
+from labkit.simulator import values
 from labkit.simulator.handlers import handles
 from labkit.simulator.tensors import residence
 
@@ -108,6 +109,18 @@ def unscale(mode, function, args, kwargs):
 
 
 _OF_TWO = (operator.or_, operator.and_)
+
+
+@handles(torch._amp_update_scale_)
+def update_scale(mode, function, args, kwargs):
+    """GradScaler's: counts the sound steps since the scale last grew (aten/src/ATen/native/cuda/AmpKernels.cu)."""
+    tracker, found, interval = args[1], args[2], args[5]
+    steps = values.of(tracker)
+    steps = None if steps is None or _known(found) != 0.0 else steps.item() + 1
+    result = function(*args, **kwargs)
+    if steps is not None:
+        values.keep(tracker, torch.tensor(0 if steps == interval else steps, dtype=tracker.dtype, device="cpu"))
+    return result
 
 
 def _follow(combine, *functions):

@@ -1,4 +1,4 @@
-"""What asks for the values of a simulated tensor, and what it is told: printing, item(), bool(), numpy() and the like."""
+"""What asks for the values of a simulated tensor, and what it is told: printing, item(), bool(), numpy() and kin."""
 
 import torch
 

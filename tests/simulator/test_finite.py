@@ -103,6 +103,20 @@ def test_a_scaler_steps(x, foreach):
     assert optimizer.state[x]["exp_avg"].is_cuda
 
 
+def test_a_scaler_counts_its_sound_steps(x):
+    x.requires_grad_()
+    optimizer = torch.optim.SGD([x])
+    scaler = torch.amp.GradScaler("cuda", growth_interval=3)
+    counts = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        scaler.scale(x.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        counts.append(scaler.state_dict()["_growth_tracker"])
+    assert counts == [1, 2, 0, 1]
+
+
 def test_isinf_compares_absolute_values(gpu):
     """The oracle, torch 2.13.0: torch.isinf of 1000 fp32 takes 4,000 B and 1,000 B, isnan 1,000 B alone."""
     x = torch.zeros(1000, device="cuda")
