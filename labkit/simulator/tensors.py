@@ -55,6 +55,12 @@ def is_view(operator) -> bool:
 
 
 @cache
+def is_question(operator) -> bool:
+    """Whether a tensor subclass is asked about itself (prim.device), which is no operator of the dispatcher's."""
+    return operator.namespace == "prim"
+
+
+@cache
 def is_composite(operator) -> bool:
     """Whether it is made of other operators and has no kernel of its own; seen whole only in inference mode."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta")
@@ -118,6 +124,8 @@ class DispatchMode(TorchDispatchMode):
         if isinstance(operator, torch._ops.HigherOrderOperator):
             raise NotModelledError(f"the simulated GPU does not model {operator}")
         with _no_functions():
+            if is_question(operator):
+                return operator(*args, **kwargs)
             if is_view(operator):
                 if args[0].is_meta:
                     self.machine.clock.host += rates.VIEW

@@ -222,3 +222,16 @@ def test_the_timeline_ends_at_the_counters_and_shows_the_peak():
     assert reserved[-1] * MIB == torch.cuda.memory_reserved()
     assert [text.get_text().strip() for text in axes.texts] == list(ledger.stages)
     assert kept
+
+
+def test_a_traced_tensor_that_lives_does_not_disturb():
+    from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+
+    with labkit.simulated_gpu("H100"):
+        with FunctionalTensorMode():
+            traced = FunctionalTensor.to_functional(torch.zeros(4))
+        assert isinstance(traced, FunctionalTensor)
+        kept = torch.zeros(1024, device="cuda")
+        with pytest.raises(DirtyBaseline, match="kept"):
+            Ledger()
+        assert kept.is_cuda
