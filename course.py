@@ -82,7 +82,7 @@ def set_up(folder: Path) -> Path:
     if index:
         # First and alone, so that every other package comes from where pip is set up to look.
         pip(python, "install", "--no-deps", *constraints, "--index-url", index, "torch")
-    pip(python, "install", *constraints, "-e", f"{ROOT}[test]")
+    pip(python, "install", *constraints, "-e", f"{ROOT}[course,test]")
     stamp.write_text(json.dumps(wanted))
     return python
 
@@ -210,7 +210,7 @@ def other_gpu(python: Path) -> str | None:
 def real_gpu(python: Path) -> str | None:
     """labkit's name of the CUDA GPU that torch finds, or None. Ends the program if it is one that labkit lacks."""
     ask = (
-        "import torch; from labkit.simulator.specs import spec\n"
+        "import torch; from simgpu.hardware.gpus import spec\n"
         "if torch.cuda.is_available(): print(spec(torch.cuda.get_device_name()).key)"
     )
     asked = subprocess.run([str(python), "-c", ask], cwd=ROOT, capture_output=True, text=True)

@@ -6,12 +6,12 @@ stopwatch, host_work     time on the GPU, by events; what the host does meanwhil
 mib                      a number of bytes as text
 formulas                 predictions on paper
 models                   the course's models, with random weights
-recorded                 figures that others published, with their sources
+published                figures that others published, with their sources
 plots, sweep             figures; a measurement over a range of sizes
 techniques               what each way of saving memory saved: the rows of the course's summary table
 """
 
-from labkit import formulas, models, plots, recorded, techniques
+from labkit import formulas, models, plots, published, techniques
 from labkit.gpu import simulated_gpu, use_gpu
 from labkit.ledger import Ledger
 from labkit.stopwatch import host_work, stopwatch
@@ -25,7 +25,7 @@ __all__ = [
     "mib",
     "models",
     "plots",
-    "recorded",
+    "published",
     "simulated_gpu",
     "stopwatch",
     "sweep",

@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass
 
 import torch
 
@@ -24,16 +25,15 @@ class GPU:
         return f"simulated {self.name}" if self.simulated else self.name
 
 
-_in_use: list[GPU] = []
-
-
 def current() -> GPU:
     """The device in use: the innermost simulated GPU, else the machine's own.
 
     Raises RuntimeError if there is neither.
     """
-    if _in_use:
-        return _in_use[-1]
+    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
+    machine = machines.current() if machines else None
+    if machine is not None:
+        return GPU(True, machine.spec.key, machine.spec.total_memory)
     if torch.cuda.is_available():
         return _real()
     raise RuntimeError('no GPU is in use: call labkit.use_gpu("A100-80GB") first')
@@ -45,39 +45,20 @@ def _real() -> GPU:
 
 @contextlib.contextmanager
 def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None):
-    """Inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory, whatever the machine has.
+    """`simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory.
 
         with labkit.simulated_gpu("H100") as gpu:
             x = torch.ones(1, device="cuda")
             torch.cuda.memory_allocated()          # 512
 
-    `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
-
-    On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
-    known ones, if `name` is not a GPU of `labkit.simulator.specs`, and if `total_memory` does not hold the CUDA
-    context. What has no values cannot give any: `.item()` of a float is NaN with a warning, and what needs a value
-    raises an error that says so.
+    `total_memory`, in bytes, takes the place of the GPU's own. Raises what `simgpu.simulated_gpu` raises.
     """
-    from labkit.simulator.session import Session
-    from labkit.simulator.specs import spec
+    import simgpu
 
-    kind = spec(name)
     if total_memory is not None:
         total_memory = whole_bytes(total_memory)
-        if total_memory <= kind.context:
-            raise ValueError(
-                f"total_memory={total_memory} B does not hold the CUDA context of a {kind.key}, {kind.context} B"
-            )
-        kind = replace(kind, total_memory=total_memory)
-    session = Session(kind)
-    gpu = GPU(True, session.machine.spec.key, session.machine.spec.total_memory)
-    session.start()
-    _in_use.append(gpu)
-    try:
-        yield gpu
-    finally:
-        _in_use.remove(gpu)
-        session.stop()
+    with simgpu.simulated_gpu(name, total_memory) as gpu:
+        yield GPU(True, gpu.name, gpu.total_memory)
 
 
 _notebook: contextlib.ExitStack | None = None

@@ -17,7 +17,7 @@ from labkit import plots
 from labkit.baseline import clean_baseline
 from labkit.gpu import current
 from labkit.nvml import nvidia_smi
-from labkit.recorded import Figure
+from labkit.published import Figure
 from labkit.stage import COUNTERS, Comparison, Stage
 from labkit.units import mib, whole_bytes
 
@@ -110,7 +110,7 @@ class Ledger:
         forward: predicted 160.000, measured 168.125, +8.125 MiB
 
         A stage whose name has a space goes in as ``{"forward again": 0}``. ``of`` is the counter: before,
-        added, peak, after, reserved or nvidia_smi. ``recorded`` is a figure of :mod:`labkit.recorded`, or its
+        added, peak, after, reserved or nvidia_smi. ``recorded`` is a figure of :mod:`labkit.published`, or its
         MiB as text. ``why`` explains the difference in the table. Raises ``ValueError`` for another counter,
         without a prediction, or with ``recorded`` for several stages at once.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.recorded import Figure
+from labkit.published import Figure
 from labkit.units import MIB, digits, verdict
 
 COUNTERS = ("before", "added", "peak", "after", "reserved", "nvidia_smi")

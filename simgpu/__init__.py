@@ -1,1 +1,23 @@
-"""The simulated GPU: PyTorch's CUDA memory, to the byte, without a GPU."""
+"""A simulated GPU: PyTorch's CUDA memory, to the byte, without a GPU.
+
+simulated_gpu    "cuda" is a simulated GPU inside the `with`
+
+Importing this package imports no torch: `simgpu.memory`, the caching allocator, works without it.
+"""
+
+_PUBLIC = {"simulated_gpu": "simgpu.session", "SimulatedGPU": "simgpu.session"}
+
+__all__ = ["SimulatedGPU", "simulated_gpu"]
+
+
+def __getattr__(name: str):
+    """Public names are imported when they are first used."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'simgpu' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

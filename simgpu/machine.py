@@ -4,12 +4,12 @@ import os
 import threading
 import time
 
-from labkit.simulator.allocator import CachingAllocator
-from labkit.simulator.clock import Clock
-from labkit.simulator.device import Device
-from labkit.simulator.errors import NotModelledError
-from labkit.simulator.settings import AllocatorSettings
-from labkit.simulator.specs import Spec, cublas_workspace_bytes
+from simgpu.errors import NotModelledError
+from simgpu.hardware.gpus import Spec, cublas_workspace_bytes
+from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.physical import Device
+from simgpu.memory.settings import AllocatorSettings
+from simgpu.timing.clock import Clock
 
 _current: list["Machine"] = []
 

@@ -1,13 +1,13 @@
 """Record what this machine's GPU does to memory, and how fast, for the simulated GPU to be held against.
 
-    python -m labkit.record                         every workload, into recordings/, a folder for the GPU and torch
-    python -m labkit.record --only 'bert-base-*'    some of them
-    python -m labkit.record --list                  their names
-    python -m labkit.record --compare FOLDER        recordings beside the simulated GPU of the same kind
+    python -m simgpu.record                         every workload, into recordings/, a folder for the GPU and torch
+    python -m simgpu.record --only 'bert-base-*'    some of them
+    python -m simgpu.record --list                  their names
+    python -m simgpu.record --compare FOLDER        recordings beside the simulated GPU of the same kind
 
 Each workload runs in a process of its own and makes one small file, which appears when it is whole and is never
 overwritten: a run that was interrupted goes on with the workloads that are missing. `--simulated H100 --out FOLDER`
-records labkit's simulated GPU instead, to try the recorder.
+records the simulated GPU instead, to try the recorder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.recording import provenance, replay, worker
-from labkit.recording.trace import Trace
-from labkit.recording.workloads import WORKLOADS
-from labkit.units import mib
+from simgpu.memory.out_of_memory import format_size
+from simgpu.recording import provenance, replay, worker
+from simgpu.recording.trace import Trace
+from simgpu.recording.workloads import WORKLOADS
 
 HOME = provenance.CHECKOUT / "recordings"
 SUFFIX = ".json.gz"
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--compare", type=Path, metavar="FOLDER", help="compare recordings and end")
     parser.add_argument("--simulated", metavar="GPU", help="record this simulated GPU; wants --out")
-    parser.add_argument("--commit", help="the commit of this labkit, where git cannot tell")
+    parser.add_argument("--commit", help="the commit of this simgpu, where git cannot tell")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
     options = parser.parse_args(argv)
     try:
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         else:
             return record(names, options)
     except (provenance.ProvenanceError, ValueError, OSError) as error:
-        parser.exit(2, f"labkit.record: {error}\n")
+        parser.exit(2, f"simgpu.record: {error}\n")
     return 0
 
 
@@ -73,7 +73,7 @@ def record(names: list[str], options: argparse.Namespace) -> int:
     if options.simulated and options.out is None:
         raise ValueError("--simulated wants --out FOLDER")
     if options.out is None and not (provenance.CHECKOUT / "recordings").is_dir():
-        raise ValueError("this labkit is installed and not a checkout with a folder recordings: --out FOLDER is wanted")
+        raise ValueError("this simgpu is installed and not a checkout with a folder recordings: --out FOLDER is wanted")
     device = device_of(options)
     provenance.check(device)
     folder = options.out or HOME / folder_name(device)
@@ -129,7 +129,7 @@ def run_worker(name: str, path: Path, device: Mapping[str, object], options: arg
 
 def worker_command(options: argparse.Namespace, *arguments: str) -> list[str]:
     simulated = ["--simulated", options.simulated] if options.simulated else []
-    return [sys.executable, "-m", "labkit.recording.worker", *arguments, *simulated]
+    return [sys.executable, "-m", "simgpu.recording.worker", *arguments, *simulated]
 
 
 def folder_name(device: Mapping[str, object]) -> str:
@@ -153,7 +153,7 @@ def check_place(folder: Path, device: Mapping[str, object]) -> None:
 def summary(trace: Trace) -> str:
     """One line of a recording."""
     reserved = max((stage.stats.get("reserved_bytes.all.peak", 0) for stage in trace.stages), default=0)
-    parts = [f"{len(trace.events)} events", f"peak {mib(trace.peak)}", f"reserved {mib(reserved)}"]
+    parts = [f"{len(trace.events)} events", f"peak {format_size(trace.peak)}", f"reserved {format_size(reserved)}"]
     parts += ["out of memory"] if trace.oom is not None else []
     parts += [f"step {trace.median_ms:.3f} ms"] if trace.step_ms else []
     return ", ".join(parts)

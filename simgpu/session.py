@@ -1,25 +1,23 @@
 """Switching a simulated GPU on and off."""
 
+import contextlib
+import operator
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
-from labkit.simulator import (  # noqa: F401  (readout registers what it holds)
-    attributes,
-    autocast,
-    autograd,
-    cuda,
-    dispatcher,
-    metas,
-    nvml,
-    readout,
-)
-from labkit.simulator.facade import FunctionMode, means_gpu
-from labkit.simulator.machine import Machine
-from labkit.simulator.patches import Patches
-from labkit.simulator.specs import Spec
-from labkit.simulator.tensors import DispatchMode
-from labkit.simulator.tracebacks import PATHS
+from simgpu.composites import autocast
+from simgpu.hardware.gpus import Spec, spec
+from simgpu.machine import Machine
+from simgpu.modes import asked_values  # noqa: F401  (it registers what it holds)
+from simgpu.modes.dispatch_mode import DispatchMode
+from simgpu.modes.function_mode import FunctionMode, means_gpu
+from simgpu.patches import Patches
+from simgpu.tensors import engine, meta_kernels, registry
+from simgpu.torch_face import attributes, cuda, nvml
+from simgpu.tracebacks import PATHS
 
 
 def installed_torch() -> tuple[int, int]:
@@ -55,10 +53,10 @@ class Session:
     def start(self) -> None:
         """Makes "cuda" mean this GPU."""
         self._default_device = torch.utils._device.CURRENT_DEVICE
-        autograd.prepare()
-        metas.prepare()
+        engine.prepare()
+        meta_kernels.prepare()
         self.machine.activate()
-        dispatcher.hold(autocast.register)
+        registry.hold(autocast.register)
         try:
             cuda.patch(self._patches, self.machine)
             nvml.patch(self._patches, self.machine)
@@ -83,5 +81,49 @@ class Session:
             torch.set_default_device(self._default_device)
         self._patches.undo()
         autocast.stop()
-        dispatcher.let_go()
+        registry.let_go()
         self.machine.deactivate()
+
+
+@dataclass(frozen=True)
+class SimulatedGPU:
+    """A simulated GPU that is on: its name ("A100-80GB") and its memory in bytes."""
+
+    name: str
+    total_memory: int
+    simulated: bool = True
+
+
+@contextlib.contextmanager
+def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None) -> Iterator[SimulatedGPU]:
+    """Inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory, whatever the machine has.
+
+        with simgpu.simulated_gpu("H100") as gpu:
+            x = torch.ones(1, device="cuda")
+            torch.cuda.memory_allocated()          # 512
+
+    `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
+
+    On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
+    known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, and if `total_memory` does not hold the CUDA
+    context; TypeError if it is no whole number. What has no values cannot give any: `.item()` of a float is NaN with a
+    warning, and what needs a value raises an error that says so.
+    """
+    session = Session(_of_memory(spec(name), total_memory))
+    session.start()
+    try:
+        yield SimulatedGPU(session.machine.spec.key, session.machine.spec.total_memory)
+    finally:
+        session.stop()
+
+
+def _of_memory(kind: Spec, total_memory: int | None) -> Spec:
+    if total_memory is None:
+        return kind
+    try:
+        nbytes = operator.index(total_memory)
+    except TypeError:
+        raise TypeError(f"total_memory is a whole number of bytes, not {total_memory!r}") from None
+    if nbytes <= kind.context:
+        raise ValueError(f"total_memory={nbytes} B does not hold the CUDA context of a {kind.key}, {kind.context} B")
+    return replace(kind, total_memory=nbytes)

@@ -9,7 +9,7 @@ import itertools
 
 import torch
 
-from labkit.simulator.machine import on
+from simgpu.machine import on
 
 CUDA = torch.device("cuda", 0)
 _handles = itertools.count(3, 32)  # the ids that PyTorch's pool of streams gives: 3, 35, 67, …

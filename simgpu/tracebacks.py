@@ -4,14 +4,20 @@ An error keeps the frames that it went through, and these their tensors: what st
 PyTorch's Python and the user's hold there. The frames of the simulated GPU stand for C++, which lets go.
 """
 
+import os
 import types
 from pathlib import Path
 
 import torch
 
-OURS = str(Path(__file__).parent)
+_ROOM = Path(__file__).parent
+OURS = (
+    *(f"{folder}{os.sep}" for folder in _ROOM.iterdir() if folder.is_dir() and folder.name != "recording"),
+    *(str(file) for file in _ROOM.glob("*.py") if file.name != "record.py"),
+)
+"""The simulated GPU's own files; the recorder's are not among them: its workloads are a user's code."""
 PATHS = (
-    OURS,
+    *OURS,
     torch.overrides.__file__,  # handle_torch_function, by which a function comes to the function mode
     *(str(Path(torch.__file__).parent / path) for path in ("_compile.py", "_dynamo/eval_frame.py")),  # around modes
 )

@@ -1,0 +1,1 @@
+"""Operators that CUDA's C++ makes of others, where a meta tensor would get something else."""

@@ -11,7 +11,7 @@ import weakref
 
 import torch
 
-from labkit.simulator import dispatcher
+from simgpu.tensors import registry, residence
 
 KEY = "AutocastPrivateUse1"
 _key = getattr(torch._C.DispatchKey, KEY)
@@ -74,7 +74,7 @@ def eligible(value) -> bool:
         isinstance(value, torch.Tensor)
         and value.dtype.is_floating_point
         and value.dtype != torch.float64
-        and dispatcher.on_current(value)
+        and residence.on_current(value)
     )
 
 
@@ -207,8 +207,8 @@ def listed() -> list[str]:
 
 def register() -> None:
     """Registers the kernels at KEY, through `dispatcher`."""
-    dispatcher.library(KEY, "_").fallback(torch.library.fallthrough_kernel)
-    casting = dispatcher.library(KEY)
+    registry.library(KEY, "_").fallback(torch.library.fallthrough_kernel)
+    casting = registry.library(KEY)
     for name in listed():
         operator = _named(name)
         casting.impl(operator, _kernel(operator, _policy_of(name)))

@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit.simulator import values
-from labkit.simulator.dispatcher import branch, decomposed
-from labkit.simulator.errors import NotModelledError, NoValueError
+from simgpu.errors import NotModelledError, NoValueError
+from simgpu.tensors import values
+from simgpu.tensors.registry import branch, decomposed
 
 
 @branch("dropout")

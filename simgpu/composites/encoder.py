@@ -1,14 +1,14 @@
 """The inference fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention, which CUDA computes in C++.
 
-aten/src/ATen/native/transformers/transformer.cpp, attention.cpp and cuda/attention.cu.
+aten/src/ATen/native/transformers/transformer.cpp, sdpa.cpp and cuda/attention.cu.
 """
 
 import torch
 from torch.nn.attention import SDPBackend
 
-from labkit.simulator import attention
-from labkit.simulator import machine as machines
-from labkit.simulator.kernels.launch import made_of_others
+from simgpu import machine as machines
+from simgpu.composites import sdpa
+from simgpu.kernels.launch import made_of_others
 
 FUSED = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 
@@ -53,8 +53,8 @@ def self_attention(
     size = embed_dim // num_head
     if query is key is value and size % 8 == 0 and mask is None and not need_weights:
         heads = query.view(batch, -1, num_head, size).transpose(1, 2)
-        call = attention.Call(heads, heads, heads, None, 0.0, False, False)
-        if attention.choose(call, machines.current()) in FUSED:
+        call = sdpa.Call(heads, heads, heads, None, 0.0, False, False)
+        if sdpa.choose(call, machines.current()) in FUSED:
             parts = torch._C._nn.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
             parts = [part.view(batch, -1, num_head, size).transpose(1, 2) for part in parts]
             mixed = torch._C._nn.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(batch, -1, embed_dim)

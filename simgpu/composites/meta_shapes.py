@@ -7,7 +7,7 @@ layouts.
 
 import torch
 
-from labkit.simulator.dispatcher import meta
+from simgpu.tensors.registry import meta
 
 
 @meta("mish_backward")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.simulator.dispatcher import branch, meta
+from simgpu.tensors.registry import branch, meta
 
 _aten = torch.ops.aten
 

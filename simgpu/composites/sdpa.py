@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch.nn.attention import SDPBackend
 
-from labkit.simulator import machine as machines
-from labkit.simulator.dispatcher import branch, on_current
-from labkit.simulator.handlers import handles
+from simgpu import machine as machines
+from simgpu.handlers import handles
+from simgpu.tensors import residence
+from simgpu.tensors.registry import branch
 
 _aten = torch.ops.aten
 
@@ -191,7 +192,7 @@ def mask_fits_cudnn(call: Call) -> bool:
 @handles(torch._fused_sdp_choice)
 def fused_choice(mode, function, args, kwargs):
     """torch._fused_sdp_choice: the number of the backend."""
-    if not on_current(args[0]):
+    if not residence.on_current(args[0]):
         return function(*args, **kwargs)
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **dict(zip(names, args, strict=False)), **kwargs}

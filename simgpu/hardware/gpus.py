@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from labkit.simulator.cublas import cublas_workspace_bytes
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 
 __all__ = ["SPECS", "Spec", "cublas_workspace_bytes", "spec"]
 

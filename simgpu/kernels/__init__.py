@@ -12,26 +12,25 @@ An operator without a rule takes its outputs in order and nothing else. Each rul
 PyTorch's, or a trace of the oracle) and has a test.
 """
 
-from labkit.simulator.kernels import (  # noqa: F401  (they register their rules)
-    attention,
+from simgpu.kernels import (  # noqa: F401  (they register their rules)
+    attention_scratch,
     batch_norm,
     convolution,
     elementwise,
-    encoder,
     foreach,
     gemm,
     group_norm,
     indexing,
     losses,
     norms,
-    recurrent,
     reductions,
     resampling,
     rms_norm,
+    rnn_cells,
     softmax,
     sorting,
     transfer,
 )
-from labkit.simulator.kernels.launch import Launch, others_of, rule, rule_for
+from simgpu.kernels.launch import Launch, others_of, rule, rule_for
 
 __all__ = ["Launch", "others_of", "rule", "rule_for"]

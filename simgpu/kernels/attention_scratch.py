@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.simulator import storages
-from labkit.simulator.kernels.launch import Launch, rule
-from labkit.simulator.kernels.reductions import reduce
+from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.reductions import reduce
+from simgpu.tensors import residence
 
 FLOAT = 4  # bytes
 HALF = (torch.float16, torch.bfloat16)
@@ -124,7 +124,7 @@ def flash_backward(launch: Launch) -> None:
 def keep_on_host(launch: Launch, *tensors) -> None:
     """Seed and offset of memory-efficient attention, which lie on the host outside CUDA graphs."""
     for tensor in tensors:
-        storages.settle_on_host(tensor.untyped_storage(), launch.machine, tensor.nbytes)
+        residence.settle_on_host(tensor.untyped_storage(), launch.machine, tensor.nbytes)
 
 
 @rule("_scaled_dot_product_efficient_attention.default")
@@ -227,7 +227,7 @@ def cudnn(launch: Launch) -> None:
     if launch.argument(4, "compute_log_sumexp"):
         launch.give(lse)
     else:
-        storages.settle(lse.untyped_storage(), launch.machine, None, lse.nbytes)
+        residence.settle(lse.untyped_storage(), launch.machine, None, lse.nbytes)
 
 
 @rule("_scaled_dot_product_cudnn_attention_backward.default")

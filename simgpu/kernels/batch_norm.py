@@ -4,8 +4,8 @@ from math import ceil, prod
 
 import torch
 
-from labkit.simulator.kernels.group_norm import accumulator
-from labkit.simulator.kernels.launch import Launch, rule
+from simgpu.kernels.group_norm import accumulator
+from simgpu.kernels.launch import Launch, rule
 
 MAX_THREADS = 512  # of a block (Normalization.cuh, MAX_BLOCK_SIZE)
 TILE = 32  # channels that a block takes, at first (OPTIMAL_TILE_W)

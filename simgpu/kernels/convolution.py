@@ -7,7 +7,7 @@ engine asks for during the call is not: its size is chosen by cuDNN, on the GPU,
 
 import torch
 
-from labkit.simulator.kernels.convolution_backends import (
+from simgpu.kernels.convolution_backends import (
     CUDNN,
     DEPTHWISE_2D,
     DEPTHWISE_3D,
@@ -18,9 +18,9 @@ from labkit.simulator.kernels.convolution_backends import (
     Backend,
     sum_over_positions,
 )
-from labkit.simulator.kernels.convolution_geometry import Geometry, cudnn_layout
-from labkit.simulator.kernels.launch import made_of_others
-from labkit.simulator.mixtures import type_of
+from simgpu.kernels.convolution_geometry import Geometry, cudnn_layout
+from simgpu.kernels.launch import made_of_others
+from simgpu.tensors.wrong_device import type_of
 
 
 @made_of_others("convolution.default")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch._prims_common import suggest_memory_format
 
-from labkit.simulator import machine as machines
-from labkit.simulator.kernels.convolution_geometry import CHANNELS_LAST, Geometry, cudnn_layout
+from simgpu import machine as machines
+from simgpu.kernels.convolution_geometry import CHANNELS_LAST, Geometry, cudnn_layout
 
 
 class Backend(NamedTuple):

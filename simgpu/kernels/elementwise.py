@@ -1,6 +1,6 @@
 """Pointwise operators whose CUDA code allocates otherwise than its outputs in order."""
 
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.launch import Launch, made_of_others, rule
 
 made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison
 

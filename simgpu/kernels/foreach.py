@@ -8,8 +8,8 @@ import math
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.layout import is_dense
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.tensors.layout import is_dense
 
 CHUNK = 65536  # elements of a tensor that one block of threads reduces (MultiTensorApply.cuh, kChunkSize)
 

@@ -6,8 +6,8 @@ where the output lies row by row, which swaps the operands; an operand is then p
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.layout import is_dense
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.tensors.layout import is_dense
 
 ROWS, COLUMNS = "rows", "columns"
 made_of_others("_trilinear.default")  # torch.bilinear: sumproduct_pair, aten/src/ATen/native/Linear.cpp

@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, rule
+from simgpu.kernels.launch import Launch, rule
 
 
 def accumulator(dtype: torch.dtype) -> int:

@@ -4,10 +4,10 @@ from math import ceil
 
 import torch
 
-from labkit.simulator import storages
-from labkit.simulator.kernels import cub
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.staging import reduce_all
+from simgpu.kernels import cub
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import reduce_all
+from simgpu.tensors import residence
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
@@ -76,7 +76,7 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
-    return not tensor.is_meta or storages.find(tensor.untyped_storage()) is None
+    return residence.of(tensor) is None
 
 
 def _depends_on_values(indices) -> bool:

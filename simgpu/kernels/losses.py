@@ -2,8 +2,8 @@
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.staging import reduce_all
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import reduce_all
 
 NONE = 0  # at::Reduction::None
 

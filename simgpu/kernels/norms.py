@@ -4,8 +4,8 @@ from math import ceil, prod
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, rule
-from labkit.simulator.kernels.staging import reduce
+from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.reduction_scratch import reduce
 
 MANY_ROWS = 64 * 1024  # layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: above, partial sums
 PARTIAL_ROWS = 32  # rows that one partial sum takes, at least

@@ -10,7 +10,7 @@ from math import ceil, prod
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch
+from simgpu.kernels.launch import Launch
 
 MAX_THREADS = 512  # of a block (Reduce.cuh, MAX_NUM_THREADS)
 WARP = 32

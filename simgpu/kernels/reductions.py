@@ -2,8 +2,8 @@
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, rule
-from labkit.simulator.kernels.staging import accumulator_of, reduce
+from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.reduction_scratch import accumulator_of, reduce
 
 HALVES = (torch.float16, torch.bfloat16)
 

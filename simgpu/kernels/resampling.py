@@ -9,7 +9,7 @@ which order, was read from traces of the oracle (tools/oracle/rules_convolutions
 import torch
 from torch._prims_common import suggest_memory_format
 
-from labkit.simulator.kernels.launch import Launch, rule
+from simgpu.kernels.launch import Launch, rule
 
 CONTIGUOUS, CHANNELS_LAST = torch.contiguous_format, torch.channels_last
 VECTOR_CHANNELS = 4  # channels from which upsampling has kernels for channels_last

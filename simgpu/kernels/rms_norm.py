@@ -2,8 +2,8 @@
 
 from math import prod
 
-from labkit.simulator.kernels.launch import Launch, rule
-from labkit.simulator.kernels.norms import sums_weights
+from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.norms import sums_weights
 
 
 @rule("_fused_rms_norm.default")

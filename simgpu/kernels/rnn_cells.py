@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.launch import Launch, made_of_others, rule
 
 made_of_others("_pack_padded_sequence.default")  # aten/src/ATen/native/PackedSequence.cpp
 

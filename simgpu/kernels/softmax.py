@@ -2,8 +2,8 @@
 
 import torch
 
-from labkit.simulator import metas
-from labkit.simulator.kernels.launch import Launch, rule
+from simgpu.kernels.launch import Launch, rule
+from simgpu.tensors import meta_kernels
 
 
 @rule("_softmax.default", "_log_softmax.default")
@@ -29,7 +29,7 @@ def softmax_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
     product = grad
     if not grad.is_contiguous():
-        product = metas.run(torch.ops.aten.mul.Tensor, (grad, output), {})
+        product = meta_kernels.run(torch.ops.aten.mul.Tensor, (grad, output), {})
     launch.scratch_like(product)
     if product.numel():
         launch.contiguous(product, output)

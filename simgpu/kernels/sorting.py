@@ -4,9 +4,9 @@ from math import ceil, log, log2
 
 import torch
 
-from labkit.simulator.kernels import cub
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.staging import accumulator_of, reduce, reduce_all
+from simgpu.kernels import cub
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import accumulator_of, reduce, reduce_all
 
 SHORT = 4096  # rows that are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
 LARGE_SEGMENT = 1_000_000  # rows that are sorted one by one: SortStable.cu

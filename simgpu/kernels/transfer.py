@@ -1,10 +1,10 @@
 """Copies between the host and the device: what they take there beside source and destination."""
 
-from labkit.simulator import values
-from labkit.simulator.errors import NoValueError
-from labkit.simulator.kernels.launch import Launch, made_of_others, rule
-from labkit.simulator.kernels.layout import is_dense
-from labkit.simulator.mixtures import device_of
+from simgpu.errors import NoValueError
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.tensors import values
+from simgpu.tensors.layout import is_dense
+from simgpu.tensors.wrong_device import device_of
 
 
 def _one_to_one(destination, source) -> bool:

@@ -20,16 +20,16 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from labkit.simulator import snapshot as snapshots
-from labkit.simulator.blocks import LARGE, SMALL, Block, BlockPool, Segment
-from labkit.simulator.device import Device
-from labkit.simulator.events import PendingFrees
-from labkit.simulator.expandable import ExpandableSegments
-from labkit.simulator.history import ALL, STATE, History
-from labkit.simulator.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
-from labkit.simulator.settings import AllocatorSettings
-from labkit.simulator.sizes import MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, round_size, segment_size
-from labkit.simulator.statistics import Statistics
+from simgpu.memory import snapshot as snapshots
+from simgpu.memory.blocks import LARGE, SMALL, Block, BlockPool, Segment
+from simgpu.memory.event_log import ALL, STATE, History
+from simgpu.memory.expandable import ExpandableSegments
+from simgpu.memory.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
+from simgpu.memory.pending_frees import PendingFrees
+from simgpu.memory.physical import Device
+from simgpu.memory.rounding import MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, round_size, segment_size
+from simgpu.memory.settings import AllocatorSettings
+from simgpu.memory.statistics import Statistics
 
 __all__ = ["Block", "CachingAllocator", "OutOfMemory", "Segment"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from labkit.simulator.blocks import Block, BlockPool, Segment
-from labkit.simulator.device import Device
-from labkit.simulator.history import History
-from labkit.simulator.statistics import Statistics
+from simgpu.memory.blocks import Block, BlockPool, Segment
+from simgpu.memory.event_log import History
+from simgpu.memory.physical import Device
+from simgpu.memory.statistics import Statistics
 
 
 class ExpandableSegments:

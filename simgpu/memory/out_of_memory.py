@@ -5,7 +5,7 @@ Source of the wording: `malloc` in `c10/cuda/CUDACachingAllocator.cpp`; compared
 
 from __future__ import annotations
 
-from labkit.simulator.device import Device
+from simgpu.memory.physical import Device
 
 HINT = (
     " If reserved but unallocated memory is large try setting"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from labkit.simulator.blocks import Block
+from simgpu.memory.blocks import Block
 
 CUDA_DEVICE_TYPE = 1
 FIBONACCI = 11400714819323198485

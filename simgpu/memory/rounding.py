@@ -6,7 +6,7 @@ Constants: `c10/core/AllocatorConfig.h` of PyTorch (unchanged since 1.x); rules:
 
 from __future__ import annotations
 
-from labkit.simulator.device import MiB
+from simgpu.memory.physical import MiB
 
 MIN_BLOCK = 512
 """Every block is a multiple of this many bytes."""

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from labkit.simulator.device import MiB
-from labkit.simulator.sizes import MIN_LARGE_ALLOC, ROUNDUP_INTERVALS
+from simgpu.memory.physical import MiB
+from simgpu.memory.rounding import MIN_LARGE_ALLOC, ROUNDUP_INTERVALS
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Read in this order; the first that is set counts, also when it is empty."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from labkit.simulator.blocks import Block, Segment
-from labkit.simulator.history import DEFAULT_POOL
+from simgpu.memory.blocks import Block, Segment
+from simgpu.memory.event_log import DEFAULT_POOL
 
 PARTS = {"segments": list, "device_traces": list}
 """What every snapshot has, since torch 2.0; `allocator_settings` and the rest came later."""

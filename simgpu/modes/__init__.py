@@ -1,0 +1,1 @@
+"""The two modes, function and dispatch, and what they ask."""

@@ -2,11 +2,11 @@
 
 import torch
 
-from labkit.simulator import finite, values
-from labkit.simulator.errors import NoValueError
-from labkit.simulator.facade import reported_device
-from labkit.simulator.handlers import handles
-from labkit.simulator.tensors import on_gpu, residence
+from simgpu.errors import NoValueError
+from simgpu.handlers import handles
+from simgpu.modes import sound_run
+from simgpu.tensors import residence, values
+from simgpu.tensors.residence import on_gpu
 
 Tensor = torch.Tensor
 
@@ -14,13 +14,13 @@ Tensor = torch.Tensor
 @handles(Tensor.__repr__, Tensor.__str__)
 def representation(mode, function, args, kwargs):
     tensor = args[0]
-    if residence(tensor) is None:
+    if residence.of(tensor) is None:
         return function(*args, **kwargs)
     return _described(tensor)
 
 
 def _described(tensor) -> str:
-    parts = [f"device='{reported_device(tensor)}'", f"size={tuple(tensor.shape)}"]
+    parts = [f"device='{residence.device_of(tensor)}'", f"size={tuple(tensor.shape)}"]
     if tensor.dtype != torch.get_default_dtype():
         parts.append(f"dtype={tensor.dtype}")
     if tensor.grad_fn is not None:
@@ -33,7 +33,7 @@ def _described(tensor) -> str:
 @handles(Tensor.__format__)
 def formatted(mode, function, args, kwargs):
     tensor, spec = args
-    if residence(tensor) is None:
+    if residence.of(tensor) is None:
         return function(*args)
     if tensor.dim() == 0 and tensor.is_floating_point():
         return format(item(mode, Tensor.item, (tensor,), {}), spec)
@@ -43,14 +43,14 @@ def formatted(mode, function, args, kwargs):
 @handles(Tensor.item, Tensor.__float__)
 def item(mode, function, args, kwargs):
     tensor = args[0]
-    if residence(tensor) is None:
+    if residence.of(tensor) is None:
         return function(*args, **kwargs)
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     mode.dispatch.read_value(tensor)
     if values.of(tensor) is not None:
         return function(values.of(tensor))
-    known = finite.answer(tensor)
+    known = sound_run.answer(tensor)
     if known is not None:
         return known
     if not tensor.dtype.is_floating_point:
@@ -70,8 +70,8 @@ def _no_value(what: str, tensor) -> str:
 @handles(Tensor.allclose, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
     if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
-        known = finite.answer(args[0])
-        if known is None and mode.assumed and residence(args[0]) is not None and values.of(args[0]) is None:
+        known = sound_run.answer(args[0])
+        if known is None and mode.assumed and residence.of(args[0]) is not None and values.of(args[0]) is None:
             known = mode.assumed()
         if known is not None:
             mode.dispatch.read_value(args[0])
@@ -86,12 +86,12 @@ def needs_value(mode, function, args, kwargs):
             "first."
         )
     for argument in args[:2]:
-        if isinstance(argument, Tensor) and residence(argument) is not None:
+        if isinstance(argument, Tensor) and residence.of(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
     return function(*args, **kwargs)
 
 
 def _with_values(argument):
     """A tensor's values where they are known, else the argument itself."""
-    known = values.of(argument) if isinstance(argument, Tensor) and residence(argument) is not None else None
+    known = values.of(argument) if isinstance(argument, Tensor) and residence.of(argument) is not None else None
     return argument if known is None else known.clone()

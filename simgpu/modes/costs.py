@@ -13,11 +13,12 @@ from math import ceil
 
 import torch
 
-from labkit.simulator import rates, storages
-from labkit.simulator.clock import TO_GPU, TO_HOST
-from labkit.simulator.kernels.foreach import CHUNK
-from labkit.simulator.kernels.transfer import temporaries
-from labkit.simulator.specs import Spec
+from simgpu.hardware.gpus import Spec
+from simgpu.kernels.foreach import CHUNK
+from simgpu.kernels.transfer import temporaries
+from simgpu.tensors import residence
+from simgpu.timing import rates
+from simgpu.timing.clock import TO_GPU, TO_HOST
 
 # A CUDA build without Triton, as on Windows, says when this is imported that it cannot count Triton's kernels: of those
 # there are none here, and a notebook would keep the line.
@@ -285,25 +286,20 @@ def issue(machine, operator, args, kwargs, outputs) -> None:
         machine.clock.host += rates.VIEW
 
 
-def _on_gpu(tensor) -> bool:
-    place = storages.find(tensor.untyped_storage()) if tensor.is_meta else None
-    return place is not None and place.place is not storages.HOST
-
-
 def _crosses(destination, source) -> bool:
-    return _on_gpu(destination) != _on_gpu(source)
+    return residence.on_gpu(destination) != residence.on_gpu(source)
 
 
 def cross(machine, destination, source, non_blocking: bool) -> None:
     """Puts a copy between host and GPU on the clock, with the kernels that convert it or make it contiguous there."""
-    to_gpu = _on_gpu(destination)
+    to_gpu = residence.on_gpu(destination)
     clock, here = machine.clock, destination if to_gpu else source
     extra = len(temporaries(destination, source, to_gpu, non_blocking))
     work = 2 * size(here) / (machine.spec.bandwidth * rates.BANDWIDTH)
     # Conversions are done where `temporaries` says, so the bytes on the link are those of one side or the other.
     carried = source if to_gpu == non_blocking else destination
     nbytes = destination.numel() * carried.element_size()
-    pinned = storages.is_pinned((source if to_gpu else destination).untyped_storage())
+    pinned = residence.is_pinned((source if to_gpu else destination).untyped_storage())
     for _ in range(0 if to_gpu else extra):
         clock.launch(machine.stream, work)
     clock.copy(machine.stream, nbytes, TO_GPU if to_gpu else TO_HOST, pinned=pinned, blocking=not non_blocking)

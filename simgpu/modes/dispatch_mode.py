@@ -10,15 +10,17 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.simulator import costs, metas, mixtures, rates, storages, values
-from labkit.simulator import machine as machines
-from labkit.simulator.allocator import OutOfMemory
-from labkit.simulator.autograd import done_in_place
-from labkit.simulator.clock import TO_HOST
-from labkit.simulator.dispatcher import composite
-from labkit.simulator.errors import NotModelledError, NoValueError
-from labkit.simulator.kernels import Launch, others_of, rule_for, transfer
-from labkit.simulator.storages import HOST
+from simgpu import machine as machines
+from simgpu.errors import NotModelledError, NoValueError
+from simgpu.kernels import Launch, others_of, rule_for, transfer
+from simgpu.memory.allocator import OutOfMemory
+from simgpu.modes import costs
+from simgpu.tensors import meta_kernels, residence, values, wrong_device
+from simgpu.tensors.engine import done_in_place
+from simgpu.tensors.registry import composite
+from simgpu.tensors.residence import HOST, on_gpu
+from simgpu.timing import rates
+from simgpu.timing.clock import TO_HOST
 
 GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
@@ -94,18 +96,6 @@ def results_in(result):
         yield result
 
 
-def residence(tensor: torch.Tensor) -> storages.Residence | None:
-    """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
-    with _no_functions():
-        return storages.find(tensor.untyped_storage()) if tensor.is_meta else None
-
-
-def on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of a simulated GPU."""
-    place = residence(tensor)
-    return place is not None and place.place is not HOST
-
-
 class DispatchMode(TorchDispatchMode):
     """Runs ATen operators on the simulated GPU `machine`."""
 
@@ -176,7 +166,7 @@ class DispatchMode(TorchDispatchMode):
             return self.scalar(args[0])
         args, kwargs = self.without_host_values(operator, args, kwargs)
         try:
-            result = metas.run(operator, args, kwargs)
+            result = meta_kernels.run(operator, args, kwargs)
         except NotImplementedError:
             raise self.explained(operator) from None
         except RuntimeError as error:
@@ -204,7 +194,7 @@ class DispatchMode(TorchDispatchMode):
         if result.stride() != first.stride():
             result = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
         storage = result.untyped_storage()
-        storages.share(storage, storages.find(first.untyped_storage()), storage.nbytes())
+        residence.share(storage, residence.find(first.untyped_storage()), storage.nbytes())
         return result
 
     def take_memory(self, operator, args, kwargs, outputs) -> None:
@@ -235,18 +225,18 @@ class DispatchMode(TorchDispatchMode):
             raise NotModelledError(f"the simulated GPU does not model tensors of layout {output.layout}")
         storage = output.untyped_storage()
         nbytes = storage.nbytes()
-        known = storages.find(storage)
+        known = residence.find(storage)
         if known is None:
             block = self.machine.allocator.malloc(nbytes, self.machine.stream)
-            storages.settle(storage, self.machine, block, nbytes)
+            residence.settle(storage, self.machine, block, nbytes)
         elif known.nbytes < nbytes:
-            storages.resize(known, nbytes)
+            residence.resize(known, nbytes)
 
     def settle_on_host(self, output) -> None:
         if isinstance(output, torch.Tensor) and output.is_meta:
             storage = output.untyped_storage()
-            if storages.find(storage) is None:
-                storages.settle_on_host(storage, self.machine, storage.nbytes())
+            if residence.find(storage) is None:
+                residence.settle_on_host(storage, self.machine, storage.nbytes())
 
     def adopt(self, tensor) -> None:
         """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
@@ -291,7 +281,7 @@ class DispatchMode(TorchDispatchMode):
                 if tensor.dim() > 0:
                     real = tensor
                 continue
-            found = storages.find(tensor.untyped_storage())
+            found = residence.find(tensor.untyped_storage())
             if found is None:
                 continue
             if found.machine is not self.machine:
@@ -299,7 +289,7 @@ class DispatchMode(TorchDispatchMode):
                     f"a tensor of the simulated {found.machine.spec.key} was given to {operator} on the simulated "
                     f"{self.machine.spec.key}; a tensor is of use only inside the simulated_gpu() that made it"
                 )
-            if found.place is HOST:
+            if not found.on_gpu:
                 host = host if tensor.dim() == 0 and host is not None else tensor
             else:
                 gpu = tensor
@@ -308,7 +298,7 @@ class DispatchMode(TorchDispatchMode):
         stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
         allowed = operator in CROSSING or operator in HOST_VALUES or (operator in HOST_INDEX and on_gpu(args[0]))
         if stranger is not None and not allowed:
-            raise mixtures.error(operator, args, kwargs)
+            raise wrong_device.error(operator, args, kwargs)
         return GPU
 
     def without_host_values(self, operator, args, kwargs):

@@ -8,27 +8,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from labkit.simulator import (  # noqa: F401  (they register what they hold)
-    attention,
-    branches,
-    crossing,
-    finite,
-    fused,
-    recurrent,
-    storages,
-    values,
-)
-from labkit.simulator.handlers import handler_of, handles
-from labkit.simulator.machine import current
-from labkit.simulator.storages import HOST
-from labkit.simulator.streams import Generator
-from labkit.simulator.tensors import DispatchMode, on_gpu, residence
-from labkit.simulator.tracebacks import as_on_gpu
+from simgpu.composites import branches, encoder, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
+from simgpu.handlers import handler_of, handles
+from simgpu.machine import current
+from simgpu.modes import host_copies, sound_run  # noqa: F401
+from simgpu.modes.dispatch_mode import DispatchMode
+from simgpu.streams import Generator
+from simgpu.tensors import residence
+from simgpu.tensors.residence import CPU, CUDA, HOST, on_gpu
+from simgpu.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
 META = torch.device("meta")
-CPU = torch.device("cpu")
-CUDA = torch.device("cuda", 0)
 
 
 def means_gpu(device) -> bool:
@@ -97,7 +88,7 @@ class FunctionMode(TorchFunctionMode):
             made = self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})
         else:
             made = function(*args, **kwargs)
-        storages.pin(made.untyped_storage())
+        residence.pin(made.untyped_storage())
         return made
 
     def new_tensors_in(self, place, function, args, kwargs):
@@ -124,14 +115,6 @@ def check_generator(generator, args, kwargs) -> None:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
 
 
-def reported_device(tensor) -> torch.device:
-    """The device that a tensor says it is on."""
-    place = residence(tensor)
-    if place is None:
-        return tensor.device
-    return CPU if place.place is HOST else CUDA
-
-
 @handles(torch.device)
 def device_from(mode, function, args, kwargs):
     """torch.device(0) is a GPU's, the accelerator's, which C++ would look for."""
@@ -146,7 +129,7 @@ def device_from(mode, function, args, kwargs):
 @handles(Tensor.device.__get__)
 def device(mode, function, args, kwargs):
     found = function(*args)
-    return reported_device(args[0]) if found == META else found
+    return residence.device_of(args[0]) if found == META else found
 
 
 @handles(Tensor.is_cuda.__get__)
@@ -157,21 +140,21 @@ def is_cuda(mode, function, args, kwargs):
 @handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
 def is_elsewhere(mode, function, args, kwargs):
     kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"
-    return reported_device(args[0]).type == kind
+    return residence.device_of(args[0]).type == kind
 
 
 @handles(Tensor.get_device, torch.get_device)
 def get_device(mode, function, args, kwargs):
-    where = reported_device(args[0])
+    where = residence.device_of(args[0])
     return 0 if where == CUDA else function(*args) if where == META else -1
 
 
 @handles(Tensor.data_ptr)
 def data_ptr(mode, function, args, kwargs):
-    place = residence(args[0])
-    if place is None or place.place in (None, HOST):
+    place = residence.of(args[0])
+    if place is None or place.block is None:
         return function(*args)
-    return place.place.block.address + args[0].storage_offset() * args[0].element_size()
+    return place.address + args[0].storage_offset() * args[0].element_size()
 
 
 @handles(Tensor.type)
@@ -181,7 +164,7 @@ def type_name(mode, function, args, kwargs):
     if wanted is None:
         name = function(tensor)
         where = "torch.cuda." if on_gpu(tensor) else "torch."
-        return name.replace("torch.meta.", where) if residence(tensor) is not None else name
+        return name.replace("torch.meta.", where) if residence.of(tensor) is not None else name
     if isinstance(wanted, str) and "cuda." in wanted:
         return moved(mode, tensor, CUDA, _dtype_of(wanted.replace("cuda.", "")))
     if isinstance(wanted, torch.dtype) or not on_gpu(tensor):
@@ -198,7 +181,7 @@ def _dtype_of(type_text: str) -> torch.dtype:
 
 def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_blocking=False):
     """`tensor.to(device, dtype)` for any pair of devices."""
-    here = reported_device(tensor)
+    here = residence.device_of(tensor)
     there = here if device is None else CUDA if means_gpu(device) else torch.device(device)
     if here == there or here == there.type:
         options = {"dtype": dtype or tensor.dtype, "copy": bool(copy)}
@@ -206,11 +189,11 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
             options["memory_format"] = memory_format
         return tensor.to(**options)
     if there == CUDA:
-        return crossing.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+        return host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
     if there.type == "meta":
-        return mode.new_tensors_in("meta", crossing.same_layout, (tensor, dtype, memory_format), {})
+        return mode.new_tensors_in("meta", host_copies.same_layout, (tensor, dtype, memory_format), {})
     if there.type == "cpu" and here != META:
-        return crossing.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+        return host_copies.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
     return tensor.to(device, dtype or tensor.dtype)
 
 
@@ -224,7 +207,7 @@ def to(mode, function, args, kwargs):
     other = rest[0] if rest and isinstance(rest[0], Tensor) else kwargs.get("other")
     if other is not None:
         non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
-        return moved(mode, tensor, reported_device(other), other.dtype, non_blocking=non_blocking, **options)
+        return moved(mode, tensor, residence.device_of(other), other.dtype, non_blocking=non_blocking, **options)
     if rest and isinstance(rest[0], int):
         rest[0] = torch.device("cuda", rest[0])
     device, dtype, non_blocking, _ = torch._C._nn._parse_to(*rest, **kwargs)
@@ -250,19 +233,19 @@ def set_data(mode, function, args, kwargs):
     tensor, value = args
     if tensor.is_meta == value.is_meta:
         return function(*args)
-    return crossing.set_data(tensor, value, lambda grad: moved(mode, grad, reported_device(value)))
+    return host_copies.set_data(tensor, value, lambda grad: moved(mode, grad, residence.device_of(value)))
 
 
 @handles(torch._has_compatible_shallow_copy_type)
 def compatible(mode, function, args, kwargs):
-    if any(residence(tensor) is not None for tensor in args):
+    if any(residence.of(tensor) is not None for tensor in args):
         return True
     return function(*args)
 
 
 @handles(Tensor.is_pinned)
 def is_pinned(mode, function, args, kwargs):
-    return storages.is_pinned(args[0].untyped_storage())
+    return residence.is_pinned(args[0].untyped_storage())
 
 
 # Tensors made from data
@@ -273,9 +256,9 @@ def from_data(mode, function, args, kwargs):
     source = args[1] if function is Tensor.new_tensor else args[0]
     device = kwargs.get("device")
     if device is None and function is Tensor.new_tensor:
-        device = reported_device(args[0])
+        device = residence.device_of(args[0])
     if device is None and isinstance(source, Tensor):
-        device = reported_device(source)
+        device = residence.device_of(source)
     if not means_gpu(device):
         return function(*args, **kwargs)
     if isinstance(source, Tensor):

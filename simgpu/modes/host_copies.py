@@ -7,10 +7,9 @@ memory, and is counted (`Machine.host_bytes`).
 import torch
 from torch._prims_common import suggest_memory_format
 
-from labkit.simulator import storages, values
-from labkit.simulator.kernels.layout import is_dense
-from labkit.simulator.storages import HOST
-from labkit.simulator.tensors import DispatchMode, on_gpu, residence
+from simgpu.modes.dispatch_mode import DispatchMode
+from simgpu.tensors import residence, values
+from simgpu.tensors.layout import is_dense
 
 
 def same_layout(tensor, dtype, memory_format):
@@ -32,7 +31,7 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_
         if to_host:
             mode.settle_on_host(made)
             if non_blocking:  # PyTorch makes it pinned then (TensorConversions.cpp, pin_out)
-                storages.pin(made.untyped_storage())
+                residence.pin(made.untyped_storage())
         else:
             mode.adopt(made)
         mode.cross(made, source, not to_host, non_blocking)
@@ -46,7 +45,7 @@ class Crossing(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, mode, dtype, memory_format, to_host, non_blocking):
         ctx.mode, ctx.dtype, ctx.to_host = mode, tensor.dtype, to_host
-        ctx.real = residence(tensor) is None
+        ctx.real = residence.of(tensor) is None
         return copied(mode, tensor, dtype, memory_format, to_host, non_blocking)
 
     @staticmethod
@@ -60,15 +59,14 @@ class Crossing(torch.autograd.Function):
 
 def to_host(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cpu", dtype)` for a simulated tensor; the tensor itself if it is on the host with that dtype."""
-    place = residence(tensor)
-    if place.place is HOST and dtype in (None, tensor.dtype):
+    if not residence.on_gpu(tensor) and dtype in (None, tensor.dtype):
         return tensor
     return Crossing.apply(tensor, mode, dtype, memory_format, True, non_blocking)
 
 
 def to_gpu(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cuda", dtype)` for a tensor that is not on the GPU."""
-    if tensor.is_meta and residence(tensor) is None:
+    if tensor.is_meta and residence.of(tensor) is None:
         raise NotImplementedError(
             "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
             "torch.nn.Module.to() when moving module from meta to a different device."
@@ -84,7 +82,7 @@ def set_data(tensor, value, move_gradient) -> None:
     """
     requires_grad, gradient = tensor.requires_grad, tensor.grad
     shell = value.detach()
-    if gradient is not None and on_gpu(gradient) != on_gpu(shell):
+    if gradient is not None and residence.on_gpu(gradient) != residence.on_gpu(shell):
         gradient = move_gradient(gradient)
     tensor.grad = None
     torch._C._swap_tensor_impl(tensor, shell)

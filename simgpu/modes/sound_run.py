@@ -14,9 +14,8 @@ from functools import wraps
 import torch
 import torch.distributions
 
-from labkit.simulator import values
-from labkit.simulator.handlers import handles
-from labkit.simulator.tensors import residence
+from simgpu.handlers import handles
+from simgpu.tensors import residence, values
 
 Tensor = torch.Tensor
 
@@ -77,7 +76,7 @@ def _version(tensor) -> int:
 
 
 def _remember(tensor, known):
-    if residence(tensor) is not None:
+    if residence.of(tensor) is not None:
         tensor._in_a_sound_run = known, _version(tensor)
     return tensor
 

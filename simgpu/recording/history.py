@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from labkit.recording.trace import LETTERS, OF_A_BLOCK, Event, Stage, Trace
+from simgpu.recording.trace import LETTERS, OF_A_BLOCK, Event, Stage, Trace
 
 MOST_EVENTS = 10_000_000
 

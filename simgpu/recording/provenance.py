@@ -8,6 +8,7 @@ import inspect
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
@@ -18,7 +19,7 @@ import torch
 
 CHECKOUT = Path(__file__).parents[2]
 GPU = "a GPU"
-SIMULATED = "labkit's simulated GPU; no GPU was involved"
+SIMULATED = "the simulated GPU; no GPU was involved"
 STUBS = "PyTorch's CUDA host code under stub libraries; no GPU was involved"
 CHANGED = ", with changes"  # after a commit: what ran is not what was committed
 
@@ -109,7 +110,7 @@ def _arguments(workload: Callable) -> dict[str, str]:
 
 
 def commit_of(given: str | None = None, checkout: Path = CHECKOUT) -> str | None:
-    """The commit that labkit is at, followed by `CHANGED` if its files differ from it; `given` where there is no git.
+    """The commit that simgpu is at, followed by `CHANGED` if its files differ from it; `given` where there is no git.
 
     Raises ProvenanceError if there is one, and it is not the one that is given.
     """
@@ -118,7 +119,7 @@ def commit_of(given: str | None = None, checkout: Path = CHECKOUT) -> str | None
         return given
     if given is not None and not known.startswith(given):
         raise ProvenanceError(f"--commit {given} was given, and this checkout is at {known}")
-    return known + (CHANGED if _git(checkout, "status", "--porcelain", "--", "labkit") else "")
+    return known + (CHANGED if _git(checkout, "status", "--porcelain", "--", "simgpu") else "")
 
 
 def _git(checkout: Path, *arguments: str) -> str | None:
@@ -131,11 +132,15 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def is_simulated() -> bool:
+    """Whether "cuda" is a simulated GPU. On a real one nothing of the simulator is imported."""
+    machine = sys.modules.get("simgpu.machine")
+    return machine is not None and machine.current() is not None
+
+
 def _made_by() -> str:
     """Who answers for "cuda": a device that adds up is a GPU, the stub libraries read back zeros."""
-    from labkit.gpu import current
-
-    if current().simulated:
+    if is_simulated():
         return SIMULATED
     return GPU if torch.ones(2, device="cuda").sum().item() == 2 else STUBS
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkit.gpu import simulated_gpu
-from labkit.recording import worker
-from labkit.recording.provenance import of_workload
-from labkit.recording.trace import Event, Stage, Trace
-from labkit.recording.workloads import WORKLOADS
+import simgpu
+from simgpu.recording import worker
+from simgpu.recording.provenance import of_workload
+from simgpu.recording.trace import Event, Stage, Trace
+from simgpu.recording.workloads import WORKLOADS
 
 SEGMENT = 20 * 2**20
 """Bytes of the allocator's usual large segment (kLargeBuffer): how far reserved memory may be off."""
@@ -96,12 +96,12 @@ def replay(recording: Trace, timed: bool = True) -> Replay:
     """
     name, kept = recording.workload, recording.provenance
     if name not in WORKLOADS:
-        raise ValueError(f"{name!r} is recorded, and no longer a workload of labkit.recording.workloads")
+        raise ValueError(f"{name!r} is recorded, and no longer a workload of simgpu.recording.workloads")
     now = of_workload(WORKLOADS[name], worker.settings_of(name))
     changed = [f"{key} {kept.get(key)!r}, now {value!r}" for key, value in now.items() if kept.get(key) != value]
     if changed:
         raise ValueError(f"the workload {name!r} has changed since it was recorded: {'; '.join(changed)}")
-    with worker.in_environment_of(name), simulated_gpu(kept["gpu"], kept["total memory"]):
+    with worker.in_environment_of(name), simgpu.simulated_gpu(kept["gpu"], kept["total memory"]):
         return Replay(recording, worker.recorded(name, {}, timed))
 
 

@@ -1,7 +1,7 @@
-"""Record one workload in this process: `python -m labkit.recording.worker NAME FILE PROVENANCE`, JSON the last.
+"""Record one workload in this process: `python -m simgpu.recording.worker NAME FILE PROVENANCE`, JSON the last.
 
-`labkit.record` starts it, a process for each workload. Without arguments it prints the provenance of the device, as
-JSON. `--simulated H100` puts labkit's simulated GPU in the place of the machine's.
+`simgpu.record` starts it, a process for each workload. Without arguments it prints the provenance of the device, as
+JSON. `--simulated H100` puts the simulated GPU in the place of the machine's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from labkit.gpu import current, simulated_gpu
-from labkit.nvml import nvidia_smi
-from labkit.recording import history, provenance, timing
-from labkit.recording.trace import Trace
-from labkit.recording.workloads import SETTINGS, VARIABLE, WORKLOADS
+import pynvml
+import torch
+
+import simgpu
+from simgpu.recording import history, provenance, timing
+from simgpu.recording.trace import Trace
+from simgpu.recording.workloads import SETTINGS, VARIABLE, WORKLOADS
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -29,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--simulated", metavar="GPU")
     parser.add_argument("--commit")
     options = parser.parse_args(argv)
-    with simulated_gpu(options.simulated) if options.simulated else contextlib.nullcontext():
+    with simgpu.simulated_gpu(options.simulated) if options.simulated else contextlib.nullcontext():
         if options.name is None:
             print(json.dumps(provenance.of_device(options.commit)))
         else:
@@ -44,12 +46,20 @@ def recorded(name: str, device: Mapping[str, object], timed: bool = True) -> Tra
     `device`: its `provenance.of_device()`. `timed`: whether the workload's step is timed as well.
     """
     workload = WORKLOADS[name]
-    idle = nvidia_smi(0)
+    idle = _used()
     of_all = {**device, **provenance.of_workload(workload, settings_of(name))}
-    trace, step = history.record(name, workload, of_all, nvml=lambda: nvidia_smi(0))
-    how = timing.SIMULATED if current().simulated else (timing.WARM_UP, timing.STEPS)
+    trace, step = history.record(name, workload, of_all, nvml=_used)
+    how = timing.SIMULATED if provenance.is_simulated() else (timing.WARM_UP, timing.STEPS)
     step_ms = timing.step_times(step, *how) if timed and callable(step) else ()
     return replace(trace, idle=idle, step_ms=step_ms)
+
+
+def _used() -> int | None:
+    """Bytes used on the device as nvidia-smi shows them; None where NVML is absent or refuses."""
+    try:
+        return torch.cuda.device_memory_used(0)
+    except (ModuleNotFoundError, pynvml.NVMLError):
+        return None
 
 
 def settings_of(name: str) -> dict[str, str]:

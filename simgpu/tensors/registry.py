@@ -14,8 +14,7 @@ from functools import cache, wraps
 
 import torch
 
-from labkit.simulator import machine as machines
-from labkit.simulator import storages
+from simgpu.tensors import residence
 
 _aten = torch.ops.aten
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
@@ -88,18 +87,10 @@ def simulated(arguments) -> bool:
     """Whether the first tensor among an operator's arguments is one of the simulated GPU that is on."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            return on_current(argument)
+            return residence.on_current(argument)
         if isinstance(argument, (list, tuple)) and argument and isinstance(argument[0], torch.Tensor):
-            return on_current(argument[0])
+            return residence.on_current(argument[0])
     return False
-
-
-def on_current(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of the simulated GPU that is on."""
-    if not tensor.is_meta:
-        return False
-    place = storages.find(tensor.untyped_storage())
-    return place is not None and place.place is not storages.HOST and place.machine is machines.current()
 
 
 def _above_autograd(operator, function):

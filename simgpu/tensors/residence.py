@@ -8,7 +8,13 @@ lives exactly as long as the storage, so a weak reference to it tells.
 
 import weakref
 
+import torch
+
+from simgpu import machine as machines
+
 HOST = "host"
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
 
 
 class SharedBlock:
@@ -27,20 +33,44 @@ class SharedBlock:
 
 
 class Residence(weakref.ref):
-    """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values)."""
+    """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values).
 
-    __slots__ = ("key", "machine", "place", "nbytes", "values")
+    `home`: a SharedBlock, None (0 bytes) or HOST. `nbytes`: of the storage. `values`: its bytes, where they are known
+    (see values.py).
+    """
 
-    def __new__(cls, storage, machine, place, nbytes):
+    __slots__ = ("home", "key", "machine", "nbytes", "values")
+
+    def __new__(cls, storage, machine, home, nbytes):
         return super().__new__(cls, storage, _leave)
 
-    def __init__(self, storage, machine, place, nbytes):
+    def __init__(self, storage, machine, home, nbytes):
         super().__init__(storage, _leave)
         self.key = id(storage)
         self.machine = machine
-        self.place = place  # a SharedBlock, None (0 bytes), or HOST
+        self.home = home
         self.nbytes = nbytes
-        self.values = None  # its bytes, where they are known (see values.py)
+        self.values = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is memory of the GPU, be it 0 bytes."""
+        return self.home is not HOST
+
+    @property
+    def device(self) -> torch.device:
+        """The device that a tensor in it reports."""
+        return CPU if self.home is HOST else CUDA
+
+    @property
+    def block(self):
+        """Its block of the allocator, or None: on the host, or 0 bytes."""
+        return None if self.home is None or self.home is HOST else self.home.block
+
+    @property
+    def address(self) -> int:
+        """Where it begins on the GPU, bytes; 0 if it has no block."""
+        return 0 if self.block is None else self.block.address
 
 
 _residences: dict[int, Residence] = {}
@@ -49,13 +79,13 @@ _residences: dict[int, Residence] = {}
 def _leave(residence: Residence) -> None:
     if _residences.get(residence.key) is residence:
         del _residences[residence.key]
-    place = residence.place
-    if place is HOST:
+    home = residence.home
+    if home is HOST:
         residence.machine.host_bytes -= residence.nbytes
-    elif place is not None:
-        place.storages -= 1
-        if place.storages == 0 and residence.machine.active:
-            residence.machine.allocator.free(place.block)
+    elif home is not None:
+        home.storages -= 1
+        if home.storages == 0 and residence.machine.active:
+            residence.machine.allocator.free(home.block)
 
 
 def find(storage) -> Residence | None:
@@ -63,15 +93,42 @@ def find(storage) -> Residence | None:
     return _residences.get(id(storage))
 
 
+def of(tensor: torch.Tensor) -> Residence | None:
+    """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
+    with torch._C.DisableTorchFunction():
+        return _residences.get(id(tensor.untyped_storage())) if tensor.is_meta else None
+
+
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of a simulated GPU."""
+    found = of(tensor)
+    return found is not None and found.home is not HOST
+
+
+def on_current(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of the simulated GPU that is on."""
+    found = of(tensor)
+    return found is not None and found.home is not HOST and found.machine is machines.current()
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """The device that a tensor says it is on."""
+    found = of(tensor)
+    if found is not None:
+        return found.device
+    with torch._C.DisableTorchFunction():
+        return tensor.device
+
+
 def settle(storage, machine, block, nbytes: int) -> Residence:
     """Records that `storage` (new) lives in `block` of `machine` (None for 0 bytes)."""
-    place = None if block is None else SharedBlock(machine, block)
-    return _enter(storage, machine, place, nbytes)
+    home = None if block is None else SharedBlock(machine, block)
+    return _enter(storage, machine, home, nbytes)
 
 
 def share(storage, other: Residence, nbytes: int) -> Residence:
     """Records that `storage` (new) lives in the same memory as `other`."""
-    return _enter(storage, other.machine, other.place, nbytes)
+    return _enter(storage, other.machine, other.home, nbytes)
 
 
 def settle_on_host(storage, machine, nbytes: int) -> Residence:
@@ -80,10 +137,10 @@ def settle_on_host(storage, machine, nbytes: int) -> Residence:
     return _enter(storage, machine, HOST, nbytes)
 
 
-def _enter(storage, machine, place, nbytes) -> Residence:
-    residence = Residence(storage, machine, place, nbytes)
-    if place is not None and place is not HOST:
-        place.storages += 1
+def _enter(storage, machine, home, nbytes) -> Residence:
+    residence = Residence(storage, machine, home, nbytes)
+    if home is not None and home is not HOST:
+        home.storages += 1
     _residences[residence.key] = residence
     return residence
 
@@ -106,13 +163,13 @@ def is_pinned(storage) -> bool:
 def resize(residence: Residence, nbytes: int) -> None:
     """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old."""
     machine = residence.machine
-    old = residence.place
+    old = residence.home
     block = machine.allocator.malloc(nbytes, machine.stream)
-    residence.place = None if block is None else SharedBlock(machine, block)
+    residence.home = None if block is None else SharedBlock(machine, block)
     residence.nbytes = nbytes
     residence.values = None
-    if residence.place is not None:
-        residence.place.storages = 1
+    if residence.home is not None:
+        residence.home.storages = 1
     if old is not None:
         old.storages -= 1
         if old.storages == 0:

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from labkit.simulator import storages
+from simgpu.tensors import residence
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
 
@@ -45,7 +45,7 @@ def may_be_known(tensor) -> bool:
 
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a simulated tensor, on the CPU, sharing memory with those of its views; None if not known."""
-    place = storages.find(tensor.untyped_storage())
+    place = residence.find(tensor.untyped_storage())
     if place is None or place.values is None or not may_be_known(tensor):
         return None
     return _seen_as(place.values, tensor)
@@ -57,7 +57,7 @@ def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 def keep(tensor: torch.Tensor, known: torch.Tensor) -> None:
     """Notes the values of a new simulated tensor, one that fills its storage."""
-    place = storages.find(tensor.untyped_storage())
+    place = residence.find(tensor.untyped_storage())
     if place is not None and place.values is None and place.nbytes == tensor.nbytes:
         values = torch.empty(place.nbytes, dtype=torch.uint8)
         _seen_as(values, tensor).copy_(known)
@@ -123,6 +123,6 @@ def _known(argument):
 
 def _forget(argument) -> None:
     for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-        place = storages.find(tensor.untyped_storage()) if isinstance(tensor, torch.Tensor) else None
+        place = residence.find(tensor.untyped_storage()) if isinstance(tensor, torch.Tensor) else None
         if place is not None:
             place.values = None

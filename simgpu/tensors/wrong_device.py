@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.simulator import storages
+from simgpu.tensors import residence
 
 _aten = torch.ops.aten
 
@@ -27,8 +27,7 @@ _CALLS = {
 
 def device_of(tensor) -> str:
     """The device's name as CUDA would have it."""
-    place = storages.find(tensor.untyped_storage()) if tensor.is_meta else None
-    return "cpu" if place is None or place.place is storages.HOST else "cuda:0"
+    return "cuda:0" if residence.on_gpu(tensor) else "cpu"
 
 
 def type_of(tensor) -> str:

@@ -9,8 +9,8 @@ nothing about the simulated GPU.
 
 from collections import deque
 
-from labkit.simulator import rates
-from labkit.simulator.specs import Spec
+from simgpu.hardware.gpus import Spec
+from simgpu.timing import rates
 
 KERNELS, TO_GPU, TO_HOST = "kernels", "to GPU", "to host"
 

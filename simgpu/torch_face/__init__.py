@@ -1,0 +1,1 @@
+"""torch.cuda, torch.accelerator, pynvml and other attributes, as they are while a simulated GPU is on."""

@@ -6,13 +6,13 @@ import torch
 import torch.export
 from torch.overrides import _get_current_function_mode_stack
 
-from labkit.simulator import autograd, crossing, finite, storages
-from labkit.simulator.errors import NotModelledError, NoValueError, naming_cuda_types
-from labkit.simulator.facade import CUDA, FunctionMode, means_gpu
-from labkit.simulator.out_of_memory import OutOfMemory
-from labkit.simulator.patches import Patches
-from labkit.simulator.storages import HOST
-from labkit.simulator.tensors import on_gpu, residence
+from simgpu.errors import NotModelledError, NoValueError, naming_cuda_types
+from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.modes import host_copies, sound_run
+from simgpu.modes.function_mode import CUDA, FunctionMode, means_gpu
+from simgpu.patches import Patches
+from simgpu.tensors import engine, residence
+from simgpu.tensors.residence import on_gpu
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
@@ -26,7 +26,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     patches.apply(storage, "cuda", storage_cuda(mode, storage.cuda))
     for name in ("cpu", "_write_file"):
         patches.apply(storage, name, saved_storage(getattr(storage, name)))
-    run_backward = naming_cuda_types(autograd.letting_go(torch.autograd._engine_run_backward))
+    run_backward = naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)
     push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
     patches.apply(
@@ -34,10 +34,12 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
         "_push_saved_tensors_default_hooks",
         lambda pack, unpack: push_hooks(seen_by(mode, pack), seen_by(mode, unpack)),
     )
-    for owner, name, answer in finite.CHECKS:
-        patches.apply(owner, name, finite.passed(mode, getattr(owner, name), answer))
+    for owner, name, answer in sound_run.CHECKS:
+        patches.apply(owner, name, sound_run.passed(mode, getattr(owner, name), answer))
     init = torch.nn.init  # PyTorch draws again while any(out of range); how often is chance on a real GPU too
-    patches.apply(init, "_no_grad_trunc_normal_", finite.passed(mode, init._no_grad_trunc_normal_, False, warn=False))
+    patches.apply(
+        init, "_no_grad_trunc_normal_", sound_run.passed(mode, init._no_grad_trunc_normal_, False, warn=False)
+    )
     patches.apply(torch.export, "export", not_traced(mode, torch.export.export))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
@@ -63,10 +65,10 @@ def resized_storage(resize):
     old one (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
 
     def resize_(storage, size):
-        place = storages.find(storage)
-        if place is not None and place.place is not HOST:
+        place = residence.find(storage)
+        if place is not None and place.on_gpu:
             try:
-                storages.resize(place, size)
+                residence.resize(place, size)
             except OutOfMemory as error:
                 raise torch.OutOfMemoryError(str(error)) from None
         return resize(storage, size)
@@ -78,10 +80,10 @@ def storage_address(address):
     """torch.UntypedStorage.data_ptr, of which `address` is PyTorch's: where the block begins, and 0 on the host."""
 
     def data_ptr(storage):
-        place = storages.find(storage)
-        if place is None or place.place in (None, HOST):
+        place = residence.find(storage)
+        if place is None or place.block is None:
             return address(storage)
-        return place.place.block.address
+        return place.address
 
     return data_ptr
 
@@ -90,7 +92,7 @@ def _bytes_on_gpu(mode: FunctionMode, storage, non_blocking: bool) -> torch.Unty
     """A copy of a storage of the host, as torch.load(map_location="cuda") makes it: a block of its bytes."""
     with torch._C.DisableTorchFunction():
         source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        return crossing.copied(mode.dispatch, source, None, None, False, non_blocking).untyped_storage()
+        return host_copies.copied(mode.dispatch, source, None, None, False, non_blocking).untyped_storage()
 
 
 def storage_to(mode: FunctionMode, move):
@@ -98,10 +100,10 @@ def storage_to(mode: FunctionMode, move):
 
     @wraps(move)
     def to(storage, *, device, non_blocking=False):
-        place = storages.find(storage)
+        place = residence.find(storage)
         if not means_gpu(device) or (place is None and storage.device.type == "meta"):
             return move(storage, device=device, non_blocking=non_blocking)
-        if place is not None and place.place is not HOST:
+        if place is not None and place.on_gpu:
             return storage
         return _bytes_on_gpu(mode, storage, non_blocking)
 
@@ -123,7 +125,7 @@ def saved_storage(save):
 
     @wraps(save)
     def saved(storage, *args, **kwargs):
-        if storages.find(storage) is not None:
+        if residence.find(storage) is not None:
             raise NoValueError(
                 f"torch.save and pickle write values, and the {storage.nbytes()} B of a simulated tensor have none: "
                 "the simulated GPU computes memory, not values. Save what was made on the CPU, or use a real GPU."
@@ -165,9 +167,9 @@ def host_only(init):
 def record_stream(tensor, stream) -> None:
     """Tensor.record_stream: the block is not reused before `stream` has done its work. PyTorch's own looks at the
     stream's type before a function mode is asked, so this one takes its place as an attribute of torch.Tensor."""
-    place = residence(tensor)
-    if place is not None and place.place not in (None, HOST):
-        place.machine.allocator.record_stream(place.place.block, stream.stream_id)
+    place = residence.of(tensor)
+    if place is not None and place.block is not None:
+        place.machine.allocator.record_stream(place.block, stream.stream_id)
 
 
 def pin_memory(tensor, device=None):
@@ -175,8 +177,8 @@ def pin_memory(tensor, device=None):
     themselves. An attribute of torch.Tensor too, since DataLoader calls it in a thread where no mode is on."""
     if on_gpu(tensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
-    if storages.is_pinned(tensor.untyped_storage()):
+    if residence.is_pinned(tensor.untyped_storage()):
         return tensor
-    made = tensor if residence(tensor) is not None else tensor.clone()
-    storages.pin(made.untyped_storage())
+    made = tensor if residence.of(tensor) is not None else tensor.clone()
+    residence.pin(made.untyped_storage())
     return made

@@ -11,12 +11,12 @@ import uuid
 import torch
 import torch.overrides
 
-from labkit.simulator import streams
-from labkit.simulator.errors import NotModelledError
-from labkit.simulator.machine import Machine
-from labkit.simulator.out_of_memory import OutOfMemory
-from labkit.simulator.patches import Patches
-from labkit.simulator.tensors import on_gpu
+from simgpu import streams
+from simgpu.errors import NotModelledError
+from simgpu.machine import Machine
+from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.patches import Patches
+from simgpu.tensors.residence import on_gpu
 
 CUDA_DEVICE_TYPE = 1  # c10::DeviceType::CUDA
 

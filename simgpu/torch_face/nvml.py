@@ -2,9 +2,9 @@
 
 import types
 
-from labkit.simulator.errors import NotModelledError
-from labkit.simulator.machine import Machine
-from labkit.simulator.patches import Patches
+from simgpu.errors import NotModelledError
+from simgpu.machine import Machine
+from simgpu.patches import Patches
 
 HANDLE = "simulated GPU 0"
 

@@ -7,8 +7,8 @@ from torch import nn
 import labkit
 from labkit import formulas
 from labkit.models import ThreeLinear
-from labkit.simulator.cublas import cublas_workspace_bytes
 from labkit.units import MIB
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 
 
 def count(module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import formulas, recorded
+from labkit import formulas, published
 from labkit.baseline import DirtyBaseline
 from labkit.ledger import Ledger
 from labkit.models import ThreeLinear
@@ -40,7 +40,7 @@ def test_stages_of_the_three_linear_model(capsys):
     ledger = Ledger()
     kept = train(ledger)
     figures = {
-        name: recorded.find(recorded.THREE_LINEAR, quantity, gpu="A100").mib
+        name: published.find(published.THREE_LINEAR, quantity, gpu="A100").mib
         for name, quantity in (("forward", "forward adds"), ("backward", "after backward"))
     }
     assert ledger["parameters"].added == formulas.parameters(kept[0])
@@ -49,7 +49,7 @@ def test_stages_of_the_three_linear_model(capsys):
     assert ledger["forward again"].added == 0
     assert ledger["loss"].added == 512
     assert ledger["backward"].after == float(figures["backward"]) * MIB
-    peak = recorded.find(recorded.THREE_LINEAR, "peak", gpu="A100")
+    peak = published.find(published.THREE_LINEAR, "peak", gpu="A100")
     assert peak.verdict(ledger["backward"].peak) == "equal"
     # The second forward pass made its outputs while those of the first were alive.
     assert ledger.peak == ledger["forward again"].peak > ledger["backward"].peak

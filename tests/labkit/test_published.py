@@ -3,41 +3,41 @@
 import pytest
 
 import labkit
-from labkit import recorded
+from labkit import published
 from labkit.units import MIB
 
 
 def test_verdict_by_the_digits_that_were_printed():
-    bert = recorded.find(recorded.BERT_BASE, "parameters")
+    bert = published.find(published.BERT_BASE, "parameters")
     assert bert.mib == "418.7295"
     assert bert.verdict(int(418.7294921875 * MIB)) == "equal to 4 decimals"
     assert bert.verdict(419 * MIB) == "+0.27050018310546875 MiB"
-    exact = recorded.find(recorded.THREE_LINEAR, "forward adds", recorded.NOTES)
+    exact = published.find(published.THREE_LINEAR, "forward adds", published.NOTES)
     assert exact.verdict(168 * MIB + MIB // 8) == "equal"
 
 
 def test_a_figure_is_found_or_the_choice_is_shown():
-    assert recorded.find(recorded.THREE_LINEAR, "peak", gpu="A100").mib == "364.27880859375"
+    assert published.find(published.THREE_LINEAR, "peak", gpu="A100").mib == "364.27880859375"
     with pytest.raises(LookupError, match="3 figures match 'peak'"):
-        recorded.find(recorded.THREE_LINEAR, "peak")
+        published.find(published.THREE_LINEAR, "peak")
     with pytest.raises(LookupError, match=r"experiments .*CUDA context"):
-        recorded.find("GPT-5", "peak")
+        published.find("GPT-5", "peak")
 
 
 def test_every_figure_is_a_number_with_a_source():
-    for figure in recorded.FIGURES:
+    for figure in published.FIGURES:
         assert float(figure.mib) >= 0
         assert figure.source and figure.experiment and figure.quantity
-    keys = [(f.experiment, f.quantity, f.source, f.gpu) for f in recorded.FIGURES]
+    keys = [(f.experiment, f.quantity, f.source, f.gpu) for f in published.FIGURES]
     assert len(set(keys)) == len(keys)
 
 
 def test_tables():
-    assert len(recorded.table()) == len(recorded.FIGURES)
-    assert set(recorded.table("CUDA context")["recorded (MiB)"]) == {"1351", "1639"}
-    peak = recorded.find(recorded.THREE_LINEAR, "peak", recorded.NOTES)
+    assert len(published.table()) == len(published.FIGURES)
+    assert set(published.table("CUDA context")["recorded (MiB)"]) == {"1351", "1639"}
+    peak = published.find(published.THREE_LINEAR, "peak", published.NOTES)
     with labkit.simulated_gpu("A100-80GB"):
-        frame = recorded.elsewhere([(peak, 381_974_016, "the bias gradient's staging buffer")])
+        frame = published.elsewhere([(peak, 381_974_016, "the bias gradient's staging buffer")])
     assert frame.index.name == "simulated A100-80GB"
     row = frame.loc["peak"]
     assert row["ours (MiB)"] == "364.27880859375"

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import labkit
-from labkit import recorded
+from labkit import published
 from labkit.ledger import Ledger
 from labkit.models import HalfLinear, ThreeLinear
 
 MODELS = {
-    recorded.THREE_LINEAR: (ThreeLinear, torch.float32),
-    recorded.HALF_LINEAR: (lambda: HalfLinear(2), torch.float16),
-    recorded.HALF_LINEAR_10: (lambda: HalfLinear(10), torch.float16),
+    published.THREE_LINEAR: (ThreeLinear, torch.float32),
+    published.HALF_LINEAR: (lambda: HalfLinear(2), torch.float16),
+    published.HALF_LINEAR_10: (lambda: HalfLinear(10), torch.float16),
 }
 
 
@@ -35,7 +35,7 @@ def test_training_takes_what_pytorch_2_13_takes(experiment, gpu):
             "reserved": ledger["backward"].reserved,
         }
     for quantity, size in ours.items():
-        figure = recorded.find(experiment, quantity, recorded.HOST_CODE, gpu.partition("-")[0])
+        figure = published.find(experiment, quantity, published.HOST_CODE, gpu.partition("-")[0])
         assert figure.verdict(size) == "equal", quantity
 
 
@@ -68,6 +68,6 @@ def test_the_published_figures_of_the_three_linear_model():
             y = model(x)
         ours["inference, total"] = ledger["inference"].after
     for quantity, size in ours.items():
-        figure = recorded.find(recorded.THREE_LINEAR, quantity, recorded.NOTES)
+        figure = published.find(published.THREE_LINEAR, quantity, published.NOTES)
         assert figure.verdict(size) == "equal", quantity
     assert y.shape == (10_240, 2048)

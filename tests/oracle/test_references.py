@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.recording.trace import Trace
+from simgpu.recording.trace import Trace
 from tools.oracle import store
 
 MIB = 2**20

@@ -5,9 +5,9 @@ The oracle is PyTorch's own allocator under stub libraries; no GPU was involved.
 
 import pytest
 
-from labkit.recording.trace import Trace
-from labkit.simulator.allocator import CachingAllocator
-from labkit.simulator.device import Device
+from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.physical import Device
+from simgpu.recording.trace import Trace
 from tests.exactness import ORACLE
 from tools.oracle import store
 

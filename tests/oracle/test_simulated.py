@@ -13,11 +13,11 @@ from textwrap import shorten
 
 import pytest
 
-from labkit.recording.trace import Trace
+from simgpu.recording.trace import Trace
 from tests.exactness import ORACLE
-from tests.workloads import RANDOM
 from tools.oracle import run, store
 from tools.oracle.report import Comparison, report
+from tools.oracle.workloads import RANDOM
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the worker forks, which is safe on Linux only"

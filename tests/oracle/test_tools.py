@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.recording.trace import Event, Stage, Trace
-from labkit.simulator import specs
+from simgpu.hardware import gpus
+from simgpu.recording.trace import Event, Stage, Trace
 from tools.oracle import devices, labels
 from tools.oracle.align import hunks
 from tools.oracle.report import Comparison, report
@@ -144,10 +144,10 @@ def test_casts_that_autocast_kept_go_in_any_order():
     assert not Comparison(freed(1, 2), freed(2, 2)).equal
 
 
-@pytest.mark.parametrize("gpu", specs.SPECS)
+@pytest.mark.parametrize("gpu", gpus.SPECS)
 def test_the_stubs_can_be_any_gpu(gpu):
     variables = devices.environment(gpu)
-    assert variables["MOCK_NAME"] == specs.spec(gpu).name and all(isinstance(v, str) for v in variables.values())
+    assert variables["MOCK_NAME"] == gpus.spec(gpu).name and all(isinstance(v, str) for v in variables.values())
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones():

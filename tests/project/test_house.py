@@ -16,11 +16,26 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-SIMULATOR = "labkit.simulator"
+PACKAGES = ("simgpu", "labkit")
 SOURCES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted((ROOT / "labkit").rglob("*.py"))
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
 }
+# What a file may import of simgpu: what stands before it here. Session, above all of them, may import everything.
+LAYERS = (
+    ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.patches", "simgpu.handlers"),
+    ("simgpu.timing",),
+    ("simgpu.machine", "simgpu.streams"),
+    ("simgpu.tensors",),
+    ("simgpu.kernels",),
+    ("simgpu.composites",),
+    ("simgpu.tracebacks", "simgpu.modes"),
+    ("simgpu.torch_face",),
+    ("simgpu.session",),
+    ("simgpu.recording",),
+    ("simgpu.record",),
+)
 
 
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
@@ -31,7 +46,7 @@ def test_ruff(command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# --- one direction of imports: notebooks, labkit, labkit.simulator -----------------------------------
+# --- one direction of imports: notebooks, labkit, simgpu -----------------------------------
 
 
 def imports(module):
@@ -67,27 +82,49 @@ def within(package, names):
     return sorted(name for name in names if name == package or name.startswith(f"{package}."))
 
 
-@pytest.mark.parametrize("module", within(SIMULATOR, SOURCES))
-def test_the_simulator_imports_nothing_of_the_front(module):
-    named = [name for name in imports(module) if name.split(".")[0] in ("labkit", "tests", "tools")]
-    assert within(SIMULATOR, named) == sorted(named)
+def layer_of(module):
+    """The layer of a module of simgpu."""
+    found = [at for at, rooms in enumerate(LAYERS) if any(within(room, [module]) for room in rooms)]
+    assert len(found) == 1, f"{module} is in {len(found)} of the layers"
+    return found[0]
 
 
-@pytest.mark.parametrize("module", ["allocator", "device", "settings", "snapshot", "specs", "statistics"])
+@pytest.mark.parametrize("module", [name for name in within("simgpu", SOURCES) if name != "simgpu"])
+def test_simgpu_imports_nothing_of_a_layer_above(module):
+    above = [
+        name for name in imports(module) if name in SOURCES and name.split(".")[0] == "simgpu" and name != "simgpu"
+    ]
+    assert [name for name in above if layer_of(name) > layer_of(module)] == []
+
+
+@pytest.mark.parametrize("module", within("simgpu", SOURCES))
+def test_simgpu_imports_nothing_of_the_course(module):
+    assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "tests", "tools")] == []
+
+
+@pytest.mark.parametrize("module", [*within("simgpu.memory", SOURCES), *within("simgpu.hardware", SOURCES)])
 def test_the_allocator_knows_no_torch(module):
-    assert within("torch", reached(f"{SIMULATOR}.{module}")) == []
+    assert within("torch", reached(module)) == []
 
 
-@pytest.mark.parametrize("module", within(f"{SIMULATOR}.kernels", SOURCES))
+@pytest.mark.parametrize("module", within("simgpu.kernels", SOURCES))
 def test_kernels_do_not_know_who_calls_them(module):
-    assert not reached(module) & {f"{SIMULATOR}.{name}" for name in ("tensors", "facade", "session", "cuda")}
+    assert not [
+        name for name in reached(module) if name.startswith(("simgpu.modes", "simgpu.torch_face", "simgpu.session"))
+    ]
 
 
 def test_importing_labkit_loads_no_simulator():
     """On a machine with a GPU nothing of the simulator is imported at all."""
-    ask = f"import sys, labkit; print([name for name in sys.modules if name.startswith({SIMULATOR!r})])"
+    ask = "import sys, labkit; print([name for name in sys.modules if name.startswith('simgpu')])"
     done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_allocator_loads_no_torch():
+    ask = "import sys, simgpu.memory.allocator; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 # --- texts and versions ------------------------------------------------------------------------------
@@ -96,7 +133,7 @@ def test_importing_labkit_loads_no_simulator():
 def texts():
     """Every text file of the project that people write."""
     kinds = {".py", ".md", ".toml", ".txt", ".yml", ".cff", ".cfg", ".c", ".sh"}
-    folders = ("labkit", "tests", "tools", "benchmarks", "docs", ".github", ".ci")
+    folders = ("simgpu", "labkit", "tests", "tools", "benchmarks", "docs", ".github", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return [path for path in [*ROOT.glob("*"), *inside] if path.suffix in kinds or path.parent.name == ".ci"]
 

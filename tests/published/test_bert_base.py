@@ -13,7 +13,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 import labkit
-from labkit import recorded
+from labkit import published
 from labkit.ledger import Ledger
 from tests.exactness import ORACLE
 
@@ -72,11 +72,11 @@ def inference(gpu: str) -> dict[str, int]:
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_figures_of_torch_2_13(attention, gpu, exactness):
     ours = training(attention, gpu) | (inference(gpu) if attention == "eager" else {})
-    experiment = f"{recorded.BERT_BASE}, {attention}"
+    experiment = f"{published.BERT_BASE}, {attention}"
     wanted = ["forward adds", "after backward", "peak", "reserved"]
     wanted += ["inference adds", "inference peak"] if attention == "eager" else []
     verdicts = {
-        quantity: recorded.find(experiment, quantity, recorded.HOST_CODE, ORACLE_GPUS[gpu]).verdict(ours[quantity])
+        quantity: published.find(experiment, quantity, published.HOST_CODE, ORACLE_GPUS[gpu]).verdict(ours[quantity])
         for quantity in wanted
     }
     differing = {quantity: verdict for quantity, verdict in verdicts.items() if verdict != "equal"}
@@ -96,7 +96,7 @@ def test_the_figures_of_torch_2_13(attention, gpu, exactness):
 def test_the_published_figures(exactness):
     ours = training("eager", "A100-80GB") | inference("A100-80GB")
     verdicts = {
-        quantity: recorded.find(recorded.BERT_BASE, quantity, recorded.NOTES).verdict(size)
+        quantity: published.find(published.BERT_BASE, quantity, published.NOTES).verdict(size)
         for quantity, size in ours.items()
         if quantity not in ("peak", "reserved", "inference peak")
     }
@@ -105,14 +105,14 @@ def test_the_published_figures(exactness):
 
     # The forward adds 4,096 B more than in 2023: transformers now gathers the 1×512 token types from a buffer, and the
     # gathered int64 indices are kept for the backward of their embedding.
-    published = round(float(recorded.find(recorded.BERT_BASE, "forward adds", recorded.NOTES).mib) * MIB)
-    assert ours["forward adds"] - published == 4096
+    figure = round(float(published.find(published.BERT_BASE, "forward adds", published.NOTES).mib) * MIB)
+    assert ours["forward adds"] - figure == 4096
 
     # After backward 0.75 MiB less: no tensor's, but what is left over of a block that is too little to split off
     # (up to 1 MiB), so it depends on the order of all allocations. With sdpa attention the same remainder is there.
-    published = recorded.find(recorded.BERT_BASE, "after backward", recorded.NOTES)
-    assert published.verdict(training("sdpa", "A100-80GB")["after backward"]) == "equal to 4 decimals"
-    assert published.verdict(ours["after backward"] + 3 * 2**18) == "equal to 4 decimals"
+    figure = published.find(published.BERT_BASE, "after backward", published.NOTES)
+    assert figure.verdict(training("sdpa", "A100-80GB")["after backward"]) == "equal to 4 decimals"
+    assert figure.verdict(ours["after backward"] + 3 * 2**18) == "equal to 4 decimals"
     exactness(
         3,
         "published figures of BERT-base, 2023",
@@ -141,8 +141,8 @@ def test_the_published_fit_over_sequence_lengths():
             outputs = bert(torch.zeros(1, length, dtype=torch.long, device="cuda"))
             held.append(torch.cuda.memory_allocated() / MIB)
             del outputs
-    published = np.polyval([0.00123, 0.6039, 437.9], lengths)
-    apart = np.abs(np.array(held) / published - 1)
+    curve = np.polyval([0.00123, 0.6039, 437.9], lengths)
+    apart = np.abs(np.array(held) / curve - 1)
     assert apart.max() < 0.02 and apart[lengths >= 512].max() < 0.01
     quadratic = np.polyfit(lengths, held, 2)[0]
     assert quadratic == pytest.approx(12 * 12 * 9 / MIB, rel=0.01)

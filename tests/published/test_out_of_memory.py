@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tests.exactness import ORACLE
-from tests.workloads import batch_limit
 from tools.oracle import labels, store
 from tools.oracle.simulated import simulated_gpu
+from tools.oracle.workloads import batch_limit
 
 FIRST = {  # of a tenth of the device
     ("bert_base", "A100-80GB"): 67,

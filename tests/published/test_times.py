@@ -1,6 +1,6 @@
 """Published times beside the clock's: every one with its error, and those that cannot be simulated by name.
 
-The clock is an estimate from assumptions (labkit/simulator/rates.py), of which none was changed to come closer to a
+The clock is an estimate from assumptions (simgpu/timing/rates.py), of which none was changed to come closer to a
 time here. So no time is asserted to be right; the page keeps every error, and a run is held to the page: within 2 %,
 for other versions of PyTorch and transformers run other operators.
 

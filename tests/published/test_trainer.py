@@ -26,12 +26,13 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import labkit
-from labkit import recorded
-from labkit.simulator import specs
+from labkit import published
+from simgpu import session
+from simgpu.hardware import gpus
 
 MIB = 2**20
 CONTEXT, LOADED, TRAINED = (
-    int(recorded.find(recorded.BERT_LARGE, name).mib) for name in ("context", "model loaded", "training")
+    int(published.find(published.BERT_LARGE, name).mib) for name in ("context", "model loaded", "training")
 )
 STEPS, AT_ONCE = 2, 2  # of Trainer; and backward passes a step where gradients are accumulated (there 4)
 
@@ -85,8 +86,8 @@ class Sentences(Dataset):
 @pytest.fixture
 def v100(monkeypatch):
     """The recording's GPU, with its context."""
-    spec = dataclasses.replace(specs.spec("V100-16GB"), context=(CONTEXT - 2) * MIB)
-    monkeypatch.setattr(specs, "spec", lambda name: spec)
+    spec = dataclasses.replace(gpus.spec("V100-16GB"), context=(CONTEXT - 2) * MIB)
+    monkeypatch.setattr(session, "spec", lambda name: spec)
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "torch_1_10", attention)
     with labkit.simulated_gpu("V100-16GB") as gpu:
         yield gpu

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import labkit
-from labkit import record
-from labkit.recording import provenance, worker
-from labkit.recording.replay import Replay, replay
-from labkit.recording.trace import Trace
+from simgpu import record
+from simgpu.recording import provenance, worker
+from simgpu.recording.replay import Replay, replay
+from simgpu.recording.trace import Trace
 
 RECORDINGS = sorted(record.HOME.glob(f"*/*{record.SUFFIX}"))
 INSTALLED = torch.__version__.split("+")[0]

@@ -1,8 +1,8 @@
 """The event streams that a real GPU recorded, event by event, against the simulated GPU's.
 
 Eight traces of torch 2.6, made by a small transformer of the public repository NiuHuangxiaozi/assignment2-systems. They
-are not distributed with the project, and without them this is skipped. `tests.workloads.recorded_transformer` is a
-model of the same operators. What torch does otherwise since 2.6 is written there as it was then:
+are not distributed with the project, and without them this is skipped. `tools.oracle.workloads.recorded_transformer` is
+a model of the same operators. What torch does otherwise since 2.6 is written there as it was then:
 
 - `nn.init.trunc_normal_` drew in place; today's takes memory to draw.
 - `logits[:, -1, :]` made an operator, and a node of the graph, of each full slice; today's passes over them.
@@ -19,10 +19,10 @@ import pytest
 import torch
 
 import labkit
-from labkit.simulator import session
-from labkit.simulator.allocator import CachingAllocator
-from labkit.simulator.device import Device
-from tests.workloads import recorded_transformer
+from simgpu import session
+from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.physical import Device
+from tools.oracle.workloads import recorded_transformer
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.json.gz"))

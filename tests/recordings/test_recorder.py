@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 import labkit
-from labkit import record
-from labkit.recording import provenance, worker
-from labkit.recording.replay import SEGMENT, Replay, replay, table
-from labkit.recording.timing import step_times
-from labkit.recording.trace import Event, Stage, Trace
-from labkit.recording.workloads import SETTINGS, WORKLOADS
+from simgpu import record
+from simgpu.recording import provenance, worker
+from simgpu.recording.replay import SEGMENT, Replay, replay, table
+from simgpu.recording.timing import step_times
+from simgpu.recording.trace import Event, Stage, Trace
+from simgpu.recording.workloads import SETTINGS, WORKLOADS
 
 SMALL = ("pages", "half-linear-2", "optimizer-adamw", "optimizer-sgd-momentum-fused", "oom-fraction", "oom-backward")
 DEVICE = {
@@ -40,7 +40,7 @@ def simulated(name, gpu="H100", timed=True):
 def run(*arguments):
     """The command line in a process of its own: its exit status and what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "labkit.record", *map(str, arguments)],
+        [sys.executable, "-m", "simgpu.record", *map(str, arguments)],
         cwd=provenance.CHECKOUT,
         capture_output=True,
         text=True,
@@ -183,7 +183,7 @@ def test_recordings_of_another_kind_are_kept_apart(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, "recordings/ is for recordings of GPUs, and this is labkit's simulated GPU"),
+        ({}, "recordings/ is for recordings of GPUs, and this is the simulated GPU"),
         ({"made by": provenance.STUBS}, "under stub libraries"),
         ({"made by": provenance.GPU, "commit": "abc" + provenance.CHANGED}, "differs from its commit abc: commit"),
     ],
@@ -199,8 +199,8 @@ def test_the_commit_is_gits_or_is_given(tmp_path):
     assert provenance.commit_of(checkout=tmp_path) is None
     assert provenance.commit_of("abc", checkout=tmp_path) == "abc"
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "labkit").mkdir()
-    (tmp_path / "labkit" / "a.py").write_text("")
+    (tmp_path / "simgpu").mkdir()
+    (tmp_path / "simgpu" / "a.py").write_text("")
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *command], check=True)
     commit = provenance.commit_of(checkout=tmp_path)
@@ -208,7 +208,7 @@ def test_the_commit_is_gits_or_is_given(tmp_path):
     assert provenance.commit_of(commit[:8], checkout=tmp_path) == commit
     with pytest.raises(provenance.ProvenanceError, match="this checkout is at"):
         provenance.commit_of("0000000", checkout=tmp_path)
-    (tmp_path / "labkit" / "a.py").write_text("changed")
+    (tmp_path / "simgpu" / "a.py").write_text("changed")
     assert provenance.commit_of(checkout=tmp_path) == commit + provenance.CHANGED
 
 
@@ -258,7 +258,7 @@ def test_a_broken_or_cut_file_is_named(tmp_path):
 
 def test_the_device_is_told_by_a_process_of_its_own():
     status, said = run("--simulated", "H100", "--out", record.HOME / "x", "--only", "pages")
-    assert status == 2 and "recordings/ is for recordings of GPUs, and this is labkit's simulated GPU" in said, said
+    assert status == 2 and "recordings/ is for recordings of GPUs, and this is the simulated GPU" in said, said
     assert not (record.HOME / "x").exists()
 
 
@@ -294,7 +294,7 @@ def test_recordings_are_compared(tmp_path, capsys):
     simulated("half-linear-2").save(tmp_path / "half-linear-2.json.gz")
     record.compare(tmp_path, record.chosen(["half-*"]))
     said = capsys.readouterr().out
-    assert "recorded by labkit's simulated GPU" in said and "half-linear-2" in said
+    assert "recorded by the simulated GPU" in said and "half-linear-2" in said
     with pytest.raises(ValueError, match="no recording of these workloads"):
         record.compare(tmp_path, ["pages"])
 
@@ -339,7 +339,7 @@ def test_the_recorder_needs_no_jupyter():
     names = ("IPython", "ipykernel", "ipywidgets", "jupyterlab", "jupyter_core", "nbconvert", "nbformat", "torchinfo")
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({(*names, 'accelerate', 'sortedcontainers')}))\n"
-        "from labkit import record; sys.exit(record.main(['--list']))"
+        "from simgpu import record; sys.exit(record.main(['--list']))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=provenance.CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labkit.simulator.allocator import CachingAllocator
-from labkit.simulator.device import Device
+from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.physical import Device
 
 
 class RecordedDevice(Device):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from labkit.simulator.allocator import CachingAllocator, OutOfMemory
-from labkit.simulator.device import Device, MiB
-from labkit.simulator.out_of_memory import format_size
-from labkit.simulator.settings import AllocatorSettings
-from labkit.simulator.sizes import round_size, segment_size
+from simgpu.memory.allocator import CachingAllocator, OutOfMemory
+from simgpu.memory.out_of_memory import format_size
+from simgpu.memory.physical import Device, MiB
+from simgpu.memory.rounding import round_size, segment_size
+from simgpu.memory.settings import AllocatorSettings
 
 KiB = 2**10
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.simulator.allocator import CachingAllocator, OutOfMemory
-from labkit.simulator.device import Device, MiB
-from labkit.simulator.settings import AllocatorSettings
+from simgpu.memory.allocator import CachingAllocator, OutOfMemory
+from simgpu.memory.physical import Device, MiB
+from simgpu.memory.settings import AllocatorSettings
 
 TOTAL = 300 * MiB
 CONFS = (

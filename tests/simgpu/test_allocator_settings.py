@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from labkit.simulator.device import MiB
-from labkit.simulator.settings import AllocatorSettings
+from simgpu.memory.physical import MiB
+from simgpu.memory.settings import AllocatorSettings
 
 parse = AllocatorSettings.parse
 

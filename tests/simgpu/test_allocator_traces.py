@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.exactness import ORACLE
-from tests.simulator.replaying import replay
+from tests.simgpu.replaying import replay
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = sorted((ROOT.parent / "shared" / "recordings").glob("*.json.gz"))

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import labkit
-from labkit.simulator import attention, machine
+from simgpu import machine
+from simgpu.composites import sdpa
 
 MATH, FLASH, EFFICIENT, CUDNN = (
     SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION,
@@ -44,7 +45,7 @@ def inputs(dtype=torch.float16, size=64, value_size=None, length=512, keys=None,
 
 def chosen(dropout=0.0, causal=False, **case):
     with torch._C.DisableTorchFunction():
-        return attention.choose(attention.Call(*inputs(**case), dropout, causal, False), machine.current())
+        return sdpa.choose(sdpa.Call(*inputs(**case), dropout, causal, False), machine.current())
 
 
 @pytest.mark.skipif(VERSION != (2, 13), reason="the oracle's answers are those of torch 2.13")

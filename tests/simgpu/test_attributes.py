@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import labkit
-from labkit.simulator.errors import NotModelledError, NoValueError
+from simgpu.errors import NotModelledError, NoValueError
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.simulator import autocast
+from simgpu.composites import autocast
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import labkit
-from labkit.simulator import costs, rates
-from labkit.simulator.clock import KERNELS, TO_GPU, TO_HOST, Clock, Engine
-from labkit.simulator.machine import current
-from labkit.simulator.specs import SPECS, spec
+from simgpu.hardware.gpus import SPECS, spec
+from simgpu.machine import current
+from simgpu.modes import costs
+from simgpu.timing import rates
+from simgpu.timing.clock import KERNELS, TO_GPU, TO_HOST, Clock, Engine
 
 A100 = spec("A100-80GB")
 MiB = 2**20

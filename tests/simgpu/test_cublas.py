@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from labkit.simulator.cublas import cublas_workspace_bytes
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 
 SMALL = 8_519_680
 LARGE = 33_554_432

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.simulator.device import PAGE, Device, MiB
+from simgpu.memory.physical import PAGE, Device, MiB
 
 
 def test_memory_is_counted_in_pages():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
-from labkit.simulator import autocast
+from simgpu.composites import autocast
 
 REGISTERED = (
     ("aten::mm", autocast.KEY),

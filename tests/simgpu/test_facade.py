@@ -11,8 +11,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import labkit
-from labkit.simulator import values
-from labkit.simulator.errors import NotModelledError, NoValueError
+from simgpu.errors import NotModelledError, NoValueError
+from simgpu.tensors import values
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ class TestWhereItIs:
         assert allocated() == 512
 
     def test_back_on_the_cpu_it_takes_no_memory_and_is_counted(self, gpu):
-        from labkit.simulator.machine import current
+        from simgpu.machine import current
 
         x = torch.ones(2**20, device="cuda", requires_grad=True)
         y = x.cpu()

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 
 import labkit
-from labkit.simulator import finite
-from labkit.simulator.errors import NoValueError
+from simgpu.errors import NoValueError
+from simgpu.modes import sound_run
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr(finite, "_warned", True)
+    monkeypatch.setattr(sound_run, "_warned", True)
     with labkit.simulated_gpu("A100-80GB") as found:
         yield found
 
@@ -60,7 +60,7 @@ def test_what_is_known_to_be_invalid_is_not(gpu):
 
 
 def test_with_one_warning_that_says_so(x, monkeypatch):
-    monkeypatch.setattr(finite, "_warned", False)
+    monkeypatch.setattr(sound_run, "_warned", False)
     with pytest.warns(UserWarning, match="sound run"):
         assert not x.sum().isnan()
     with warnings.catch_warnings():

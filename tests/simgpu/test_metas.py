@@ -11,7 +11,7 @@ import labkit
 PREPARED = """
 import torch
 import torch._meta_registrations as registrations
-from labkit.simulator import metas
+from simgpu.tensors import meta_kernels
 
 def registered():
     # what is registered for meta tensors, and how many kernels it replaces; where it stands in a file does not matter
@@ -25,7 +25,7 @@ def registered():
 def functions():
     # the very Python functions behind them, and what torch.library takes for taken
     library = registrations._meta_lib_dont_use_me_use_register_meta
-    overloads = [metas._overload(name) for name in library._op_impls]
+    overloads = [meta_kernels._overload(name) for name in library._op_impls]
     return {one: one.py_kernels[torch._C.DispatchKey.Meta] for one in overloads}, set(torch.library._impls)
 
 def layouts():
@@ -37,12 +37,12 @@ def layouts():
 
 layouts()  # imports what registers more
 before = registered(), functions(), layouts()
-metas.prepare()
+meta_kernels.prepare()
 assert registered() == before[0]
 assert functions() == before[1]
 assert layouts() == before[2]
 assert len(before[1][0]) > 600, len(before[1][0])
-assert len(metas._kernels) > 600, len(metas._kernels)
+assert len(meta_kernels._kernels) > 600, len(meta_kernels._kernels)
 """
 
 

@@ -5,11 +5,11 @@ import pickle
 
 import pytest
 
-from labkit.simulator import snapshot as snapshots
-from labkit.simulator.allocator import CachingAllocator, OutOfMemory
-from labkit.simulator.device import Device, MiB
-from labkit.simulator.settings import AllocatorSettings
-from labkit.simulator.snapshot import SnapshotError
+from simgpu.memory import snapshot as snapshots
+from simgpu.memory.allocator import CachingAllocator, OutOfMemory
+from simgpu.memory.physical import Device, MiB
+from simgpu.memory.settings import AllocatorSettings
+from simgpu.memory.snapshot import SnapshotError
 
 
 def frames():
@@ -159,7 +159,7 @@ def test_written_and_read_again(tmp_path):
         (pickle.dumps(os.getcwd), r"refused: the pickle wants (posix|nt)\.getcwd"),
         (
             pickle.dumps({"segments": [], "device_traces": [Device]}),
-            "refused: the pickle wants labkit.simulator.device",
+            "refused: the pickle wants simgpu.memory.physical",
         ),
     ],
 )

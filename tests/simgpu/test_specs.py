@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from labkit.simulator.specs import SPECS, spec
+from simgpu.hardware.gpus import SPECS, spec
 
 GiB = 2**30
 MiB = 2**20

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.simulator import machine
+from simgpu import machine
 
 
 @pytest.fixture(autouse=True)

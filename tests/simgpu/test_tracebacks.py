@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.simulator.tracebacks import OURS, as_on_gpu
+from simgpu.tracebacks import OURS, as_on_gpu
 
 MIB = 2**20
 

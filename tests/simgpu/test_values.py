@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import labkit
-from labkit.simulator import values
-from labkit.simulator.errors import NoValueError
+from simgpu.errors import NoValueError
+from simgpu.tensors import values
 
 
 @pytest.fixture(autouse=True)

@@ -88,7 +88,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 def _names(patterns: list[str]) -> list[str]:
     """The workloads that the patterns mean, each once; raises KeyError for a pattern that means none."""
-    from tests.workloads import WORKLOADS, find
+    from tools.oracle.workloads import WORKLOADS, find
 
     names: dict[str, None] = {}
     for pattern in patterns or ["*"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from labkit.recording.trace import Event
+from simgpu.recording.trace import Event
 
 SURE = 24  # equal events in a row after which the streams run together again
 MOST = 300  # missing and extra events in one stretch, beyond which the best match so far is taken

@@ -6,7 +6,7 @@
 
 The oracle runs a sequence on a small device, under stub CUDA libraries, and writes down after every step each
 counter of `memory_stats()`, the address, and the text of an out-of-memory error; at the end the whole history
-and the segments. The model runs the same sequence and must agree on all of it. `tests/simulator` replays the
+and the segments. The model runs the same sequence and must agree on all of it. `tests/simgpu` replays the
 stored sequences; with `replay` below the tests and this command share one comparison.
 
 Not comparable: the process' own memory in the error's text, which the oracle cannot know.
@@ -27,9 +27,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.simulator.allocator import CachingAllocator, OutOfMemory
-from labkit.simulator.device import RANGES_FROM, SEGMENTS_FROM, Device, MiB
-from labkit.simulator.settings import AllocatorSettings
+from simgpu.memory.allocator import CachingAllocator, OutOfMemory
+from simgpu.memory.physical import RANGES_FROM, SEGMENTS_FROM, Device, MiB
+from simgpu.memory.settings import AllocatorSettings
 from tools.oracle.run import DEFAULT_VERSION, ROOT, environment
 
 STORED = ROOT / "tests" / "data" / "allocator_sequences"

@@ -3,7 +3,7 @@
     python -m tools.oracle.allocator_traces                 # record WORKLOADS into tests/data/allocator_traces
     python -m tools.oracle.allocator_traces three_linear    # one of them
 
-Each is a workload of `tests/workloads` on the oracle, from an empty allocator on. Unlike the traces that
+Each is a workload of `tools/oracle/workloads` on the oracle, from an empty allocator on. Unlike the traces that
 `tools.oracle record` keeps, these have addresses: rows `[action, address, bytes]` in the order of the events,
 addresses counted from the first segment's.
 """
@@ -29,7 +29,7 @@ def record(workload: str) -> list[list]:
     """The events of a workload; only ever called inside the oracle."""
     import torch
 
-    from tests.workloads import find
+    from tools.oracle.workloads import find
 
     torch.manual_seed(0)
     torch.cuda.memory._record_memory_history(enabled="all", context=None)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from labkit.recording.trace import LETTERS
+from simgpu.recording.trace import LETTERS
 from tools.oracle import run
 
 FOLDER = run.ROOT / "tests" / "data" / "oracle_rules"

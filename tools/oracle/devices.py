@@ -1,13 +1,13 @@
 """Which GPU the stub libraries pretend to be.
 
-Name, memory, context and multiprocessors come from `labkit.simulator.specs`, so that both sides of a
+Name, memory, context and multiprocessors come from `simgpu.hardware.gpus`, so that both sides of a
 comparison speak of the same GPU; shared memory, which only the oracle's host code asks for, is from the CUDA
 programming guide's table of technical specifications per compute capability.
 """
 
 from __future__ import annotations
 
-from labkit.simulator import specs
+from simgpu.hardware import gpus
 
 KiB = 2**10
 
@@ -26,9 +26,9 @@ SHARED_MEMORY = {
 def environment(gpu: str) -> dict[str, str]:
     """The `MOCK_*` variables that make the stub libraries answer as `gpu` ("A100-80GB", "H100", ...).
 
-    Raises ValueError, listing the known names, for a GPU that `labkit.simulator.specs` does not have.
+    Raises ValueError, listing the known names, for a GPU that `simgpu.hardware.gpus` does not have.
     """
-    spec = specs.spec(gpu)
+    spec = gpus.spec(gpu)
     per_block, per_sm = SHARED_MEMORY[spec.compute_capability]
     major, minor = spec.compute_capability
     return {

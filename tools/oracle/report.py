@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 
-from labkit.recording.trace import LETTERS, Event, Trace
+from simgpu.recording.trace import LETTERS, Event, Trace
 from tools.oracle.align import Hunk, hunks
 
 MIB = 2**20

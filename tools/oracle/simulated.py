@@ -11,9 +11,10 @@ from unittest.mock import patch
 import torch
 
 import labkit
-from labkit.simulator import session, tensors
+from simgpu import session
+from simgpu.modes import dispatch_mode
 
-DISPATCH_FILE = tensors.__file__
+DISPATCH_FILE = dispatch_mode.__file__
 WRAPPERS = ("eval_frame.py", "_compile.py")  # PyTorch's own, around the modes; the user's line is further out
 
 

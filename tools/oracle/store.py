@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from labkit.recording.provenance import digest
-from labkit.recording.trace import Trace
-from tests.workloads import find
+from simgpu.recording.provenance import digest
+from simgpu.recording.trace import Trace
 from tools.oracle import devices, run
 from tools.oracle.build import home
+from tools.oracle.workloads import find
 
 RECORDED = run.ROOT / "tests" / "data" / "oracle"
 EQUAL = RECORDED / "equal.txt"

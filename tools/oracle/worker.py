@@ -27,15 +27,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to write <name>.json.gz, and <name>.log for one that failed")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--gpu", required=True)
-    parser.add_argument("--simulated", action="store_true", help="on labkit's simulated GPU")
+    parser.add_argument("--simulated", action="store_true", help="on the simulated GPU")
     parser.add_argument("--code", help="a snippet to record too")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
     options = parser.parse_args()
 
     import torch
 
-    from tests import workloads
-    from tools.oracle import store
+    from tools.oracle import store, workloads
 
     tasks = {name: workloads.find(name) for name in options.names}
     sources = {name: store.digest(task) for name, task in tasks.items()}
@@ -45,7 +44,7 @@ def main() -> None:
     provenance = {
         "gpu": options.gpu,
         "torch": torch.__version__,
-        "made by": "labkit's simulated GPU"
+        "made by": "the simulated GPU"
         if options.simulated
         else "PyTorch's CUDA host code under stub libraries; no GPU was involved",
         "made on": time.strftime("%Y-%m-%d"),
@@ -130,7 +129,7 @@ def _in_child(name: str, task: Callable, provenance: dict, options: argparse.Nam
 
 
 def _record(name: str, task: Callable, provenance: dict, options: argparse.Namespace) -> None:
-    from labkit.recording.history import record
+    from simgpu.recording.history import record
     from tools.oracle import labels
 
     if options.simulated:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from labkit.recording.workloads import language, limits, linear, optimizers, pages, saving, settings, sweeps, vision
+from simgpu.recording.workloads import language, limits, linear, optimizers, pages, saving, settings, sweeps, vision
 
 MODULES = (pages, linear, language, optimizers, saving, vision, sweeps, limits, settings)
 WORKLOADS: Mapping[str, Callable] = MappingProxyType(

@@ -5,7 +5,7 @@ from itertools import product
 
 import torch
 
-from labkit.models import bert
+from simgpu.recording.workloads.models import bert
 
 MODES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}  # None: no autocast
 ATTENTION = ("eager", "sdpa")

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from labkit.models import ThreeLinear
+from simgpu.recording.workloads.models import three_linear
 
 GiB = 2**30
 ROW = 4 * 1024  # bytes of a row of the input; the activations are four more of these
@@ -12,7 +12,7 @@ ROW = 4 * 1024  # bytes of a row of the input; the activations are four more of 
 
 def out_of_memory(stage, share):
     """Three linear layers on an input that takes `share` of the device."""
-    model = ThreeLinear().to("cuda")
+    model = three_linear().to("cuda")
     stage("model")
     rows = int(share * torch.cuda.get_device_properties(0).total_memory) // ROW
     inputs = torch.randn(rows, 1024, device="cuda")

@@ -4,14 +4,14 @@ from functools import partial
 
 import torch
 
-from labkit.models import HalfLinear, ThreeLinear
+from simgpu.recording.workloads import models
 
 BATCH = 10_240
 
 
 def three_linear(stage):
     """In float32: two training steps with AdamW, then inference."""
-    model = ThreeLinear().to("cuda")
+    model = models.three_linear().to("cuda")
     stage("model")
     inputs = torch.randn(BATCH, 1024, device="cuda")
     stage("input")
@@ -40,7 +40,7 @@ def three_linear(stage):
 
 def half_linear(stage, repeats):
     """In float16: forward and backward, then inference."""
-    model = HalfLinear(repeats).cuda()
+    model = models.half_linear(repeats).cuda()
     stage("model")
     inputs = torch.zeros(BATCH, 1024, dtype=torch.float16).cuda()
     stage("input")

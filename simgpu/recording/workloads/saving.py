@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from labkit.recording.workloads.language import gpt2_training
+from simgpu.recording.workloads.language import gpt2_training
 
 WORKLOADS = {
     "checkpointing": partial(gpt2_training, checkpointing=True),

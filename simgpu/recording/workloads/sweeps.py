@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from labkit.recording.workloads.language import bert_training
+from simgpu.recording.workloads.language import bert_training
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (32, 64, 128, 256, 384, 512)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from tests.workloads import (
+from tools.oracle.workloads import (
     attention,
     batch_limit,
     layers,
