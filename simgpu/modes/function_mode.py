@@ -201,17 +201,27 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
 def to(mode, function, args, kwargs):
     tensor, *rest = args
     kwargs = dict(kwargs)
-    options = {name: kwargs.pop(name, None) for name in ("copy", "memory_format")}
-    if rest and isinstance(rest[-1], bool) and any(isinstance(one, bool) for one in rest[:-1]):
-        options["copy"] = rest.pop()  # .to(..., non_blocking, copy)
-    other = rest[0] if rest and isinstance(rest[0], Tensor) else kwargs.get("other")
-    if other is not None:
-        non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
-        return moved(mode, tensor, residence.device_of(other), other.dtype, non_blocking=non_blocking, **options)
-    if rest and isinstance(rest[0], int):
-        rest[0] = torch.device("cuda", rest[0])
-    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*rest, **kwargs)
-    return moved(mode, tensor, device, dtype, non_blocking=non_blocking, **options)
+    copy, memory_format = kwargs.pop("copy", None), kwargs.get("memory_format")
+    last = 2 if rest and isinstance(rest[0], (torch.dtype, type, Tensor)) else 3  # where `copy` stands by position
+    if len(rest) == last + 1:
+        copy = rest.pop()
+    device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, kwargs)
+    return moved(mode, tensor, device, dtype, memory_format, copy, non_blocking)
+
+
+@handles(torch._C._nn._parse_to)
+def parse_to(mode, function, args, kwargs):
+    """The arguments of Module.to, PackedSequence.to and Tensor.to, taken apart (torch/csrc/utils/python_arg_parser.h,
+    parse_to_conversion). It makes no tensor, so the device that is named stays what it is. One that is an index is the
+    accelerator's, which C++ would look for; one that a tensor gives is where that tensor says it is."""
+    given = {**kwargs, **({0: args[0]} if args else {})}
+    for key in (0, "device"):
+        if type(given.get(key)) is int:
+            given[key] = torch.device("cuda", given[key])
+    args = (given.pop(0), *args[1:]) if args else ()
+    device, *rest = function(*args, **given)
+    like = next((one for one in (*args[:1], given.get("tensor")) if isinstance(one, Tensor)), None)
+    return (device if like is None else residence.device_of(like), *rest)
 
 
 @handles(Tensor.cuda)
