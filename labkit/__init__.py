@@ -1,6 +1,7 @@
 """labkit: what the course "GPU memory, byte by byte" measures with.
 
 use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulated one
+left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
 stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
 mib                      a number of bytes as text
@@ -12,7 +13,7 @@ techniques               what each way of saving memory saved: the rows of the c
 """
 
 from labkit import formulas, models, plots, published, techniques
-from labkit.gpu import simulated_gpu, use_gpu
+from labkit.gpu import left_out, simulated_gpu, use_gpu
 from labkit.ledger import Ledger
 from labkit.stopwatch import host_work, stopwatch
 from labkit.sweep import sweep
@@ -22,6 +23,7 @@ __all__ = [
     "Ledger",
     "formulas",
     "host_work",
+    "left_out",
     "mib",
     "models",
     "plots",

@@ -9,6 +9,7 @@ needs shapes only: it is made here with tensors of the CPU, and the two halves a
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 
 import torch
@@ -29,6 +30,8 @@ def plain_torch() -> Iterator[None]:
         if current().simulated:
             stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
             stack.enter_context(torch._C.DisableTorchFunction())
+            if "torch._dynamo" in sys.modules:  # which a simulated GPU has told to run everything eagerly
+                stack.enter_context(torch.compiler.set_stance("default"))
         yield
 
 

@@ -43,6 +43,18 @@ def _real() -> GPU:
     return GPU(False, torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
 
 
+def left_out() -> str:
+    """What the figures of the simulated GPU in use leave out, in one line; "" if nothing, and on a real GPU."""
+    machines = sys.modules.get("simgpu.machine")
+    machine = machines.current() if machines else None
+    return "" if machine is None else str(machine.left_out)
+
+
+def label() -> str:
+    """The device in use as tables and figures name it: "simulated A100-80GB", and what its figures leave out."""
+    return " · ".join(filter(None, (str(current()), left_out())))
+
+
 @contextlib.contextmanager
 def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None):
     """`simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory.

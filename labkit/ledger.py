@@ -15,7 +15,7 @@ import torch
 
 from labkit import plots
 from labkit.baseline import clean_baseline
-from labkit.gpu import current
+from labkit.gpu import current, label
 from labkit.nvml import nvidia_smi
 from labkit.published import Figure
 from labkit.stage import COUNTERS, Comparison, Stage
@@ -171,5 +171,5 @@ class Ledger:
 
 
 def _labelled(frame: pd.DataFrame) -> pd.DataFrame:
-    frame.index.name = frame.attrs["gpu"] = str(current())
+    frame.index.name = frame.attrs["gpu"] = label()
     return frame

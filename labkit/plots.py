@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from textwrap import wrap
 
 import matplotlib.pyplot as plt
 import torch
@@ -17,7 +18,7 @@ from matplotlib.patches import Patch
 from numpy import linspace
 
 from labkit.formulas import block
-from labkit.gpu import current
+from labkit.gpu import current, left_out
 from labkit.units import MIB
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
@@ -55,6 +56,8 @@ def _new(title: str, height: float = 3.2) -> tuple[Figure, Axes]:
         figure, axes = plt.subplots(figsize=(8, height))
         axes.set_title(title, fontweight="bold")
         axes.set_title(str(current()), loc="right", color=GREY, fontsize=8)
+        if missing := left_out():
+            figure.supxlabel("\n".join(wrap(missing, 110)), color=ORANGE, fontsize=7, x=0.01, ha="left")
     plt.close(figure)
     return figure, axes
 

@@ -1,13 +1,19 @@
 """A simulated GPU: PyTorch's CUDA memory, to the byte, without a GPU.
 
 simulated_gpu    "cuda" is a simulated GPU inside the `with`
+coverage         what is known of an operator: proved, or left out, and why
 
 Importing this package imports no torch: `simgpu.memory`, the caching allocator, works without it.
 """
 
-_PUBLIC = {"simulated_gpu": "simgpu.session", "SimulatedGPU": "simgpu.session"}
+_PUBLIC = {
+    "LeftOutWarning": "simgpu.left_out",
+    "SimulatedGPU": "simgpu.session",
+    "coverage": "simgpu.left_out",
+    "simulated_gpu": "simgpu.session",
+}
 
-__all__ = ["SimulatedGPU", "simulated_gpu"]
+__all__ = ["LeftOutWarning", "SimulatedGPU", "coverage", "simulated_gpu"]
 
 
 def __getattr__(name: str):

@@ -6,6 +6,7 @@ import time
 
 from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import Spec, cublas_workspace_bytes
+from simgpu.left_out import LeftOut
 from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.physical import Device
 from simgpu.memory.settings import AllocatorSettings
@@ -51,6 +52,7 @@ class Machine:
             record_event=lambda stream: lambda: True,  # to the allocator, what was submitted is done
         )
         self.clock = Clock(spec)
+        self.left_out = LeftOut(spec.key)
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
         self.active = False

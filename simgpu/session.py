@@ -4,19 +4,20 @@ import contextlib
 import operator
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from simgpu.composites import autocast
 from simgpu.hardware.gpus import Spec, spec
+from simgpu.left_out import LeftOut
 from simgpu.machine import Machine
 from simgpu.modes import asked_values  # noqa: F401  (it registers what it holds)
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode, means_gpu
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry
-from simgpu.torch_face import attributes, cuda, nvml
+from simgpu.torch_face import attributes, compiling, cuda, nvml
 from simgpu.tracebacks import PATHS
 
 
@@ -61,6 +62,7 @@ class Session:
             cuda.patch(self._patches, self.machine)
             nvml.patch(self._patches, self.machine)
             autocast.patch(self._patches)
+            compiling.patch(self._patches, self.machine)
             dispatch = DispatchMode(self.machine)
             functions = FunctionMode(dispatch)
             attributes.patch(self._patches, functions)
@@ -87,10 +89,14 @@ class Session:
 
 @dataclass(frozen=True)
 class SimulatedGPU:
-    """A simulated GPU that is on: its name ("A100-80GB") and its memory in bytes."""
+    """A simulated GPU that is on: its name ("A100-80GB") and its memory in bytes.
+
+    `left_out`: what its figures leave out so far, an iterable of (name, reason); false if nothing is.
+    """
 
     name: str
     total_memory: int
+    left_out: LeftOut = field(repr=False, compare=False)
     simulated: bool = True
 
 
@@ -112,7 +118,8 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None) -> I
     session = Session(_of_memory(spec(name), total_memory))
     session.start()
     try:
-        yield SimulatedGPU(session.machine.spec.key, session.machine.spec.total_memory)
+        machine = session.machine
+        yield SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out)
     finally:
         session.stop()
 

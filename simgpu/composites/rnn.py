@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from simgpu.tensors.registry import branch, meta
+from simgpu import left_out
+from simgpu import machine as machines
+from simgpu.tensors.registry import branch, decomposed, meta
 
 _aten = torch.ops.aten
 
@@ -206,23 +208,48 @@ def _batch_first(run, x, hx, params, biases, layers, dropout, train, bidirection
     return (x.transpose(0, 1) if batch_first else x, *final)
 
 
+def _tell_of_cudnn(data: torch.Tensor) -> None:
+    """cuDNN runs RNNs wherever it accepts the input (at::cudnn_is_acceptable); it is not modelled, and says so."""
+    if torch._C._get_cudnn_enabled() and data.numel() > 0 and data.dtype.is_floating_point:
+        machines.on().left_out.add("an RNN", left_out.CUDNN_RNN, lower_bound=False)
+
+
+def _told(operator):
+    """A simple RNN (tanh or ReLU) runs as PyTorch's C++ makes it of others; that cuDNN is missing is told before."""
+
+    def run(*args):
+        _tell_of_cudnn(args[0])
+        return decomposed(operator, args, {})
+
+    return run
+
+
+for _name in ("rnn_tanh", "rnn_relu"):
+    for _overload in ("input", "data"):
+        branch(f"{_name}.{_overload}")(_told(getattr(getattr(_aten, _name), _overload)))
+
+
 @branch("lstm.input")
 def lstm(*args):
+    _tell_of_cudnn(args[0])
     return _batch_first(_lstm, *args)
 
 
 @branch("gru.input")
 def gru(*args):
+    _tell_of_cudnn(args[0])
     return _batch_first(_gru, *args)
 
 
 @branch("lstm.data")
 def packed_lstm(data, batch_sizes, hx, params, *options):
+    _tell_of_cudnn(data)
     return _lstm(data, hx, params, *options, batch_sizes)
 
 
 @branch("gru.data")
 def packed_gru(data, batch_sizes, hx, params, *options):
+    _tell_of_cudnn(data)
     return _gru(data, hx, params, *options, batch_sizes)
 
 

@@ -7,6 +7,8 @@ engine asks for during the call is not: its size is chosen by cuDNN, on the GPU,
 
 import torch
 
+from simgpu import left_out
+from simgpu import machine as machines
 from simgpu.kernels.convolution_backends import (
     CUDNN,
     DEPTHWISE_2D,
@@ -94,7 +96,14 @@ def check(input, weight, bias, geometry: Geometry) -> None:
 
 
 def backend_of(input, weight, geometry: Geometry) -> Backend:
-    """Convolution.cpp, _select_conv_backend, for an input and a weight on a GPU."""
+    """Convolution.cpp, _select_conv_backend, for an input and a weight on a GPU. cuDNN's is left out by name."""
+    backend = _backend_of(input, weight, geometry)
+    if backend is CUDNN:
+        machines.on().left_out.add("cuDNN's convolutions", left_out.CUDNN)
+    return backend
+
+
+def _backend_of(input, weight, geometry: Geometry) -> Backend:
     if 0 in input.shape[:2]:
         return EMPTY
     if is_depthwise(input, weight, geometry):

@@ -199,6 +199,8 @@ class DispatchMode(TorchDispatchMode):
 
     def take_memory(self, operator, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
+        if operator is not None:
+            self.machine.left_out.ran(operator)
         in_backward = torch._C._current_graph_task_id() != -1
         apply = rule_for(operator)
         try:

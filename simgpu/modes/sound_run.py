@@ -8,19 +8,16 @@ what is not known passes. A warning, once, says what was assumed.
 """
 
 import operator
-import warnings
 from functools import wraps
 
 import torch
 import torch.distributions
 
+from simgpu import machine as machines
 from simgpu.handlers import handles
 from simgpu.tensors import residence, values
 
 Tensor = torch.Tensor
-
-_warned = False
-
 
 # PyTorch's functions in Python that ask whether values are valid: what bool() of a tensor is in them in a sound run.
 CHECKS = (
@@ -39,14 +36,10 @@ def answer(tensor):
 
 
 def _warn():
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            "simulated tensors have no values: whether they are finite and valid is answered as in a sound run (they "
-            "are)",
-            stacklevel=6,
-        )
+    machines.on().left_out.say(
+        "sound run",
+        "simulated tensors have no values: whether they are finite and valid is answered as in a sound run (they are)",
+    )
 
 
 def passed(mode, check, answer: bool, warn: bool = True):

@@ -7,12 +7,12 @@ tensors alone is computed there too, so that the answer is that of a real GPU. A
 depends on one is unknown as well, and asking for it is an error.
 """
 
-import warnings
 from functools import cache
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from simgpu import machine as machines
 from simgpu.tensors import residence
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
@@ -22,18 +22,11 @@ class UnknownError(Exception):
     """An operand whose values are not known."""
 
 
-_warned = False
-
-
 def nan() -> float:
-    """What a float is whose value is asked for; a warning, once, says so."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU",
-            stacklevel=6,
-        )
+    """What a float is whose value is asked for; a warning, once for each simulated GPU, says so."""
+    machines.on().left_out.say(
+        "nan", "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU"
+    )
     return float("nan")
 
 

@@ -26,11 +26,11 @@ SOURCES = {
 LAYERS = (
     ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.patches", "simgpu.handlers"),
     ("simgpu.timing",),
-    ("simgpu.machine", "simgpu.streams"),
+    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.machine", "simgpu.streams"),
     ("simgpu.tensors",),
     ("simgpu.kernels",),
     ("simgpu.composites",),
-    ("simgpu.tracebacks", "simgpu.modes"),
+    ("simgpu.modes",),
     ("simgpu.torch_face",),
     ("simgpu.session",),
     ("simgpu.recording",),

@@ -8,12 +8,10 @@ import torch.nn.functional as F
 
 import labkit
 from simgpu.errors import NoValueError
-from simgpu.modes import sound_run
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.setattr(sound_run, "_warned", True)
+def gpu():
     with labkit.simulated_gpu("A100-80GB") as found:
         yield found
 
@@ -59,8 +57,7 @@ def test_what_is_known_to_be_invalid_is_not(gpu):
         F.gaussian_nll_loss(*torch.ones(2, 3, device="cuda"), torch.full((3,), -1).cuda())
 
 
-def test_with_one_warning_that_says_so(x, monkeypatch):
-    monkeypatch.setattr(sound_run, "_warned", False)
+def test_with_one_warning_that_says_so(x):
     with pytest.warns(UserWarning, match="sound run"):
         assert not x.sum().isnan()
     with warnings.catch_warnings():

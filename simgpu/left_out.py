@@ -1,0 +1,199 @@
+"""What a simulated GPU's figures leave out, told by name: once, when it is first met, and whenever it is asked for.
+
+Of each operator that a program runs one of three things holds. It is proved: PyTorch's own host code was compared with
+it, and was equal; `simgpu/data/operators.json` lists these, made from the comparisons' results. Or it is left out: what
+it takes is not known without a GPU (a library's workspace), or nobody has compared it. Or it is refused by an error.
+"""
+
+import json
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from simgpu.tracebacks import PATHS
+
+OPERATORS = Path(__file__).parent / "data" / "operators.json"
+
+CUDNN = "cuDNN's workspaces"
+CUFFT = "cuFFT's workspaces"
+SOLVERS = "the workspaces of cuSOLVER and of cuBLAS's batched solvers"
+CUDNN_RNN = "cuDNN's RNN"
+COMPILING = "what compiling saves or adds"
+UNCOMPARED = "what it takes besides its outputs"
+WHY = {
+    CUDNN: "only a GPU can tell their sizes; torch.backends.cudnn.enabled = False is modelled whole",
+    CUFFT: "only a GPU can tell their sizes",
+    SOLVERS: "only a GPU can tell their sizes",
+    CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",
+    COMPILING: "compiled functions run eagerly here",
+    UNCOMPARED: "nobody has compared it with CUDA yet",
+}
+# Operators of CUDA that take a workspace of a library, by name without overload.
+LIBRARIES = {
+    CUFFT: ("_fft_r2c", "_fft_c2r", "_fft_c2c"),
+    SOLVERS: (
+        "_cholesky_solve_helper",
+        "_linalg_det",
+        "_linalg_eigh",
+        "_linalg_eigvals",
+        "_linalg_slogdet",
+        "_linalg_solve_ex",
+        "_linalg_svd",
+        "cholesky",
+        "cholesky_inverse",
+        "geqrf",
+        "linalg_cholesky_ex",
+        "linalg_eig",
+        "linalg_eigvals",
+        "linalg_householder_product",
+        "linalg_inv_ex",
+        "linalg_ldl_factor_ex",
+        "linalg_ldl_solve",
+        "linalg_lstsq",
+        "linalg_lu",
+        "linalg_lu_factor_ex",
+        "linalg_lu_solve",
+        "linalg_qr",
+        "ormqr",
+    ),
+    CUDNN: (
+        "_cudnn_ctc_loss",
+        "_cudnn_rnn",
+        "_cudnn_rnn_backward",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_cudnn_attention_backward",
+        "cudnn_affine_grid_generator",
+        "cudnn_batch_norm",
+        "cudnn_batch_norm_backward",
+        "cudnn_convolution",
+        "cudnn_convolution_transpose",
+    ),
+}
+_LIBRARY_OF = {f"aten::{name}": library for library, names in LIBRARIES.items() for name in names}
+
+
+class LeftOutWarning(UserWarning):
+    """A simulated GPU's figures leave something out; the message names it."""
+
+
+@cache
+def proved() -> frozenset[str]:
+    """The operators that were compared with PyTorch's own host code and were equal: "aten::add.Tensor"."""
+    return frozenset(json.loads(OPERATORS.read_text(encoding="utf-8"))["proved"])
+
+
+@cache
+def differing() -> dict[str, str]:
+    """The operators that were compared and were not equal in every sample, with what differs."""
+    return json.loads(OPERATORS.read_text(encoding="utf-8"))["differs"]
+
+
+@cache
+def reason(operator: torch._ops.OpOverload) -> str | None:
+    """What an operator's figures leave out: None if they were proved to be whole."""
+    name = operator.name()
+    library = _LIBRARY_OF.get(operator._schema.name)
+    if library is not None:
+        return library
+    if name in differing():
+        return f"what it takes in some cases: {differing()[name]}"
+    if name not in proved():
+        return UNCOMPARED
+    return None
+
+
+def coverage(operator: str | torch._ops.OpOverload) -> str:
+    """What is known of an operator, named like "aten::add.Tensor" or torch.ops.aten.add.Tensor.
+
+    "proved", or "left out: " and the reason. Raises ValueError for a name that is no operator's.
+    """
+    if isinstance(operator, str):
+        operator = _named(operator)
+    why = reason(operator)
+    return "proved" if why is None else f"left out: {explained(why)}"
+
+
+def explained(what: str) -> str:
+    """What is left out, and why."""
+    return f"{what} ({WHY[what]})" if what in WHY else what
+
+
+def _named(name: str) -> torch._ops.OpOverload:
+    namespace, _, rest = name.rpartition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
+    except AttributeError:
+        raise ValueError(f"{name!r} is no operator of this torch; wanted a name like 'aten::add.Tensor'") from None
+
+
+class LeftOut:
+    """What the figures of one simulated GPU leave out: names and reasons, in the order in which they were met."""
+
+    def __init__(self, gpu: str):
+        self.gpu = gpu
+        self._reasons: dict[str, str] = {}
+        self.lower_bound = True
+        self._seen: set = set()
+        self._said: set[str] = set()
+
+    def ran(self, operator) -> None:
+        """Takes note of an operator that runs on the GPU."""
+        if operator in self._seen:
+            return
+        self._seen.add(operator)
+        why = reason(operator)
+        if why is not None:
+            self.add(operator.name(), why)
+
+    def add(self, name: str, why: str, lower_bound: bool = True) -> None:
+        """Leaves `why` out, because of `name`; says so the first time that `name` is met.
+
+        `lower_bound`: whether allocated memory is still at least what the counters say. Reserved memory never is.
+        """
+        if name in self._reasons:
+            return
+        self._reasons[name] = why
+        self.lower_bound = self.lower_bound and lower_bound
+        allocated = "allocated memory is at least what the counters say, and " if self.lower_bound else "allocated and "
+        self.say(
+            name,
+            f"simulated {self.gpu}: {name} leaves out {explained(why)}. "
+            f"From here on {allocated}reserved memory may be off in either direction.",
+            LeftOutWarning,
+        )
+
+    def say(self, key: str, message: str, category: type[Warning] = UserWarning) -> None:
+        """A warning at the line of the user's code that is running, once for each `key` of this GPU."""
+        if key in self._said:
+            return
+        self._said.add(key)
+        file, line = _users_line()
+        warnings.warn_explicit(message, category, file, line)
+
+    def __bool__(self) -> bool:
+        return bool(self._reasons)
+
+    def __iter__(self):
+        return iter(self._reasons.items())
+
+    def __str__(self) -> str:
+        """One line: "at least: without cuDNN's workspaces"; "about: ..." if it is no lower bound, "" if it is all."""
+        whats = dict.fromkeys(f"{name} ({why})" if why not in WHY else why for name, why in self._reasons.items())
+        whats.pop(UNCOMPARED, None)
+        uncompared = [name for name, why in self._reasons.items() if why == UNCOMPARED]
+        parts = [*whats, *(f"all that {name} takes" for name in uncompared)]
+        return f"{'at least' if self.lower_bound else 'about'}: without {', '.join(parts)}" if parts else ""
+
+
+_OTHERS = str(Path(torch.__file__).parent)
+
+
+def _users_line() -> tuple[str, int]:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*PATHS, _OTHERS)):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
