@@ -45,8 +45,8 @@ def softmax_of_masked_rows(launch: Launch) -> None:
     """aten/src/ATen/native/transformers/attention.cpp: which scores are -inf, which rows are all so, and a zero."""
     (output,) = launch.outputs
     launch.give(output)
-    masked = torch.empty_like(launch.args[0], dtype=torch.bool)
-    dim = launch.args[1]
+    masked = torch.empty_like(launch["self"], dtype=torch.bool)
+    dim = launch["dim"]
     launch.scratch_like(masked)
     launch.scratch(masked.numel() // max(1, masked.shape[dim]))
     reduce(launch, masked, [dim], 1, 1)
@@ -79,8 +79,8 @@ def flash_size(size: int) -> int:
 
 @rule("_scaled_dot_product_flash_attention.default")
 def flash(launch: Launch) -> None:
-    query, key = launch.args[:2]
-    dropout = launch.argument(3, "dropout_p", 0.0)
+    query, key = launch["query", "key"]
+    dropout = launch["dropout_p"]
     out, lse, rng_state, unused, *_ = tensors_of(launch)
     launch.give(out, lse)
     batch, heads, length, size = query.shape
@@ -100,7 +100,7 @@ def flash(launch: Launch) -> None:
 
 @rule("_scaled_dot_product_flash_attention_backward.default")
 def flash_backward(launch: Launch) -> None:
-    grad_out, query, key, _, out = launch.args[:5]
+    grad_out, query, key, out = launch["grad_out", "query", "key", "out"]
     batch, heads, length, size = query.shape
     copy_heads_last(launch, grad_out)
     copy_heads_last(launch, out)
@@ -129,7 +129,7 @@ def keep_on_host(launch: Launch, *tensors) -> None:
 
 @rule("_scaled_dot_product_efficient_attention.default")
 def efficient(launch: Launch) -> None:
-    query, _, value = launch.args[:3]
+    query, value = launch["query", "value"]
     out, lse, seed, offset = tensors_of(launch)
     launch.give(out, lse)
     keep_on_host(launch, seed, offset)
@@ -186,11 +186,11 @@ def backward_workspace(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, v
 
 @rule("_scaled_dot_product_efficient_attention_backward.default")
 def efficient_backward(launch: Launch) -> None:
-    grad_out, query, key, value, _, out = launch.args[:6]
+    grad_out, query, key, value, out = launch["grad_out_", "query", "key", "value", "out"]
     capability = launch.machine.spec.compute_capability
     batch, heads, length, size = query.shape
     half = query.dtype in HALF
-    kernel = backward_kernel(half, max(size, value.shape[3]), launch.argument(9, "dropout_p") > 0, capability)
+    kernel = backward_kernel(half, max(size, value.shape[3]), launch["dropout_p"] > 0, capability)
     copy_heads_last(launch, grad_out)
     launch.give(*launch.outputs)
     rows = batch * heads * length
@@ -224,7 +224,7 @@ def cudnn(launch: Launch) -> None:
     """Seed and offset come first, with and without dropout. Without gradients there is no lse, only its shape here."""
     out, lse, seed, offset = tensors_of(launch)
     launch.give(seed, offset, out)
-    if launch.argument(4, "compute_log_sumexp"):
+    if launch["compute_log_sumexp"]:
         launch.give(lse)
     else:
         residence.settle(lse.untyped_storage(), launch.machine, None, lse.nbytes)
@@ -234,7 +234,7 @@ def cudnn(launch: Launch) -> None:
 def cudnn_backward(launch: Launch) -> None:
     """Gradients; a copy of the incoming one in the output's layout; cuDNN's front end sums up the query's gradient in
     fp32, beside a number a row."""
-    grad_out, query, _, _, out = launch.args[:5]
+    grad_out, query, out = launch["grad_out", "query", "out"]
     launch.give(*launch.outputs)
     if any(n > 1 and a != b for n, a, b in zip(out.shape, grad_out.stride(), out.stride(), strict=True)):
         launch.scratch_like(grad_out)

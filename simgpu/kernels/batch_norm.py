@@ -46,7 +46,7 @@ def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
 @rule("native_batch_norm.default")
 def batch_norm(launch: Launch) -> None:
     """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
-    tensor, training = launch.args[0], launch.argument(5, "training")
+    tensor, training = launch["input", "training"]
     launch.give(*launch.outputs)
     if training and channels_last(tensor):
         stage(launch, tensor, partials=4)
@@ -56,8 +56,9 @@ def batch_norm(launch: Launch) -> None:
 def batch_norm_backward(launch: Launch) -> None:
     """batch_norm_backward_cuda: in one kernel; or, channels last, two sums a channel first, with the gradients of
     weight and bias. Where cuDNN went forward in evaluation it saved no statistics, and they are made anew."""
-    grad, tensor, weight, mean, _, saved_mean, saved_invstd = launch.args[:7]
-    training, mask = launch.argument(7, "train"), launch.argument(9, "output_mask")
+    grad, tensor, weight = launch["grad_out", "input", "weight"]
+    mean, saved_mean, saved_invstd = launch["running_mean", "save_mean", "save_invstd"]
+    training, mask = launch["train", "output_mask"]
     grad_input, grad_weight, grad_bias = launch.outputs
     sums = training or mask[1] or mask[2]
     if sums and mask[0] and not channels_last(tensor):

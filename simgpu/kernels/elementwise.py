@@ -16,13 +16,15 @@ def mask_before_output(launch: Launch) -> None:
 def number_to_a_power(launch: Launch) -> None:
     """aten/src/ATen/native/Pow.cpp, pow_Scalar_out: the number becomes a tensor on the device (a double, an int64)."""
     launch.give(*launch.outputs)
-    if launch.args[0] != 1:
-        launch.scratch(16 if isinstance(launch.args[0], complex) else 8)
+    base = launch["self"]
+    if base != 1:
+        launch.scratch(16 if isinstance(base, complex) else 8)
 
 
 @rule("pow.Tensor_Scalar")
 def power(launch: Launch) -> None:
     """Pow.cpp, pow_Tensor_Scalar: a base of another dtype than the result's is converted first."""
     (output,) = launch.outputs
-    if launch.args[0].dtype != output.dtype:
-        launch.scratch_like(launch.args[0], output.dtype)
+    base = launch["self"]
+    if base.dtype != output.dtype:
+        launch.scratch_like(base, output.dtype)

@@ -44,7 +44,7 @@ def _chunks(tensors) -> int:
 def norms(launch: Launch) -> None:
     """ForeachReduceOp.cu, foreach_tensor_norm_cuda_internal: partial results, a result for each tensor that is not
     empty and an unused one for each that is, then theirs."""
-    (tensors, *_) = launch.args
+    tensors = launch["self"]
     element = launch.outputs[0].element_size()
     partial = launch.scratch(_chunks(tensors) * max(element, torch.float32.itemsize))
     results = {True: [], False: []}
@@ -60,7 +60,7 @@ def norms(launch: Launch) -> None:
 def maxima(launch: Launch) -> None:
     """ForeachReduceOp.cu, foreach_tensor_max_cuda: the results, then partial ones."""
     launch.give(*launch.outputs)
-    launch.scratch(_chunks(launch.args[0]) * launch.outputs[0].element_size())
+    launch.scratch(_chunks(launch["self"]) * launch.outputs[0].element_size())
 
 
 def _lie_alike(lists) -> bool:
@@ -78,7 +78,7 @@ def _lie_alike(lists) -> bool:
 @rule("_fused_sgd_")
 def fused_sgd(launch: Launch) -> None:
     """FusedSgdKernel.cu: no memory, and no gradient that lies otherwise than its parameter."""
-    params, grads, momenta = launch.args[:3]
+    params, grads, momenta = launch["self", "grads", "momentum_buffer_list"]
     lists, names = ((params, grads), "{params, grads}")
     if momenta:
         lists, names = ((params, grads, momenta), " {params, grads, momentum_buffer_list}")
@@ -92,14 +92,14 @@ def fused_sgd(launch: Launch) -> None:
 @rule("_fused_adagrad_")
 def fused_adagrad(launch: Launch) -> None:
     """FusedAdagradKernel.cu: the same."""
-    if not _lie_alike(launch.args[:3]):
+    if not _lie_alike(launch["self", "grads", "state_sums"]):
         raise RuntimeError("params, grads, and state_sums must have same dtype, device, and layout")
 
 
 @rule("_fused_adam_", "_fused_adamw_")
 def fused_adam(launch: Launch) -> None:
     """FusedAdamKernel.cu, FusedAdamWKernel.cu: the same."""
-    lists = [states for states in launch.args[:5] if states]
+    lists = [states for states in launch["self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"] if states]
     if not _lie_alike(lists):
         names = "and exp_avg_sqs" if len(lists) == 4 else "exp_avg_sqs, and max_exp_avg_sqs"
         raise RuntimeError(f"params, grads, exp_avgs, {names} must have same dtype, device, and layout")

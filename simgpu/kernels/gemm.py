@@ -117,7 +117,7 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
 def product(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _gemm(launch, *launch.args[:2], output)
+    _gemm(launch, *launch["self", "mat2"], output)
 
 
 @rule("addmm.default", "addmm.out", "addmm_.default", "_addmm_activation.default", "_addmm_activation.out")
@@ -125,21 +125,21 @@ def product_with_addend(launch: Launch) -> None:
     """The addend is copied into the output first, or added by cublasLt as it writes (a 1-D bias)."""
     (output,) = launch.outputs
     launch.give(output)
-    _gemm(launch, *launch.args[1:3], output)
+    _gemm(launch, *launch["mat1", "mat2"], output)
 
 
 @rule("bmm.default", "bmm.out", "bmm.dtype")
 def batched_product(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _batched_gemm(launch, *launch.args[:2], output)
+    _batched_gemm(launch, *launch["self", "mat2"], output)
 
 
 @rule("baddbmm.default", "baddbmm.out", "baddbmm_.default")
 def batched_product_with_addend(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _batched_gemm(launch, *launch.args[1:3], output)
+    _batched_gemm(launch, *launch["batch1", "batch2"], output)
 
 
 @rule("addbmm.default", "addbmm.out", "addbmm_.default")
@@ -147,7 +147,7 @@ def sum_of_products(launch: Launch) -> None:
     """aten/src/ATen/native/LinearAlgebra.cpp, addbmm_impl_: one addmm_ into the output for each of the batch."""
     (output,) = launch.outputs
     launch.give(output)
-    for left, right in zip(*launch.args[1:3], strict=True):
+    for left, right in zip(*launch["batch1", "batch2"], strict=True):
         _gemm(launch, left, right, output)
 
 
@@ -169,14 +169,14 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
 def matrix_times_vector(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _matrix_times_vector(launch, *launch.args[:2], output)
+    _matrix_times_vector(launch, *launch["self", "vec"], output)
 
 
 @rule("addmv.default", "addmv.out", "addmv_.default")
 def matrix_times_vector_with_addend(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _matrix_times_vector(launch, *launch.args[1:3], output)
+    _matrix_times_vector(launch, *launch["mat", "vec"], output)
 
 
 @rule("dot.default", "vdot.default")

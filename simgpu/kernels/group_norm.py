@@ -13,7 +13,8 @@ def accumulator(dtype: torch.dtype) -> int:
 @rule("native_group_norm.default")
 def group_norm(launch: Launch) -> None:
     """GroupNormKernelImplInternal: for half types float32 moments, then a scale and a shift for each channel."""
-    tensor, weight, bias, samples, channels, pixels, groups = launch.args[:7]
+    tensor, weight, bias = launch["input", "weight", "bias"]
+    samples, channels, pixels, groups = launch["N", "C", "HxW", "group"]
     size = accumulator(tensor.dtype)
     launch.contiguous(tensor)
     launch.give(*launch.outputs)
@@ -27,7 +28,8 @@ def group_norm(launch: Launch) -> None:
 def group_norm_backward(launch: Launch) -> None:
     """GroupNormBackwardKernelImplInternal: two sums a channel; for the input's gradient a factor for each channel
     and two for each group."""
-    _, tensor, _, _, weight, samples, channels, pixels, groups, mask = launch.args[:10]
+    tensor, weight = launch["input", "weight"]
+    samples, channels, pixels, groups, mask = launch["N", "C", "HxW", "group", "output_mask"]
     size = accumulator(tensor.dtype)
     launch.give(*launch.outputs)
     launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)

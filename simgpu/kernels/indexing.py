@@ -21,7 +21,8 @@ made_of_others("embedding.default")
 @rule("embedding_dense_backward.default")
 def embedding_backward(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda: many indices are sorted first."""
-    grad, indices, weights, padding, by_frequency = launch.args
+    grad, indices, weights = launch["grad_output", "indices", "num_weights"]
+    padding, by_frequency = launch["padding_idx", "scale_grad_by_freq"]
     launch.contiguous(indices, grad)
     n, index = indices.numel(), indices.element_size()
     if n <= FEW_INDICES and not by_frequency:
@@ -88,7 +89,7 @@ def _depends_on_values(indices) -> bool:
 def index(launch: Launch) -> None:
     """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are brought over, and made contiguous if
     several lie otherwise than one another."""
-    indices = launch.args[1]
+    indices = launch["indices"]
     if not _depends_on_values(indices):
         _same_striding(launch, indices)
     launch.give(*launch.outputs)
@@ -110,16 +111,16 @@ def index_put(launch: Launch) -> None:
     `accumulate`, by sorting."""
     (tensor,) = launch.outputs
     launch.give(tensor)
-    _, indices, value = launch.args[:3]
+    indices, value = launch["indices", "values"]
     if _on_host(value) and value.dim() == 0:
         if _depends_on_values(indices):
             return  # masked_fill_
         launch.scratch(value.element_size())
     if _depends_on_values(indices):
         return
-    if launch.argument(3, "accumulate", False) or torch.are_deterministic_algorithms_enabled():
+    if launch["accumulate"] or torch.are_deterministic_algorithms_enabled():
         node = torch._C._current_autograd_node()
-        trusted = launch.argument(4, "unsafe", False) or (node is not None and node.name() == "IndexBackward0")
+        trusted = launch.get("unsafe") or (node is not None and node.name() == "IndexBackward0")
         _put_by_sorting(launch, tensor, indices, value, trusted)
     else:
         _same_striding(launch, indices)
@@ -196,7 +197,7 @@ def roll_in_parts(tensor, shifts, dims=()):
 @rule("roll.default")
 def roll(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/TensorTransformations.cu, roll_cuda: reads a contiguous tensor."""
-    launch.contiguous(launch.args[0])
+    launch.contiguous(launch["self"])
     launch.give(*launch.outputs)
 
 
@@ -204,7 +205,7 @@ def roll(launch: Launch) -> None:
 def unfold_backward(launch: Launch) -> None:
     """aten/src/ATen/native/UnfoldBackward.cpp: where windows do not overlap, a copy. Else UnfoldBackward.h numbers the
     elements that windows reach."""
-    grad, sizes, dim, size, step = launch.args
+    grad, sizes, dim, size, step = launch["grad_in", "input_sizes", "dim", "size", "step"]
     launch.give(*launch.outputs)
     if step < size:
         reached = (grad.shape[dim] - 1) * step + size

@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from simgpu.tensors import arguments
+
 _rules = {}
 _made_of_others = {}
 
@@ -63,8 +65,9 @@ def rule_for(operator):
 class Launch:
     """One call of an ATen operator on the simulated GPU.
 
-    `args`, `kwargs`: as called. `outputs`: the tensors it returns, those that are None included. `machine`: the GPU.
-    `in_backward`: whether autograd's own thread would run it on a real GPU.
+    `launch["dropout_p"]` is the argument of that name in the operator's schema, however it was given, with the schema's
+    default if it was not; `launch["query", "key"]` are several. `outputs`: the tensors that the operator returns, those
+    that are None included. `machine`: the GPU. `in_backward`: whether autograd's own thread would run it on a real GPU.
     """
 
     __slots__ = ("operator", "args", "kwargs", "outputs", "machine", "in_backward", "_settle", "_scratch")
@@ -78,6 +81,21 @@ class Launch:
         self.in_backward = in_backward
         self._settle = settle
         self._scratch = []
+
+    def __getitem__(self, names):
+        """An argument by its name, or a tuple of several by theirs. Raises KeyError for a name not in the schema."""
+        if isinstance(names, str):
+            return arguments.given(self.operator, names, self.args, self.kwargs)
+        return tuple(arguments.given(self.operator, name, self.args, self.kwargs) for name in names)
+
+    def get(self, name: str, default=None):
+        """The same where one rule serves several operators: `default` for those without such an argument."""
+        return self[name] if arguments.has(self.operator, name) else default
+
+    @property
+    def first(self):
+        """The first argument, which operators of one rule may call by different names."""
+        return arguments.first(self.operator, self.args, self.kwargs)
 
     def give(self, *outputs) -> None:
         """Allocates these outputs now, in this order. What is no new storage (an alias, None) is passed over."""
@@ -106,12 +124,6 @@ class Launch:
             if block is not None:
                 self._scratch.remove(block)
                 self.machine.allocator.free(block)
-
-    def argument(self, position: int, name: str, default=None):
-        """An argument of the operator, whether it was given by position or by name."""
-        if position < len(self.args):
-            return self.args[position]
-        return self.kwargs.get(name, default)
 
     def finish(self) -> None:
         """Frees the scratch that is left, latest first, as C++ destroys locals."""

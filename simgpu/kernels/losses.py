@@ -16,7 +16,7 @@ made_of_others("soft_margin_loss_backward.default", "soft_margin_loss_backward.g
 @rule("nll_loss_forward.default")
 def nll_loss(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Loss.cu, nll_loss_forward_out_cuda_template"""
-    tensor, target, weight = launch.args[:3]
+    tensor, target, weight = launch["self", "target", "weight"]
     launch.give(*launch.outputs)
     launch.contiguous(tensor, target, weight)
 
@@ -24,7 +24,7 @@ def nll_loss(launch: Launch) -> None:
 @rule("nll_loss_backward.default")
 def nll_loss_backward(launch: Launch) -> None:
     """The same file, nll_loss_backward_out_cuda_template."""
-    grad, tensor, target, weight = launch.args[:4]
+    grad, tensor, target, weight = launch["grad_output", "self", "target", "weight"]
     launch.give(*launch.outputs)
     launch.contiguous(target, tensor, grad, weight)
 
@@ -32,7 +32,7 @@ def nll_loss_backward(launch: Launch) -> None:
 @rule("nll_loss2d_forward.default")
 def nll_loss2d(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/NLLLoss2d.cu: copies unless each loss is wanted."""
-    tensor, target, weight, reduction = launch.args[:4]
+    tensor, target, weight, reduction = launch["self", "target", "weight", "reduction"]
     output, total_weight = launch.outputs
     if reduction == NONE:
         launch.give(total_weight, output)
@@ -45,7 +45,7 @@ def nll_loss2d(launch: Launch) -> None:
 @rule("nll_loss2d_backward.default")
 def nll_loss2d_backward(launch: Launch) -> None:
     """The same file, nll_loss2d_backward_out_cuda_template."""
-    _, _, target, weight, reduction = launch.args[:5]
+    target, weight, reduction = launch["target", "weight", "reduction"]
     launch.give(*launch.outputs)
     if reduction == NONE:
         launch.contiguous(weight)
@@ -55,7 +55,7 @@ def nll_loss2d_backward(launch: Launch) -> None:
 
 def _count(launch: Launch) -> int:
     """How many losses there are: the elements of input and target, broadcast."""
-    return torch.broadcast_shapes(launch.args[0].shape, launch.args[1].shape).numel()
+    return torch.broadcast_shapes(launch["self"].shape, launch["target"].shape).numel()
 
 
 @rule("mse_loss.default", "smooth_l1_loss.default")
@@ -63,7 +63,7 @@ def full_size(launch: Launch) -> None:
     """aten/src/ATen/native/BinaryOps.cpp, mse_loss_out: the result is made as large as the losses, and keeps that
     storage when it is resized to the one number that they are reduced to."""
     (output,) = launch.outputs
-    if launch.argument(2, "reduction", 1) == NONE:
+    if launch["reduction"] == NONE:
         return
     nbytes = _count(launch) * output.element_size()
     output.untyped_storage().resize_(nbytes)
@@ -76,7 +76,7 @@ def full_size(launch: Launch) -> None:
 def huber_loss(launch: Launch) -> None:
     """The same file, huber_loss: the losses, then the result."""
     (output,) = launch.outputs
-    if launch.argument(2, "reduction", 1) == NONE:
+    if launch["reduction"] == NONE:
         return
     launch.scratch(_count(launch) * output.element_size())
     launch.give(output)
@@ -87,7 +87,7 @@ def huber_loss(launch: Launch) -> None:
 def binary_cross_entropy(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Loss.cu: the losses, whose storage the result keeps, and a number copied into it."""
     (output,) = launch.outputs
-    if launch.argument(3, "reduction", 1) == NONE:
+    if launch["reduction"] == NONE:
         return
     output.untyped_storage().resize_(_count(launch) * output.element_size())
     launch.give(output)
@@ -104,12 +104,12 @@ def log_sigmoid(launch: Launch) -> None:
 @rule("multi_margin_loss.default")
 def multi_margin_loss(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/MultiMarginLoss.cu: the result, copies of what is read, and the losses of the rows."""
-    tensor, target = launch.args[:2]
+    tensor, target = launch["self", "target"]
     launch.give(*launch.outputs)
     if tensor.numel() == 0:
         return
-    launch.contiguous(tensor, target, launch.argument(4, "weight"))
-    if tensor.dim() == 2 and launch.argument(5, "reduction", 1) != NONE:
+    launch.contiguous(tensor, target, launch["weight"])
+    if tensor.dim() == 2 and launch["reduction"] != NONE:
         rows = tensor.shape[0]
         losses = launch.scratch(rows * tensor.element_size())
         reduce_all(launch, rows, tensor.dtype)
@@ -119,7 +119,7 @@ def multi_margin_loss(launch: Launch) -> None:
 @rule("multi_margin_loss_backward.default")
 def multi_margin_loss_backward(launch: Launch) -> None:
     """The same file."""
-    grad, tensor, target = launch.args[:3]
+    grad, tensor, target = launch["grad_output", "self", "target"]
     launch.give(*launch.outputs)
     if tensor.numel():
-        launch.contiguous(tensor, grad, target, launch.argument(5, "weight"))
+        launch.contiguous(tensor, grad, target, launch["weight"])

@@ -15,7 +15,7 @@ PARTIAL_BLOCKS = 32 * 1024  # of threads, at most
 @rule("native_layer_norm.default")
 def layer_norm(launch: Launch) -> None:
     """layer_norm_kernel.cu, layer_norm_cuda: output, mean, rstd, computed from dense copies of the inputs."""
-    tensor, _, weight, bias = launch.args[:4]
+    tensor, weight, bias = launch["input", "weight", "bias"]
     launch.contiguous(tensor, weight, bias)
     launch.give(*launch.outputs)
 
@@ -23,7 +23,7 @@ def layer_norm(launch: Launch) -> None:
 @rule("native_layer_norm_backward.default")
 def layer_norm_backward(launch: Launch) -> None:
     """layer_norm_kernel.cu, layer_norm_backward_cuda: the incoming gradient is made dense after the outputs."""
-    grad, tensor, shape, _, _, weight, bias, _ = launch.args
+    grad, tensor, shape, weight, bias = launch["grad_out", "input", "normalized_shape", "weight", "bias"]
     grad_input, *grads = launch.outputs
     launch.contiguous(tensor, weight, bias)
     launch.give(grad_input)

@@ -40,8 +40,8 @@ def sums(launch: Launch) -> None:
     cannot; it is configured as the others are."""
     (output,) = launch.outputs
     launch.give(output)
-    tensor = converted(launch, launch.args[0], output.dtype)
-    reduce(launch, tensor, launch.argument(1, "dim"), accumulator_of(output.dtype), output.element_size())
+    tensor = converted(launch, launch["self"], output.dtype)
+    reduce(launch, tensor, launch.get("dim"), accumulator_of(output.dtype), output.element_size())
 
 
 @rule("linalg_vector_norm.default")
@@ -49,7 +49,7 @@ def norms(launch: Launch) -> None:
     """ReduceNormKernel.cu"""
     (output,) = launch.outputs
     launch.give(output)
-    reduce(launch, launch.args[0], launch.argument(2, "dim"), accumulator_of(output.dtype), output.element_size())
+    reduce(launch, launch["self"], launch["dim"], accumulator_of(output.dtype), output.element_size())
 
 
 @rule("amax.default", "amin.default")
@@ -57,7 +57,7 @@ def extremes(launch: Launch) -> None:
     """ReduceMaxValuesKernel.cu: the accumulator is the element itself."""
     (output,) = launch.outputs
     launch.give(output)
-    reduce(launch, launch.args[0], launch.argument(1, "dim"), output.element_size(), output.element_size())
+    reduce(launch, launch["self"], launch["dim"], output.element_size(), output.element_size())
 
 
 @rule("any.default", "all.default", "any.dim", "all.dim", "any.dims", "all.dims")
@@ -65,9 +65,9 @@ def truths(launch: Launch) -> None:
     """aten/src/ATen/native/ReduceOps.cpp, allany_impl, and ReduceLogicKernel.cu: one element is converted."""
     (output,) = launch.outputs
     launch.give(output)
-    tensor = launch.args[0]
+    tensor = launch["self"]
     if tensor.numel() != 1:
-        reduce(launch, tensor, launch.argument(1, "dim"), output.element_size(), output.element_size())
+        reduce(launch, tensor, launch.get("dim"), output.element_size(), output.element_size())
     elif tensor.dtype != output.dtype:
         launch.scratch_like(output)
 
@@ -77,7 +77,7 @@ def extreme_of_all(launch: Launch) -> None:
     """aten/src/ATen/native/ReduceAllOps.cpp: of a contiguous tensor."""
     (output,) = launch.outputs
     launch.give(output)
-    tensor = contiguous(launch, launch.args[0])
+    tensor = contiguous(launch, launch["self"])
     reduce(launch, tensor, None, output.element_size(), output.element_size())
 
 
@@ -85,7 +85,7 @@ def extreme_of_all(launch: Launch) -> None:
 def both_extremes(launch: Launch) -> None:
     """aten/src/ATen/native/TensorCompare.cpp, cuda/ReduceAMinMaxKernel.cu: an accumulator holds both."""
     launch.give(*launch.outputs)
-    tensor, dim = launch.args[0], launch.argument(1, "dim")
+    tensor, dim = launch["self", "dim"]
     if dim is None:
         tensor = contiguous(launch, tensor)
     reduce(launch, tensor, dim, 2 * tensor.element_size(), tensor.element_size())
@@ -96,7 +96,7 @@ def positions(launch: Launch) -> None:
     """ReduceArgMaxKernel.cu: the accumulator is a value with its index, 16 B."""
     (output,) = launch.outputs
     launch.give(output)
-    tensor, dim = launch.args[0], launch.argument(1, "dim")
+    tensor, dim = launch["self", "dim"]
     reduce(launch, flat(launch, tensor) if dim is None else tensor, dim, 16, output.element_size())
 
 
@@ -104,7 +104,7 @@ def positions(launch: Launch) -> None:
 def extremes_and_positions(launch: Launch) -> None:
     """ReduceMaxValuesKernel.cu: the same accumulator."""
     launch.give(*launch.outputs)
-    tensor, dim = launch.args[:2]
+    tensor, dim = launch["self", "dim"]
     reduce(launch, tensor, dim, 16, tensor.element_size())
 
 
@@ -112,17 +112,17 @@ def extremes_and_positions(launch: Launch) -> None:
 def moments(launch: Launch) -> None:
     """ReduceMomentKernel.cu: the accumulator holds Welford's two moments and two counts, of 4 or 8 B each."""
     launch.give(*launch.outputs)
-    tensor = launch.args[0]
-    reduce(launch, tensor, launch.argument(1, "dim"), 4 * max(4, tensor.element_size()), tensor.element_size())
+    tensor = launch["self"]
+    reduce(launch, tensor, launch["dim"], 4 * max(4, tensor.element_size()), tensor.element_size())
 
 
 @rule("count_nonzero.default", "count_nonzero.dim_IntList")
 def counts(launch: Launch) -> None:
     """aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda: the sum of `tensor != 0`."""
     (output,) = launch.outputs
-    tensor = launch.args[0]
+    tensor = launch["self"]
     if tensor.dtype != torch.bool:
         launch.scratch_like(tensor, torch.bool)
         tensor = torch.empty_like(tensor, dtype=torch.bool)
     launch.give(output)
-    reduce(launch, converted(launch, tensor, torch.int64), launch.argument(1, "dim"), 8, 8)
+    reduce(launch, converted(launch, tensor, torch.int64), launch["dim"], 8, 8)

@@ -28,63 +28,63 @@ def copy_unless(launch: Launch, layout: torch.memory_format, *tensors) -> None:
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "avg_pool2d.default")
 def pool(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    tensor = launch.args[0]
+    tensor = launch["self"]
     copy_unless(launch, suggest_memory_format(tensor), tensor)
 
 
 @rule("max_pool2d_with_indices_backward.default")
 def max_pool_2d_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    grad, tensor, indices = launch.args[0], launch.args[1], launch.args[7]
+    grad, tensor, indices = launch["grad_output", "self", "indices"]
     copy_unless(launch, suggest_memory_format(tensor), tensor, grad, indices)
 
 
 @rule("avg_pool2d_backward.default")
 def avg_pool_2d_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    grad, tensor = launch.args[:2]
+    grad, tensor = launch["grad_output", "self"]
     copy_unless(launch, suggest_memory_format(tensor), tensor, grad)
 
 
 @rule("max_pool3d_with_indices_backward.default")
 def max_pool_3d_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    grad, tensor = launch.args[:2]
+    grad, tensor = launch["grad_output", "self"]
     copy_unless(launch, suggest_memory_format(tensor), grad)
 
 
 @rule("_adaptive_avg_pool2d.default")
 def adaptive_avg_pool_2d(launch: Launch) -> None:
     """A copy of the input before the output, unless it is channels_last, for which there is a kernel."""
-    if suggest_memory_format(launch.args[0]) == CONTIGUOUS:
-        copy_unless(launch, CONTIGUOUS, launch.args[0])
+    if suggest_memory_format(launch["self"]) == CONTIGUOUS:
+        copy_unless(launch, CONTIGUOUS, launch["self"])
     launch.give(*launch.outputs)
 
 
 @rule("_adaptive_avg_pool2d_backward.default")
 def adaptive_avg_pool_2d_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    grad, tensor = launch.args
+    grad, tensor = launch["grad_output", "self"]
     if suggest_memory_format(tensor) == CONTIGUOUS:
         copy_unless(launch, CONTIGUOUS, grad)
 
 
 @rule("_adaptive_avg_pool3d.default")
 def adaptive_avg_pool_3d(launch: Launch) -> None:
-    copy_unless(launch, CONTIGUOUS, launch.args[0])
+    copy_unless(launch, CONTIGUOUS, launch["self"])
     launch.give(*launch.outputs)
 
 
 @rule("adaptive_max_pool2d.default")
 def adaptive_max_pool_2d(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    copy_unless(launch, CONTIGUOUS, *launch.outputs, launch.args[0])
+    copy_unless(launch, CONTIGUOUS, *launch.outputs, launch["self"])
 
 
 @rule("adaptive_max_pool2d_backward.default")
 def adaptive_max_pool_2d_backward(launch: Launch) -> None:
     (output,) = launch.outputs
-    grad, _, indices = launch.args
+    grad, indices = launch["grad_output", "indices"]
     launch.give(output)
     copy_unless(launch, CONTIGUOUS, grad, indices, output)
 
@@ -95,7 +95,7 @@ def adaptive_max_pool_2d_backward(launch: Launch) -> None:
 @rule("upsample_nearest2d.default", "_upsample_nearest_exact2d.default")
 def nearest_2d(launch: Launch) -> None:
     (output,) = launch.outputs
-    tensor = launch.args[0]
+    tensor = launch["self"]
     launch.give(output)
     if _in_channels_last(tensor, output):
         copy_unless(launch, CHANNELS_LAST, tensor)
@@ -107,7 +107,7 @@ def nearest_2d(launch: Launch) -> None:
 @rule("upsample_bilinear2d_backward.default")
 def upsample_2d_backward(launch: Launch) -> None:
     (output,) = launch.outputs
-    grad = launch.args[0]
+    grad = launch["grad_output"]
     launch.give(output)
     if _in_channels_last(grad, output):
         copy_unless(launch, CHANNELS_LAST, grad)
@@ -128,13 +128,13 @@ def _in_channels_last(tensor, output) -> bool:
 @rule("upsample_nearest3d.default", "_upsample_nearest_exact3d.default")
 def contiguous_both(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    copy_unless(launch, CONTIGUOUS, *launch.outputs, launch.args[0])
+    copy_unless(launch, CONTIGUOUS, *launch.outputs, launch["self"])
 
 
 @rule("upsample_trilinear3d_backward.default")
 def trilinear_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    copy_unless(launch, CONTIGUOUS, launch.args[0], *launch.outputs)
+    copy_unless(launch, CONTIGUOUS, launch["grad_output"], *launch.outputs)
 
 
 # Those that want their first operand contiguous, and nothing else
@@ -151,4 +151,4 @@ def trilinear_backward(launch: Launch) -> None:
 @rule("reflection_pad2d.default", "reflection_pad2d_backward.default", "reflection_pad3d.default")
 def contiguous_operand(launch: Launch) -> None:
     launch.give(*launch.outputs)
-    copy_unless(launch, CONTIGUOUS, launch.args[0])
+    copy_unless(launch, CONTIGUOUS, launch.first)

@@ -9,14 +9,14 @@ from simgpu.kernels.norms import sums_weights
 @rule("_fused_rms_norm.default")
 def forward(launch: Launch) -> None:
     """_fused_rms_norm_cuda: output and rstd, computed from dense copies of the inputs."""
-    launch.contiguous(launch.args[0], launch.args[2])
+    launch.contiguous(*launch["input", "weight"])
     launch.give(*launch.outputs)
 
 
 @rule("_fused_rms_norm_backward.default")
 def backward(launch: Launch) -> None:
     """_fused_rms_norm_backward_cuda: as layer norm's, with one weight."""
-    grad, tensor, shape, _, weight, _ = launch.args
+    grad, tensor, shape, weight = launch["grad_out", "input", "normalized_shape", "weight"]
     grad_input, grad_weight = launch.outputs
     launch.contiguous(tensor, weight)
     launch.give(grad_input)

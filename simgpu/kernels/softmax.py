@@ -10,22 +10,22 @@ from simgpu.tensors import meta_kernels
 def softmax(launch: Launch) -> None:
     """host_softmax: the output, then a copy of an input that is not contiguous."""
     launch.give(*launch.outputs)
-    if launch.args[0].numel():
-        launch.contiguous(launch.args[0])
+    if launch["self"].numel():
+        launch.contiguous(launch["self"])
 
 
 @rule("_log_softmax_backward_data.default")
 def log_softmax_backward(launch: Launch) -> None:
     """host_softmax_backward: the gradient, then copies of what is not contiguous."""
     launch.give(*launch.outputs)
-    if launch.args[0].numel():
-        launch.contiguous(*launch.args[:2])
+    if launch["grad_output"].numel():
+        launch.contiguous(*launch["grad_output", "output"])
 
 
 @rule("_softmax_backward_data.default")
 def softmax_backward(launch: Launch) -> None:
     """softmax_backward_cuda_out: the product grad * output, which is then treated as the gradient."""
-    grad, output = launch.args[:2]
+    grad, output = launch["grad_output", "output"]
     launch.give(*launch.outputs)
     product = grad
     if not grad.is_contiguous():

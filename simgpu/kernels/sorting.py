@@ -14,17 +14,16 @@ FEW_SEGMENTS = 128  # below: rows are sorted together, then by row
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def _dim(launch: Launch, position: int) -> int:
-    """The dim an operator works along, by default the last; not negative."""
-    return launch.argument(position, "dim", -1) % max(launch.args[0].dim(), 1)
+def _dim(launch: Launch) -> int:
+    """The dim that an operator works along; not negative."""
+    return launch["dim"] % max(launch["self"].dim(), 1)
 
 
 @rule("sort.default", "sort.stable")
 def sort(launch: Launch) -> None:
     values, indices = launch.outputs
     launch.give(values, indices)
-    position = 2 if launch.operator._overloadname == "stable" and len(launch.args) > 2 else 1
-    _sort(launch, launch.args[0], _dim(launch, position), values)
+    _sort(launch, launch["self"], _dim(launch), values)
 
 
 def _sort(launch: Launch, tensor, dim: int, values) -> None:
@@ -86,7 +85,7 @@ def topk(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/TensorTopK.cpp"""
     values, indices = launch.outputs
     launch.give(values, indices)
-    _topk(launch, launch.args[0], _dim(launch, 2), values, launch.argument(4, "sorted", True))
+    _topk(launch, launch["self"], _dim(launch), values, launch["sorted"])
 
 
 def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
@@ -130,7 +129,7 @@ def cumulative(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not."""
     (output,) = launch.outputs
     launch.give(output)
-    tensor, dim = launch.args[:2]
+    tensor, dim = launch["self", "dim"]
     if tensor.numel() == 0 or tensor.dim() == 0:
         return
     if tensor.dtype != output.dtype:
@@ -168,9 +167,9 @@ def multinomial(launch: Launch) -> None:
     """aten/src/ATen/native/Distributions.cpp: checks, and the largest of probabilities over random numbers; with
     replacement cuda/MultinomialKernel.cu."""
     (output,) = launch.outputs
-    tensor, samples = launch.args[:2]
+    tensor, samples = launch["self", "num_samples"]
     launch.give(output)
-    if launch.argument(2, "replacement", False) and samples > 1:
+    if launch["replacement"] and samples > 1:
         for _ in range(3):
             launch.scratch_like(tensor)
         if tensor.numel() == tensor.shape[-1]:
@@ -244,5 +243,5 @@ def _no_median(tensor):
 @rule("median.dim", "nanmedian.dim", "kthvalue.default")
 def along_a_dim(launch: Launch) -> None:
     """The same file, median_with_indices_impl and kthvalue_out_cuda: read a contiguous tensor."""
-    launch.contiguous(launch.args[0])
+    launch.contiguous(launch["self"])
     launch.give(*launch.outputs)

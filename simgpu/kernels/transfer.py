@@ -51,8 +51,8 @@ def take(launch: Launch, destination, source, non_blocking: bool) -> None:
 
 @rule("copy_.default")
 def copy(launch: Launch) -> None:
-    destination, source = launch.args[:2]
-    take(launch, destination, source, bool(launch.argument(2, "non_blocking", False)))
+    destination, source = launch["self", "src"]
+    take(launch, destination, source, bool(launch["non_blocking"]))
 
 
 # With a real tensor of the host among them, one by one.
@@ -63,9 +63,9 @@ made_of_others(
 
 @rule("_foreach_copy_.default")
 def copy_lists(launch: Launch) -> None:
-    destinations, sources = launch.args[:2]
+    destinations, sources = launch["self", "src"]
     for destination, source in zip(destinations, sources, strict=True):
-        take(launch, destination, source, bool(launch.argument(2, "non_blocking", False)))
+        take(launch, destination, source, bool(launch["non_blocking"]))
 
 
 def crossed(machine, destination, source, to_gpu: bool, non_blocking: bool) -> None:

@@ -16,7 +16,7 @@ import torch
 from simgpu.hardware.gpus import Spec
 from simgpu.kernels.foreach import CHUNK
 from simgpu.kernels.transfer import temporaries
-from simgpu.tensors import residence
+from simgpu.tensors import arguments, residence
 from simgpu.timing import rates
 from simgpu.timing.clock import TO_GPU, TO_HOST
 
@@ -92,8 +92,7 @@ class Plan:
         self.product = packet in _PRODUCTS
         self.attention = "attention" in name
         self.flops = flop_registry.get(_COUNTED_AS.get(packet, packet))
-        names = [argument.name for argument in schema.arguments]
-        self.causal = names.index("is_causal") if "is_causal" in names else None
+        self.causal = arguments.has(operator, "is_causal")
         self.roles = []
         for position, argument in enumerate(schema.arguments):
             if "Tensor" not in str(argument.type) or position in _ROWS_READ.get(name, ()):
@@ -204,8 +203,8 @@ def operations(operator, args, kwargs, outputs) -> int:
             found = plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
         else:
             found = plan.flops(*args, **kwargs, out_val=result)
-        if plan.attention and plan.causal is not None:
-            causal = args[plan.causal] if plan.causal < len(args) else kwargs.get("is_causal", False)
+        if plan.attention and plan.causal:
+            causal = arguments.given(operator, "is_causal", args, kwargs)
             found = found / 2 if causal else found  # the counter counts the masked half too
         _counts[key] = found
     return found
@@ -274,9 +273,12 @@ def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
 
 def issue(machine, operator, args, kwargs, outputs) -> None:
     """Puts a call of an operator on the clock of `machine`, on its current stream."""
-    if operator is _aten.copy_.default and _crosses(*args[:2]):
-        blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-        return cross(machine, *args[:2], non_blocking=not blocking)
+    if operator is _aten.copy_.default:
+        destination, source, non_blocking = (
+            arguments.given(operator, name, args, kwargs) for name in ("self", "src", "non_blocking")
+        )
+        if _crosses(destination, source):
+            return cross(machine, destination, source, non_blocking)
     kernels, work = cost(machine.spec, operator, args, kwargs, outputs)
     if kernels:
         lists = _lists(args) if plan_of(operator).lists else ()

@@ -1,0 +1,34 @@
+"""An operator's argument by its name in the schema, however it was given: by position, by keyword, or not at all."""
+
+import sys
+from functools import cache
+
+
+@cache
+def _places(operator) -> dict:
+    """(position, default) of each argument by name. One that is only given by keyword has no position: the largest."""
+    return {
+        argument.name: (sys.maxsize if argument.kwarg_only else position, argument.default_value)
+        for position, argument in enumerate(operator._schema.arguments)
+    }
+
+
+def has(operator, name: str) -> bool:
+    """Whether the schema of an OpOverload has an argument of this name."""
+    return name in _places(operator)
+
+
+def given(operator, name: str, args: tuple, kwargs: dict):
+    """The argument `name` of a call of an OpOverload, its default if it was left out.
+
+    Raises KeyError if the operator has no such argument.
+    """
+    position, default = _places(operator)[name]
+    if position < len(args):
+        return args[position]
+    return kwargs.get(name, default)
+
+
+def first(operator, args: tuple, kwargs: dict):
+    """The first argument of a call of an OpOverload, whatever its name."""
+    return args[0] if args else kwargs[operator._schema.arguments[0].name]
