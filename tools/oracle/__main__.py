@@ -12,6 +12,7 @@ from importlib import metadata
 from tools.oracle import run as runner
 from tools.oracle import store
 from tools.oracle.build import build
+from tools.oracle.op_info import command as op_info
 from tools.oracle.report import Comparison, report
 
 ERROR = re.compile(r"[\w.]+(?:Error|Exception)\b")  # the line of a traceback that says what happened
@@ -72,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--gpu", default="A100-80GB")
     sub.add_argument("--events", action="store_true", help="print the oracle's events first")
     _report(sub)
+
+    sub = command("op-info", op_info.do, "hold PyTorch's own operator, module and optimizer samples against the oracle")
+    op_info.arguments(sub)
+
+    sub = command("proved", _proved, "write simgpu/data/operators.json from what op-info --keep has found")
+    sub.add_argument("--gpu", action="append", help="default: every GPU of which op-info --keep has left something")
+    sub.add_argument("--workloads", action="store_true", help="the workloads of equal.txt too")
     return parser
 
 
@@ -188,6 +196,12 @@ def _show(name: str, outcome, options) -> str | None:
     text = comparison.verdict() if options.brief else report(comparison, options.context, options.limit)
     print(text, flush=True)
     return None if comparison.equal else comparison.first()
+
+
+def _proved(options) -> int:
+    from tools.oracle.op_info import proved
+
+    return proved.do(options)
 
 
 def _tail(log: str, lines: int = 12) -> str:

@@ -15,7 +15,7 @@ from simgpu import session
 from simgpu.modes import dispatch_mode
 
 DISPATCH_FILE = dispatch_mode.__file__
-WRAPPERS = ("eval_frame.py", "_compile.py")  # PyTorch's own, around the modes; the user's line is further out
+WRAPPERS = ("eval_frame.py", "_compile.py", "op_info/seen.py")  # around the modes; the user's line is further out
 
 
 @contextmanager

@@ -1,0 +1,29 @@
+"""Which overloads of ATen's operators run on the simulated GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+
+from simgpu.modes.dispatch_mode import DispatchMode, tensors_in
+
+
+@contextmanager
+def operators_seen() -> Iterator[set[str]]:
+    """Names like "aten.mm.default" of every operator that a simulated GPU is given inside the `with`: those that are
+    made of others, and those others too. Operators on the host alone are none of them."""
+    seen: set[str] = set()
+    dispatch = DispatchMode.__torch_dispatch__
+
+    def noting(self, operator, types, args=(), kwargs=None):
+        result = dispatch(self, operator, types, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            if any(one.is_meta for one in tensors_in((*args, *(kwargs or {}).values(), result))):
+                seen.add(str(operator))
+        return result
+
+    with patch.object(DispatchMode, "__torch_dispatch__", noting):
+        yield seen
