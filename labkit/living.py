@@ -114,6 +114,7 @@ def _last_exception() -> dict[str, object]:
 
 def _holders(sharing: list[Tensor], listed: list[Tensor]) -> str:
     """The kinds of object that refer to the tensors: ``cell`` is a closure, ``frame`` a running function."""
-    ours = {id(mine) for mine in (sharing, listed, sys._getframe(), sys._getframe(1))}
-    kinds = {type(o).__name__ for o in gc.get_referrers(*sharing) if id(o) not in ours}
+    asked = tuple(sharing)  # Python 3.13 finds the tuple of a call's arguments too
+    ours = {id(mine) for mine in (sharing, listed, asked, sys._getframe(), sys._getframe(1))}
+    kinds = {type(o).__name__ for o in gc.get_referrers(*asked) if id(o) not in ours}
     return ", ".join(sorted(kinds)) or "autograd or other C++ code"

@@ -1,5 +1,7 @@
 """Sizes as text: nothing is rounded away, and text reads back to the same bytes."""
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,9 @@ def test_text_reads_back_to_the_same_bytes(size, places, sign):
 
 def test_a_whole_float_is_accepted_and_a_fraction_is_not():
     assert mib(MIB / 2) == "0.5 MiB"
+    assert mib(Fraction(MIB, 2)) == "0.5 MiB"
+    with pytest.raises(ValueError, match="divide bytes with //"):
+        mib(Fraction(1, 2))
     with pytest.raises(ValueError, match="divide bytes with //"):
         mib(0.5)
     with pytest.raises(ValueError, match="whole number"):
