@@ -13,8 +13,9 @@ from simgpu.hardware.gpus import Spec, spec
 from simgpu.left_out import LeftOut
 from simgpu.machine import Machine
 from simgpu.modes import asked_values  # noqa: F401  (it registers what it holds)
+from simgpu.modes.devices import means_gpu
 from simgpu.modes.dispatch_mode import DispatchMode
-from simgpu.modes.function_mode import FunctionMode, means_gpu
+from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry
 from simgpu.torch_face import attributes, compiling, cuda, nvml

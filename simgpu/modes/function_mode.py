@@ -11,27 +11,15 @@ from torch.utils._device import _device_constructors
 from simgpu.composites import branches, encoder, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
-from simgpu.modes import host_copies, sound_run  # noqa: F401
+from simgpu.modes import from_data, moves, sound_run, tensor_face  # noqa: F401
+from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.streams import Generator
 from simgpu.tensors import residence
-from simgpu.tensors.residence import CPU, CUDA, HOST, on_gpu
+from simgpu.tensors.residence import CPU, HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
-META = torch.device("meta")
-
-
-def means_gpu(device) -> bool:
-    """Whether a device argument (str, int, torch.device or None) names the simulated GPU."""
-    if device is None:
-        return False
-    device = torch.device("cuda", device) if type(device) is int else torch.device(device)
-    if device.type != "cuda":
-        return False
-    if device.index not in (None, 0):
-        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
-    return True
 
 
 class FunctionMode(TorchFunctionMode):
@@ -113,174 +101,6 @@ def check_generator(generator, args, kwargs) -> None:
     found = "cuda" if isinstance(generator, Generator) else generator.device.type
     if found != wanted:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
-
-
-@handles(torch.device)
-def device_from(mode, function, args, kwargs):
-    """torch.device(0) is a GPU's, the accelerator's, which C++ would look for."""
-    if args and type(args[0]) is int:
-        return function("cuda", *args)
-    return function(*args, **kwargs)
-
-
-# What a tensor says of itself
-
-
-@handles(Tensor.device.__get__)
-def device(mode, function, args, kwargs):
-    found = function(*args)
-    return residence.device_of(args[0]) if found == META else found
-
-
-@handles(Tensor.is_cuda.__get__)
-def is_cuda(mode, function, args, kwargs):
-    return on_gpu(args[0])
-
-
-@handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
-def is_elsewhere(mode, function, args, kwargs):
-    kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"
-    return residence.device_of(args[0]).type == kind
-
-
-@handles(Tensor.get_device, torch.get_device)
-def get_device(mode, function, args, kwargs):
-    where = residence.device_of(args[0])
-    return 0 if where == CUDA else function(*args) if where == META else -1
-
-
-@handles(Tensor.data_ptr)
-def data_ptr(mode, function, args, kwargs):
-    place = residence.of(args[0])
-    if place is None or place.block is None:
-        return function(*args)
-    return place.address + args[0].storage_offset() * args[0].element_size()
-
-
-@handles(Tensor.type)
-def type_name(mode, function, args, kwargs):
-    tensor, *rest = args
-    wanted = rest[0] if rest else kwargs.get("dtype")
-    if wanted is None:
-        name = function(tensor)
-        where = "torch.cuda." if on_gpu(tensor) else "torch."
-        return name.replace("torch.meta.", where) if residence.of(tensor) is not None else name
-    if isinstance(wanted, str) and "cuda." in wanted:
-        return moved(mode, tensor, CUDA, _dtype_of(wanted.replace("cuda.", "")))
-    if isinstance(wanted, torch.dtype) or not on_gpu(tensor):
-        return function(*args, **kwargs)
-    return moved(mode, tensor, CPU, _dtype_of(str(wanted)))
-
-
-def _dtype_of(type_text: str) -> torch.dtype:
-    return torch.empty(0).type(type_text).dtype
-
-
-# From one device to the other
-
-
-def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_blocking=False):
-    """`tensor.to(device, dtype)` for any pair of devices."""
-    here = residence.device_of(tensor)
-    there = here if device is None else CUDA if means_gpu(device) else torch.device(device)
-    if here == there or here == there.type:
-        options = {"dtype": dtype or tensor.dtype, "copy": bool(copy)}
-        if memory_format is not None:
-            options["memory_format"] = memory_format
-        return tensor.to(**options)
-    if there == CUDA:
-        return host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
-    if there.type == "meta":
-        return mode.new_tensors_in("meta", host_copies.same_layout, (tensor, dtype, memory_format), {})
-    if there.type == "cpu" and here != META:
-        return host_copies.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
-    return tensor.to(device, dtype or tensor.dtype)
-
-
-@handles(Tensor.to)
-def to(mode, function, args, kwargs):
-    tensor, *rest = args
-    kwargs = dict(kwargs)
-    copy, memory_format = kwargs.pop("copy", None), kwargs.get("memory_format")
-    last = 2 if rest and isinstance(rest[0], (torch.dtype, type, Tensor)) else 3  # where `copy` stands by position
-    if len(rest) == last + 1:
-        copy = rest.pop()
-    device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, kwargs)
-    return moved(mode, tensor, device, dtype, memory_format, copy, non_blocking)
-
-
-@handles(torch._C._nn._parse_to)
-def parse_to(mode, function, args, kwargs):
-    """The arguments of Module.to, PackedSequence.to and Tensor.to, taken apart (torch/csrc/utils/python_arg_parser.h,
-    parse_to_conversion). It makes no tensor, so the device that is named stays what it is. One that is an index is the
-    accelerator's, which C++ would look for; one that a tensor gives is where that tensor says it is."""
-    given = {**kwargs, **({0: args[0]} if args else {})}
-    for key in (0, "device"):
-        if type(given.get(key)) is int:
-            given[key] = torch.device("cuda", given[key])
-    args = (given.pop(0), *args[1:]) if args else ()
-    device, *rest = function(*args, **given)
-    like = next((one for one in (*args[:1], given.get("tensor")) if isinstance(one, Tensor)), None)
-    return (device if like is None else residence.device_of(like), *rest)
-
-
-@handles(Tensor.cuda)
-def cuda(mode, function, args, kwargs):
-    tensor, *rest = args
-    device = rest[0] if rest else kwargs.get("device")
-    means_gpu(CUDA if device is None else device)
-    non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
-    return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"), non_blocking=non_blocking)
-
-
-@handles(Tensor.cpu)
-def cpu(mode, function, args, kwargs):
-    return moved(mode, args[0], CPU, None, kwargs.get("memory_format"))
-
-
-@handles(Tensor.data.__set__)
-def set_data(mode, function, args, kwargs):
-    tensor, value = args
-    if tensor.is_meta == value.is_meta:
-        return function(*args)
-    return host_copies.set_data(tensor, value, lambda grad: moved(mode, grad, residence.device_of(value)))
-
-
-@handles(torch._has_compatible_shallow_copy_type)
-def compatible(mode, function, args, kwargs):
-    if any(residence.of(tensor) is not None for tensor in args):
-        return True
-    return function(*args)
-
-
-@handles(Tensor.is_pinned)
-def is_pinned(mode, function, args, kwargs):
-    return residence.is_pinned(args[0].untyped_storage())
-
-
-# Tensors made from data
-
-
-@handles(torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.new_tensor)
-def from_data(mode, function, args, kwargs):
-    source = args[1] if function is Tensor.new_tensor else args[0]
-    device = kwargs.get("device")
-    if device is None and function is Tensor.new_tensor:
-        device = residence.device_of(args[0])
-    if device is None and isinstance(source, Tensor):
-        device = residence.device_of(source)
-    if not means_gpu(device):
-        return function(*args, **kwargs)
-    if isinstance(source, Tensor):
-        copy = function is not torch.as_tensor and kwargs.get("copy") is not False
-        made = moved(mode, source.detach() if copy else source, CUDA, kwargs.get("dtype"), copy=copy)
-        return made.requires_grad_(kwargs.get("requires_grad", False)) if copy else made
-    host = function if function is not Tensor.new_tensor else torch.tensor
-    options = {name: value for name, value in kwargs.items() if name != "requires_grad"}
-    if function is Tensor.new_tensor:
-        options.setdefault("dtype", args[0].dtype)
-    made = moved(mode, host(source, **{**options, "device": CPU}), CUDA)
-    return made.requires_grad_(kwargs.get("requires_grad", False))
 
 
 @handles(Tensor.__setitem__)

@@ -23,11 +23,29 @@ def same_layout(tensor, dtype, memory_format):
     return torch.empty(tensor.shape, memory_format=memory_format, **options)
 
 
+def laid_out(mode: DispatchMode, source, dtype, memory_format, to_host: bool):
+    """`same_layout`, on the host or on the GPU."""
+    try:
+        made = same_layout(source, dtype, memory_format)
+        if not to_host and source.is_meta and residence.of(source) is None:
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        return made
+    except RuntimeError:
+        if not to_host:
+            take_in_vain(mode, source, dtype)
+        raise
+
+
+def take_in_vain(mode: DispatchMode, source, dtype) -> None:
+    """Takes and gives back the block of a copy that cannot be: PyTorch has the new tensor before it finds out."""
+    mode.adopt(torch.empty(source.shape, dtype=dtype or source.dtype, device="meta"))
+
+
 def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_blocking: bool = False):
     """A new tensor without values, on the host or on the GPU."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
         source = tensor.detach()
-        made = same_layout(source, dtype, memory_format)
+        made = laid_out(mode, source, dtype, memory_format, to_host)
         if to_host:
             mode.settle_on_host(made)
             if non_blocking:  # PyTorch makes it pinned then (TensorConversions.cpp, pin_out)
@@ -50,10 +68,9 @@ class Crossing(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        back = copied(ctx.mode, grad, ctx.dtype, None, not ctx.to_host)
         if ctx.real:  # a real CPU tensor wants a real gradient, and there are no values to put in it
             back = torch.full(grad.shape, float("nan"), dtype=ctx.dtype, device="cpu")
-        else:
-            back = copied(ctx.mode, grad, ctx.dtype, None, not ctx.to_host)
         return back, None, None, None, None, None
 
 
@@ -66,25 +83,51 @@ def to_host(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_bloc
 
 def to_gpu(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cuda", dtype)` for a tensor that is not on the GPU."""
-    if tensor.is_meta and residence.of(tensor) is None:
-        raise NotImplementedError(
-            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
-            "torch.nn.Module.to() when moving module from meta to a different device."
-        )
     return Crossing.apply(tensor, mode, dtype, memory_format, False, non_blocking)
 
 
-def set_data(tensor, value, move_gradient) -> None:
-    """`tensor.data = value` where the two are on different devices, as Module.cuda() does it.
+def set_data(mode: DispatchMode, tensor, value) -> None:
+    """`tensor.data = value` where PyTorch refuses that of CPU and meta, or of meta tensors of which one was made in
+    inference mode, as Module.cuda() does it.
 
-    PyTorch refuses that between CPU and meta, so the two exchange their implementations; the Python object, its
-    requires_grad and its gradient (brought over by `move_gradient`) stay.
+    The two exchange their implementations; the Python object, its requires_grad and its gradient stay. The gradient is
+    not moved, as on CUDA, but it must be of the same kind as the tensor, meta or not, and loses its values.
     """
+    if tensor.is_meta and value.is_meta and tensor._use_count() > 1:  # somebody's gradient, say, who knows no objects
+        tensor.data = as_normal(value)
+        return
     requires_grad, gradient = tensor.requires_grad, tensor.grad
-    shell = value.detach()
-    if gradient is not None and residence.on_gpu(gradient) != residence.on_gpu(shell):
-        gradient = move_gradient(gradient)
     tensor.grad = None
+    shell = value.detach()
+    if gradient is not None:
+        gradient = of_kind(mode, gradient, shell.device)
+        with torch.inference_mode(shell.is_inference()):  # autograd asks that the two are alike; `value` need not be
+            shell = torch.empty_strided(gradient.shape, gradient.stride(), dtype=gradient.dtype, device=shell.device)
     torch._C._swap_tensor_impl(tensor, shell)
     tensor.requires_grad_(requires_grad)
-    tensor.grad = gradient
+    if gradient is not None:
+        tensor.grad = gradient
+        tensor.data = value.detach()
+
+
+def as_normal(value):
+    """A view of a tensor that was made in inference mode, which says that it was not."""
+    with torch.inference_mode(False), torch.utils._python_dispatch._disable_current_modes():
+        view = torch.empty(0, dtype=value.dtype, device=value.device)
+        return view.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+
+
+def of_kind(mode: DispatchMode, tensor, device):
+    """`tensor` itself where it was before, as a meta tensor or as a real one, without values."""
+    if tensor.is_meta == (device.type == "meta"):
+        return tensor
+    options = {"dtype": tensor.dtype, "device": device}
+    if device.type == "meta":
+        shell = torch.empty_strided(tensor.shape, tensor.stride(), **options)
+        mode.settle_on_host(shell)
+    else:
+        shell = torch.full(tensor.shape, float("nan"), **options)
+    if tensor.grad_fn is not None:
+        return shell
+    torch._C._swap_tensor_impl(tensor, shell)
+    return tensor

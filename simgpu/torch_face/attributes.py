@@ -9,10 +9,11 @@ from torch.overrides import _get_current_function_mode_stack
 from simgpu.errors import NotModelledError, NoValueError, naming_cuda_types
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.modes import host_copies, sound_run
-from simgpu.modes.function_mode import CUDA, FunctionMode, means_gpu
+from simgpu.modes.devices import means_gpu
+from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, residence
-from simgpu.tensors.residence import on_gpu
+from simgpu.tensors.residence import CUDA, on_gpu
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:

@@ -32,17 +32,42 @@ class Case(NamedTuple):
     """A snippet, in which `torch`, `nn` and `F` are at hand, and what it did on a GPU.
 
     `events`: "S2097152 a400 f400", the allocator's events in order, each a letter of `trace.LETTERS` and the bytes
-    (requested ones, of a segment those of the segment). `error`: "Type: message" of what it raised, or None.
+    (requested ones, of a segment those of the segment). `error`: "Type: message" of what it raised, or None. `told`:
+    what the snippet's calls of `tell(...)` say of its values (`described`), a line each.
     """
 
     gpu: str
     code: str
     events: str
     error: str | None
+    told: str = ""
 
 
-def outcome(code: str) -> tuple[str, str | None]:
-    """Run a snippet on the "cuda" of this process, its cache empty before: its events and its error."""
+def described(value) -> str:
+    """What is compared of a value: of tensors, and of all that holds some, where and how each lies."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+            return f"{type(value).__name__} {value.device} {value.dtype}"
+        flags = [name for name in ("requires_grad", "is_leaf", "is_cuda") if getattr(value, name)]
+        grad = f" grad: {described(value.grad)}" if value.is_leaf and value.grad is not None else ""
+        form = f"{tuple(value.shape)} {value.stride()} {value.storage_offset()}"
+        return f"{type(value).__name__} {value.device} {value.dtype} {form} {' '.join(flags)}{grad}"
+    if isinstance(value, torch.nn.Module):
+        held = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
+        return f"{type(value).__name__} {described(dict(held))}"
+    if isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+        return f"{type(value).__name__} {value.device} {value.nbytes()}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {described(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(described, value)) + "]"
+    return repr(value)
+
+
+def outcome(code: str) -> tuple[str, str | None, str]:
+    """Run a snippet on the "cuda" of this process, its cache empty before: its events, its error, what it told."""
     import torch
 
     gc.collect()
@@ -50,7 +75,9 @@ def outcome(code: str) -> tuple[str, str | None]:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+    told = []
     names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    names["tell"] = lambda *values: told.append(" | ".join(map(described, values)))
     error = None
     try:
         with warnings.catch_warnings():
@@ -63,10 +90,10 @@ def outcome(code: str) -> tuple[str, str | None]:
     history = torch.cuda.memory._snapshot()["device_traces"][0]
     torch.cuda.memory._record_memory_history(enabled=None)
     kept = [event for event in history if event["action"] in LETTERS and event["action"] != "free_requested"]
-    return " ".join(f"{LETTERS[event['action']]}{event['size']}" for event in kept), error
+    return " ".join(f"{LETTERS[event['action']]}{event['size']}" for event in kept), error, "\n".join(told)
 
 
-def outcomes(codes: Iterable[str]) -> list[tuple[str, str | None]]:
+def outcomes(codes: Iterable[str]) -> list[tuple[str, str | None, str]]:
     """`outcome` of each snippet, in a process that has touched CUDA before; the collector passes over what is there."""
     import torch
 
@@ -132,6 +159,7 @@ def differences(cases: list[Case]) -> list[str]:
             found.append(
                 f"{wanted.code}\n  oracle:    {wanted.events}\n  simulated: {got.events}"
                 + (f"\n  oracle:    {wanted.error}\n  simulated: {got.error}" if wanted.error != got.error else "")
+                + (f"\n  oracle:    {wanted.told}\n  simulated: {got.told}" if wanted.told != got.told else "")
             )
     return found
 

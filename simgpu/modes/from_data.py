@@ -1,0 +1,59 @@
+"""Tensors made from data: torch.tensor and its kin, of numbers, of arrays and of tensors that lie anywhere."""
+
+import torch
+
+from simgpu.handlers import handles
+from simgpu.modes.devices import means_gpu
+from simgpu.modes.moves import moved
+from simgpu.tensors import residence
+from simgpu.tensors.residence import CPU, CUDA, on_gpu
+
+Tensor = torch.Tensor
+_NAMES = {torch.asarray: "obj", torch.scalar_tensor: "s"}  # of the data, where it is not "data"
+
+
+@handles(torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, Tensor.new_tensor)
+def from_data(mode, function, args, kwargs):
+    kwargs = dict(kwargs)
+    like = args[0] if function is Tensor.new_tensor else None
+    rest = args[1:] if like is not None else args
+    source = rest[0] if rest else kwargs.pop(_NAMES.get(function, "data"))
+    device = kwargs.pop("device", None)
+    if device is None:
+        found = like if like is not None else source if isinstance(source, Tensor) else None
+        device = None if found is None else residence.device_of(found)
+    if isinstance(source, Tensor) and (means_gpu(device) or residence.of(source) is not None):
+        return of_tensor(mode, function, source, device, **kwargs)
+    if not means_gpu(device):
+        return function(*args, **({**kwargs, "device": device} if device is not None else kwargs))
+    requires_grad = kwargs.pop("requires_grad", False)
+    kwargs.pop("pin_memory", None)
+    if like is not None:
+        kwargs.setdefault("dtype", like.dtype)
+    host = torch.tensor if like is not None else function
+    return moved(mode, host(source, **kwargs, device=CPU), CUDA).requires_grad_(requires_grad)
+
+
+def of_tensor(mode, function, source, device, dtype=None, copy=None, requires_grad=False, pin_memory=False):
+    """A tensor as data: torch.as_tensor and torch.asarray copy it where they must, the others always
+    (torch/csrc/utils/tensor_new.cpp)."""
+    if function is torch.as_tensor:
+        return moved(mode, source, device, dtype)
+    if function is torch.asarray:
+        there = moved(mode, source, device, dtype)
+        made = there.clone() if copy and there is source else there
+        if made.requires_grad == requires_grad:
+            return made
+        return made.requires_grad_() if requires_grad else made.detach()
+    return moved(mode, source.detach(), device, dtype, copy=True).requires_grad_(requires_grad)
+
+
+@handles(Tensor.new)
+def new(mode, function, args, kwargs):
+    """The constructor of old: `x.new(3, 4)` and `x.new(size)` make an empty tensor, `x.new([1, 2])` one of data."""
+    tensor, *rest = args
+    if not on_gpu(tensor) or not rest or isinstance(rest[0], (int, torch.Size, Tensor)):
+        return function(*args, **{name: value for name, value in kwargs.items() if name != "device"})
+    if not isinstance(rest[0], (list, tuple)) and not hasattr(rest[0], "__array__"):
+        return function(*args, **kwargs)  # a storage
+    return from_data(mode, torch.tensor, rest, {"dtype": tensor.dtype, "device": CUDA})

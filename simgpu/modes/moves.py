@@ -1,0 +1,139 @@
+"""From one device to the other: every method that moves a tensor, and what Module.to and its kin are made of."""
+
+import torch
+
+from simgpu.errors import NotModelledError
+from simgpu.handlers import handles
+from simgpu.modes import host_copies
+from simgpu.modes.devices import META, means_gpu, named
+from simgpu.tensors import residence
+from simgpu.tensors.residence import CPU, CUDA, on_gpu
+
+Tensor = torch.Tensor
+
+
+def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_blocking=False):
+    """`tensor.to(device, dtype, non_blocking, copy, memory_format=memory_format)` for any pair of devices."""
+    here = residence.device_of(tensor)
+    there = here if device is None else CUDA if means_gpu(device) else named(device)
+    if tensor.layout is not torch.strided and CUDA in (here, there):
+        raise NotModelledError(f"the simulated GPU does not model tensors of layout {tensor.layout}")
+    if here == there:
+        options = {"dtype": dtype or tensor.dtype, "copy": bool(copy)}
+        if memory_format is not None:
+            options["memory_format"] = memory_format
+        try:
+            return tensor.to(**options)
+        except RuntimeError:  # of a layout that cannot be
+            if here == CUDA:
+                host_copies.take_in_vain(mode.dispatch, tensor, dtype)
+            raise
+    if there == CUDA:
+        return host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+    if there.type == "meta":
+        return mode.new_tensors_in("meta", host_copies.same_layout, (tensor, dtype, memory_format), {})
+    if there.type == "cpu" and here != META:
+        return host_copies.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+    return tensor.to(there, dtype or tensor.dtype)
+
+
+def stays_real(tensor, device) -> bool:
+    """Whether neither the tensor nor the device that it goes to (None: its own) is simulated: PyTorch's own matter."""
+    return residence.of(tensor) is None and not means_gpu(device)
+
+
+@handles(Tensor.to)
+def to(mode, function, args, kwargs):
+    tensor, *rest = args
+    options = dict(kwargs)
+    copy, memory_format = options.pop("copy", None), options.get("memory_format")
+    last = 2 if rest and isinstance(rest[0], (torch.dtype, type, Tensor)) else 3  # where `copy` stands by position
+    if len(rest) == last + 1:
+        copy = rest.pop()
+    device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, options)
+    if stays_real(tensor, device):
+        return function(*args, **kwargs)
+    return moved(mode, tensor, device, dtype, memory_format, copy, non_blocking)
+
+
+@handles(torch._C._nn._parse_to)
+def parse_to(mode, function, args, kwargs):
+    """The arguments of Module.to, PackedSequence.to and Tensor.to, taken apart (torch/csrc/utils/python_arg_parser.h,
+    parse_to_conversion). It makes no tensor, so the device that is named stays what it is. One that is an index is the
+    accelerator's, which C++ would look for; one that a tensor gives is where that tensor says it is."""
+    given = {**kwargs, **({0: args[0]} if args else {})}
+    for key in (0, "device"):
+        if type(given.get(key)) is int:
+            given[key] = torch.device("cuda", given[key])
+    args = (given.pop(0), *args[1:]) if args else ()
+    device, *rest = function(*args, **given)
+    like = next((one for one in (*args[:1], given.get("tensor")) if isinstance(one, Tensor)), None)
+    return (device if like is None else residence.device_of(like), *rest)
+
+
+@handles(Tensor.cuda)
+def cuda(mode, function, args, kwargs):
+    tensor, *rest = args
+    device = named(rest[0] if rest else kwargs.get("device"))
+    if device is not None and device.type != "cuda":
+        raise RuntimeError("Invalid device, must be cuda device")
+    means_gpu(device)
+    non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
+    return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"), non_blocking=non_blocking)
+
+
+@handles(Tensor.cpu)
+def cpu(mode, function, args, kwargs):
+    if stays_real(args[0], None):
+        return function(*args, **kwargs)
+    return moved(mode, args[0], CPU, None, kwargs.get("memory_format"))
+
+
+@handles(Tensor.type)
+def cast_to_type(mode, function, args, kwargs):
+    """`type()` says where a tensor is and what it holds; `type(wanted)` brings it there (THPVariable_type in
+    tools/autograd/templates/python_variable_methods.cpp): a dtype keeps the device, a legacy type names one."""
+    tensor, *rest = args
+    wanted = rest[0] if rest else kwargs.get("dtype")
+    if wanted is None:
+        name = function(tensor)
+        where = "torch.cuda." if on_gpu(tensor) else "torch."
+        return name.replace("torch.meta.", where) if residence.of(tensor) is not None else name
+    if isinstance(wanted, torch.dtype):
+        return function(*args, **kwargs)
+    name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__qualname__}"
+    device = CUDA if "cuda." in name else CPU
+    if stays_real(tensor, device):
+        return function(*args, **kwargs)
+    dtype = torch.empty(0, device=CPU).type(name.replace("cuda.", "")).dtype
+    non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
+    return moved(mode, tensor, device, dtype, kwargs.get("memory_format"), non_blocking=non_blocking)
+
+
+@handles(Tensor.type_as)
+def type_as(mode, function, args, kwargs):
+    tensor, other = (*args, *kwargs.values())
+    device = residence.device_of(other)
+    return function(*args, **kwargs) if stays_real(tensor, device) else moved(mode, tensor, device, other.dtype)
+
+
+@handles(Tensor.data.__set__)
+def set_data(mode, function, args, kwargs):
+    tensor, value = args
+    if torch._has_compatible_shallow_copy_type(tensor, value):
+        return function(*args)
+    return host_copies.set_data(mode.dispatch, tensor, value)
+
+
+@handles(torch._has_compatible_shallow_copy_type)
+def compatible(mode, function, args, kwargs):
+    """Whether `tensor.data = other` may be: of dense tensors it may on the CPU and on CUDA, in any mixture
+    (c10/core/TensorImpl.h, has_compatible_shallow_copy_type)."""
+    if any(residence.of(tensor) is not None for tensor in args):
+        return True
+    return function(*args)
+
+
+@handles(Tensor.is_pinned)
+def is_pinned(mode, function, args, kwargs):
+    return residence.is_pinned(args[0].untyped_storage())

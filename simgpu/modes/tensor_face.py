@@ -1,0 +1,41 @@
+"""What a tensor says of itself: its device, whether it is CUDA's, its address."""
+
+import torch
+
+from simgpu.handlers import handles
+from simgpu.modes.devices import META
+from simgpu.tensors import residence
+from simgpu.tensors.residence import CUDA, on_gpu
+
+Tensor = torch.Tensor
+
+
+@handles(Tensor.device.__get__)
+def device(mode, function, args, kwargs):
+    found = function(*args)
+    return residence.device_of(args[0]) if found == META else found
+
+
+@handles(Tensor.is_cuda.__get__)
+def is_cuda(mode, function, args, kwargs):
+    return on_gpu(args[0])
+
+
+@handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
+def is_elsewhere(mode, function, args, kwargs):
+    kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"
+    return residence.device_of(args[0]).type == kind
+
+
+@handles(Tensor.get_device, torch.get_device)
+def get_device(mode, function, args, kwargs):
+    where = residence.device_of(args[0])
+    return 0 if where == CUDA else function(*args) if where == META else -1
+
+
+@handles(Tensor.data_ptr)
+def data_ptr(mode, function, args, kwargs):
+    place = residence.of(args[0])
+    if place is None or place.block is None:
+        return function(*args)
+    return place.address + args[0].storage_offset() * args[0].element_size()
