@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import torch
 
+from simgpu.hardware.gpus import Spec
 from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.reductions import reduce
 from simgpu.tensors import residence
 
 FLOAT = 4  # bytes
+LITTLE_SHARED_MEMORY = 100 * 2**10  # bytes of a block, above which the larger kernels fit
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -146,11 +148,12 @@ class Kernel(NamedTuple):
     in_registers: bool
 
 
-def backward_kernel(half: bool, size: int, dropout: bool, capability: tuple[int, int]) -> Kernel:
+def backward_kernel(half: bool, size: int, dropout: bool, spec: Spec) -> Kernel:
     """The kernel for heads of `size`: of those in kernels/generate_kernels.py the first that holds them and fits into
     the shared memory. Which fit where is the oracle's answer, for capabilities 7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.0 and
     12.0; the registers hold fp32 gradients in no case, but these need no sums beside them either."""
-    roomy = capability == (8, 0) or 9 <= capability[0] <= 10
+    capability = spec.compute_capability
+    roomy = spec.capability.shared_memory_per_block > LITTLE_SHARED_MEMORY
     if size <= 64:
         return Kernel(64, 64, True)
     if not half:
@@ -187,14 +190,14 @@ def backward_workspace(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, v
 @rule("_scaled_dot_product_efficient_attention_backward.default")
 def efficient_backward(launch: Launch) -> None:
     grad_out, query, key, value, out = launch["grad_out_", "query", "key", "value", "out"]
-    capability = launch.machine.spec.compute_capability
+    spec = launch.machine.spec
     batch, heads, length, size = query.shape
     half = query.dtype in HALF
-    kernel = backward_kernel(half, max(size, value.shape[3]), launch["dropout_p"] > 0, capability)
+    kernel = backward_kernel(half, max(size, value.shape[3]), launch["dropout_p"] > 0, spec)
     copy_heads_last(launch, grad_out)
     launch.give(*launch.outputs)
     rows = batch * heads * length
-    if half and (kernel.in_registers or capability[:2] != (7, 0)):
+    if half and (kernel.in_registers or spec.compute_capability != (7, 0)):
         delta = launch.scratch(rows * FLOAT)
     else:
         delta = row_products(launch, out, rows)

@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 
+from simgpu.composites import sdpa
+from simgpu.hardware.capabilities import CAPABILITIES
 from simgpu.hardware.gpus import SPECS, spec
 
 GiB = 2**30
@@ -15,6 +17,7 @@ GPUS = [
     "V100-32GB",
     "RTX 3090",
     "RTX 4090",
+    "RTX 5090",
     "A100-40GB",
     "A100-80GB",
     "L4",
@@ -38,6 +41,7 @@ def test_the_list():
         ("V100-32GB", "31.73 GiB"),
         ("RTX 3090", "23.56 GiB"),
         ("RTX 4090", "23.52 GiB"),
+        ("RTX 5090", "31.37 GiB"),
         ("A100-40GB", "39.49 GiB"),
         ("A100-80GB", "79.25 GiB"),
         ("L4", "22.03 GiB"),
@@ -59,6 +63,7 @@ def test_total_memory_as_out_of_memory_texts_print_it(key, text):
         ("V100-32GB", 32494),
         ("RTX 3090", 24124),
         ("RTX 4090", 24081),
+        ("RTX 5090", 32120),
         ("A100-40GB", 40441),
         ("L4", 22563),
         ("H100", 81079),
@@ -75,7 +80,7 @@ def test_total_memory_as_torch_prints_it(key, mebibytes):
 
 @pytest.mark.parametrize("key", GPUS)
 def test_memory_is_what_the_name_promises_less_what_the_driver_keeps(key):
-    nominal = {"T4": 16, "RTX 3090": 24, "RTX 4090": 24, "L4": 24, "H100": 80, "H200": 141, "B200": 180}
+    nominal = {"T4": 16, "RTX 3090": 24, "RTX 4090": 24, "RTX 5090": 32, "L4": 24, "H100": 80, "H200": 141, "B200": 180}
     size = nominal.get(key) or int(key.removesuffix("GB").rpartition("-")[2])
     assert 0.88 * size * GiB < SPECS[key].total_memory < size * GiB
     assert 0 < SPECS[key].context < 1 * GiB
@@ -91,6 +96,7 @@ def test_threads_go_with_the_compute_capability(key):
         (8, 9): 1536,
         (9, 0): 2048,
         (10, 0): 2048,
+        (12, 0): 1536,
     }
     each = SPECS[key]
     assert each.max_threads_per_multiprocessor == threads[each.compute_capability]
@@ -105,6 +111,7 @@ def test_threads_go_with_the_compute_capability(key):
         ("V100-32GB", 64, 1530),
         ("RTX 3090", 128, 1695),
         ("RTX 4090", 128, 2520),
+        ("RTX 5090", 128, 2407),
         ("A100-40GB", 64, 1410),
         ("A100-80GB", 64, 1410),
         ("L4", 128, 2040),
@@ -133,15 +140,16 @@ def test_rates(key):
 @pytest.mark.parametrize("key", GPUS)
 def test_every_figure_has_a_source(key):
     each = SPECS[key]
-    named = {"key", "name", "compute_capability", "multiprocessors", "sources"}  # "hardware" covers these
-    for field in {f.name for f in dataclasses.fields(each)} - named | {"hardware"}:
+    named = {"key", "name", "compute_capability", "multiprocessors", "sources", "also"}  # "hardware" covers these
+    links = {"host_link", "nvlink"}  # "links" covers these
+    for field in {f.name for f in dataclasses.fields(each)} - named - links | {"hardware", "links"}:
         assert each.sources[field], field
     assert each.context_source == each.sources["context"]
 
 
 def test_cublas_workspace(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # a Spec describes the GPU, not this process
-    large = {"H100", "H200", "B200"}
+    large = {"RTX 5090", "H100", "H200", "B200"}
     for key, each in SPECS.items():
         assert each.cublas_workspace == (33_554_432 if key in large else 8_519_680)
 
@@ -174,6 +182,34 @@ def test_unknown_name(name):
         spec(name)
     assert repr(name) in str(error.value)
     assert all(key in str(error.value) for key in GPUS)
+    assert "total_memory=" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("A100", "'A100-40GB' or 'A100-80GB'"),
+        ("V100", "'V100-16GB' or 'V100-32GB'"),
+        ("H100 PCIe", "'H100'"),
+        ("RTX 3090 Ti", "'RTX 3090'"),
+        ("A100 SXM 80", "'A100-80GB'"),
+        ("RTX4O90", "'RTX 4090'"),
+        ("AMD Instinct MI300X", ""),
+        ("", ""),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_guessed(name, meant):
+    with pytest.raises(ValueError, match="unknown GPU") as error:
+        spec(name)
+    assert (f"did you mean {meant}" in str(error.value)) if meant else ("did you mean" not in str(error.value))
+
+
+def test_every_gpu_has_what_its_compute_capability_says():
+    """What a new GPU of a new compute capability needs besides its literal."""
+    for each in SPECS.values():
+        assert each.capability is CAPABILITIES[each.compute_capability]
+        assert each.capability.shared_memory_per_block <= each.capability.shared_memory
+        assert (5, 0) <= each.compute_capability <= sdpa.LATEST
 
 
 def test_a_spec_cannot_be_changed():
@@ -193,4 +229,3 @@ def test_links_are_pcie_of_their_generation(key, gigabytes):
     """Per direction, as tables of PCIe's versions give it for 16 lanes."""
     assert SPECS[key].host_link / 1e9 == pytest.approx(gigabytes, rel=1e-3)
     assert SPECS[key].nvlink > 4 * SPECS[key].host_link
-    assert {"host_link", "nvlink"} <= set(SPECS[key].sources)
