@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-# What an error of the oracle's says where one of its libraries is a stub.
+from simgpu import left_out
+
+# What an error of the oracle's says where one of its libraries is a stub, or where it has read a value.
 STUBS = (
-    (re.compile(r"cusolver|CUSOLVER"), "cuSOLVER is a stub in the oracle"),
-    (re.compile(r"MAGMA|magma"), "MAGMA is a stub in the oracle"),
-    (re.compile(r"cufft|CUFFT|cuFFT"), "cuFFT is a stub in the oracle"),
-    (re.compile(r"nvrtc|NVRTC|jiterator|Jiterator"), "NVRTC is a stub in the oracle"),
-    (re.compile(r"cusparse|CUSPARSE"), "cuSPARSE is a stub in the oracle"),
-    (re.compile(r"cudss|cuDSS"), "cuDSS is a stub in the oracle"),
+    (r"cusolver|CUSOLVER|MAGMA|magma", "cuSOLVER and MAGMA are stubs in the oracle"),
+    (r"cufft|CUFFT|cuFFT", "cuFFT is a stub in the oracle"),
+    (r"nvrtc|NVRTC|Jiterator", "NVRTC is a stub in the oracle"),
+    (r"cusparse|CUSPARSE", "cuSPARSE is a stub in the oracle"),
 )
 VALUES = "what it takes depends on values, and the oracle reads every value as 0"
-LAYOUT = "sparse, jagged and MKL-DNN tensors are no part of this suite"
+CHECKS = (  # of values, which the oracle reads as 0
+    "normal expects all elements of std >= 0.0",
+    "Expected all rows of lengths along axis",
+    "input tensor should not contain infs or NaNs",
+    "repeats can not be negative",
+)
+IS_A_VALUE = "its result is a value, and a simulated tensor has none"
+LAYOUT = "sparse tensors"
 
 # Operators, as patterns of "suite:name", whose answer by the oracle says nothing.
 BY_NAME: tuple[tuple[str, str], ...] = (
-    ("op:nonzero", VALUES),
-    ("op:argwhere", VALUES),
-    ("op:unique*", VALUES),
-    ("op:masked_select", VALUES),
-    ("op:bincount", VALUES),
-    ("op:combinations", VALUES),
-)
+    *((f"op:{name}", VALUES) for name in (
+        "nonzero", "argwhere", "unique*", "masked_select", "bincount", "combinations")),
+    *((f"op:{name}", IS_A_VALUE) for name in ("equal", "allclose", "item")),
+    *((f"op:{name}", LAYOUT) for name in ("to_sparse", "sparse.*")),
+    *((f"op:{name}", "cuFFT is a stub in the oracle") for name in ("stft", "istft")),
+    *((f"op:{name}", "cuSOLVER and MAGMA are stubs in the oracle") for name in (
+        "linalg.lstsq*", "linalg.eig", "linalg.eigvals", "pca_lowrank", "svd_lowrank", "geqrf", "ormqr",
+        "linalg.householder_product")),
+    ("op:jiterator*", "NVRTC is a stub in the oracle"),
+)  # fmt: skip
 
 
-def reason(suite: str, name: str, error: str | None) -> str | None:
-    """Why the oracle's answer is set apart, None if it is not. `error`: what the oracle raised."""
+def reason(suite: str, name: str, error: str | None, ran: Iterable[str] = ()) -> str | None:
+    """Why the oracle's answer to a sample is set apart, None if it is not.
+
+    `error`: what the oracle raised. `ran`: the overloads that ran on the simulated GPU.
+    """
     for pattern, why in BY_NAME:
         if re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), f"{suite}:{name}"):
             return why
+    for library, operators in left_out.LIBRARIES.items():
+        if called := {one.split(".")[0].removeprefix("aten::") for one in ran} & set(operators):
+            return f"{library}: {', '.join(sorted(called))}"
     if error is not None:
-        return next((why for pattern, why in STUBS if pattern.search(error)), None)
+        if any(check in error for check in CHECKS):
+            return VALUES
+        return next((why for pattern, why in STUBS if re.search(pattern, error)), None)
     return None

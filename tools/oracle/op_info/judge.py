@@ -33,7 +33,7 @@ def digest(facts: dict) -> str:
 def sample(job: Job, oracle: dict, simulated: dict | None) -> Outcome:
     """The verdict on one sample of both sides; `simulated` is None where that side ended before it."""
     number, error = oracle["number"], oracle.get("error")
-    if why := apart.reason(job.suite, job.name, error):
+    if why := apart.reason(job.suite, job.name, error, (simulated or {}).get("operators", ())):
         return Outcome(number, "apart", why)
     if oracle["stage"] in ("draw", "make"):
         return Outcome(number, "apart", f"the sample cannot be made: {_line(error)}")

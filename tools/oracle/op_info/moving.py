@@ -81,6 +81,6 @@ def text_of(value) -> str:
         return f"({' '.join(map(text_of, value))})"
     if isinstance(value, dict):
         return f"{{{' '.join(f'{key}:{text_of(one)}' for key, one in value.items())}}}"
-    if value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype)):
+    if value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device)):
         return str(value)
     return type(value).__name__

@@ -81,13 +81,13 @@ def _of_node(node: str, ran: set[str]) -> set[str]:
     if match is None:
         return set()
     wanted = match[1].lower()
-    return {one for one in ran if one.split(".")[1].strip("_").replace("_", "") == wanted}
+    return {one for one in ran if one.split("::")[1].split(".")[0].replace("_", "") == wanted}
 
 
 def _named(name: str) -> set[str]:
-    """The overloads that C++ calls `name`: "add_Tensor" is "aten.add.Tensor"."""
+    """The overloads that C++ calls `name`: "add_Tensor" is "aten::add.Tensor"."""
     parts = [(name[:place], name[place + 1 :]) for place, letter in enumerate(name) if letter == "_" and place]
-    return {f"aten.{name}.default", *(f"aten.{packet}.{overload}" for packet, overload in parts)}
+    return {f"aten::{name}", *(f"aten::{packet}.{overload}" for packet, overload in parts)}
 
 
 def write(gpus: list[str], version: str, of_workloads: dict[str, Iterable[str]] | None = None) -> dict:

@@ -26,7 +26,8 @@ class Sample:
 def of(job: Job, backward: bool) -> list[Sample]:
     """The samples of a job, drawn on the host with a seed of their own; `backward`: they want gradients."""
     if job.suite == "module":
-        return _of_module(job)
+        with suites.without_cuda():
+            return _of_module(job)
     if job.suite == "optim":
         return _of_optimizer(job)
     entry = suites.entries(job.suite)[job.name]

@@ -13,7 +13,7 @@ from simgpu.modes.dispatch_mode import DispatchMode, tensors_in
 
 @contextmanager
 def operators_seen() -> Iterator[set[str]]:
-    """Names like "aten.mm.default" of every operator that a simulated GPU is given inside the `with`: those that are
+    """Names like "aten::add.Tensor" of every operator that a simulated GPU is given inside the `with`: those that are
     made of others, and those others too. Operators on the host alone are none of them."""
     seen: set[str] = set()
     dispatch = DispatchMode.__torch_dispatch__
@@ -22,7 +22,7 @@ def operators_seen() -> Iterator[set[str]]:
         result = dispatch(self, operator, types, args, kwargs)
         with torch._C.DisableTorchFunction():
             if any(one.is_meta for one in tensors_in((*args, *(kwargs or {}).values(), result))):
-                seen.add(str(operator))
+                seen.add(operator.name())
         return result
 
     with patch.object(DispatchMode, "__torch_dispatch__", noting):

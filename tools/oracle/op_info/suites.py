@@ -11,6 +11,7 @@ import warnings
 import zlib
 from functools import cache
 from itertools import islice
+from unittest.mock import patch
 
 import numpy
 import torch
@@ -67,6 +68,11 @@ def _can(suite: str, entry) -> dict:
     }
 
 
+def without_cuda():
+    """Inside the `with`, samples are drawn as on a machine without a GPU: the same on both sides."""
+    return patch.object(torch.cuda, "is_available", lambda: False)
+
+
 def seed(*what: str) -> None:
     """Sets every generator of the host to a number that follows from these words."""
     number = zlib.crc32(" ".join(what).encode())
@@ -79,7 +85,7 @@ def of_operator(job: Job, requires_grad: bool) -> list:
     """Up to MOST_SAMPLES of an operator's own samples, on the CPU, as SampleInputs."""
     entry = entries(job.suite)[job.name]
     seed(job.name, job.dtype)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), without_cuda():
         warnings.simplefilter("ignore")
         drawn = entry.sample_inputs_func(entry, "cpu", getattr(torch, job.dtype), requires_grad)
         found = list(islice(drawn, LOOKED_AT))
