@@ -69,6 +69,11 @@ def load(gpu: str) -> dict[str, dict[str, Stored]]:
     return {part: {name: _unpacked(*row) for name, row in of.items()} for part, of in content["parts"].items()}
 
 
+def torch_of(gpu: str) -> str:
+    """The torch that the oracle was, of which a GPU's digests are."""
+    return json.loads(gzip.decompress(path_of(gpu).read_bytes()))["torch"]
+
+
 def _unpacked(backward: int, verdict: str, what: str, numbers: int | list[int], digests: str) -> Stored:
     numbers = range(numbers) if isinstance(numbers, int) else numbers
     return Stored(

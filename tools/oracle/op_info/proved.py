@@ -132,11 +132,13 @@ def workload_operators(names: Iterable[str], gpu: str) -> dict[str, list[str]]:
 def do(options) -> int:
     """Write the file, and say what is in it."""
     from tools.oracle import store
+    from tools.oracle.op_info import page
 
     gpus = options.gpu or sorted(path.parent.name for path in (home() / "op-info" / options.torch).glob("*/ran"))
     if not gpus:
         raise RuntimeError("nothing is kept: python -m tools.oracle op-info --all --keep first")
     more = workload_operators(store.known_equal(gpus[0]), gpus[0]) if options.workloads else {}
     content = write(gpus, options.torch, more)
+    page.write()
     print(f"{FILE.name}: {len(content['proved'])} overloads proved, {len(content['differs'])} differ")
     return 0
