@@ -18,8 +18,8 @@ import torch
 
 from tools.oracle.op_info.jobs import DTYPES, Job
 
-MOST_SAMPLES = 8
-LOOKED_AT = 64  # samples of an operator, of which MOST_SAMPLES are taken, evenly
+MOST_SAMPLES = 8  # of an operator in float32; half of it in other passes
+LOOKED_AT = 64  # samples of an operator, of which so many are taken, evenly
 
 if importlib.util.find_spec("expecttest") is None:  # PyTorch's tests derive from its class; nothing here runs them
     sys.modules["expecttest"] = types.ModuleType("expecttest")
@@ -82,13 +82,14 @@ def seed(*what: str) -> None:
 
 
 def of_operator(job: Job, requires_grad: bool) -> list:
-    """Up to MOST_SAMPLES of an operator's own samples, on the CPU, as SampleInputs."""
+    """Up to MOST_SAMPLES, or half of it, of an operator's own samples, on the CPU, as SampleInputs."""
     entry = entries(job.suite)[job.name]
     seed(job.name, job.dtype)
     with warnings.catch_warnings(), without_cuda():
         warnings.simplefilter("ignore")
         drawn = entry.sample_inputs_func(entry, "cpu", getattr(torch, job.dtype), requires_grad)
         found = list(islice(drawn, LOOKED_AT))
-    if len(found) <= MOST_SAMPLES:
+    most = MOST_SAMPLES if job[2:] == ("float32", "plain", "small") else MOST_SAMPLES // 2
+    if len(found) <= most:
         return found
-    return [found[i * (len(found) - 1) // (MOST_SAMPLES - 1)] for i in range(MOST_SAMPLES)]
+    return [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]
