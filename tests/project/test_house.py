@@ -10,6 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools import map as map_of_simgpu
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -145,12 +147,17 @@ def test_no_path_of_one_machine():
     assert set(found) <= allowed
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "simgpu/README.md"])
 def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    page = ROOT / page
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     here = [link for link in links if "://" not in link]
     assert here
-    assert [link for link in here if not (ROOT / link).exists()] == []
+    assert [link for link in here if not (page.parent / link).exists()] == []
+
+
+def test_the_map_of_simgpu_lists_every_file():
+    assert map_of_simgpu.PAGE.read_text(encoding="utf-8") == map_of_simgpu.page(), "run: python -m tools.map"
 
 
 def test_the_readme_lists_every_chapter():

@@ -1,0 +1,41 @@
+"""The list of files in simgpu/README.md, from the first sentence of each: `python -m tools.map` writes it anew."""
+
+import ast
+from pathlib import Path
+
+SIMGPU = Path(__file__).parents[1] / "simgpu"
+PAGE = SIMGPU / "README.md"
+BEGINS = "## Files\n"
+ROOMS = ("memory", "hardware", "timing", "tensors", "kernels", "composites", "modes", "torch_face", "recording")
+
+
+def purpose(path: Path) -> str:
+    """The first paragraph of a file's docstring, on one line. ValueError if it has none."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    if not text:
+        raise ValueError(f"{path} does not say what it is: its docstring is missing")
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def table(title: str, files: list[Path]) -> str:
+    rows = [f"| `{path.relative_to(SIMGPU).as_posix()}` | {purpose(path)} |" for path in sorted(files)]
+    return "\n".join([f"### {title}", "", "| file | what it is |", "|---|---|", *rows, ""])
+
+
+def files() -> str:
+    """The section: the files at the top, then those of each room in the order in which they import one another."""
+    found = {path.name for path in SIMGPU.iterdir() if (path / "__init__.py").exists()}
+    if found != set(ROOMS):
+        raise ValueError(f"tools/map.py and simgpu differ in these folders: {sorted(found ^ set(ROOMS))}")
+    tables = [table("At the top", list(SIMGPU.glob("*.py")))]
+    tables += [table(f"{room}/", list((SIMGPU / room).rglob("*.py"))) for room in ROOMS]
+    return "\n".join([BEGINS, *tables])
+
+
+def page() -> str:
+    """The whole page, with the list of files as it should be."""
+    return PAGE.read_text(encoding="utf-8").partition(BEGINS)[0] + files()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
