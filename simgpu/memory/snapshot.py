@@ -7,6 +7,7 @@ strings and numbers, as `torch.cuda.memory._dump_snapshot` writes it and `torch.
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import pickle
 from collections.abc import Iterable, Iterator
@@ -14,11 +15,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from simgpu.memory import pickle_scan
 from simgpu.memory.blocks import Block, Segment
 from simgpu.memory.event_log import DEFAULT_POOL
 
 PARTS = {"segments": list, "device_traces": list}
 """What every snapshot has, since torch 2.0; `allocator_settings` and the rest came later."""
+
+SEGMENT = {"address": int, "total_size": int, "blocks": list}
+BLOCK = {"size": int, "state": str}
+EVENT = {"action": str, "size": int}
+"""What each segment, block and event has of that, in every version since 2.0."""
 
 MEMORY_ACTIONS = frozenset(
     {"alloc", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"}
@@ -90,26 +97,31 @@ def write(snapshot: dict, path: str | os.PathLike) -> None:
 
     Raises SnapshotError when it is no snapshot, OSError when the file cannot be written.
     """
-    _check(snapshot, "what was given")
+    try:
+        _check(snapshot)
+    except SnapshotError as error:
+        raise SnapshotError(f"what was given: {error}") from None
     Path(path).write_bytes(pickle.dumps(snapshot))
 
 
 def read(path: str | os.PathLike) -> dict:
     """Read a snapshot, also one that `torch.cuda.memory._dump_snapshot` wrote on a real GPU.
 
-    Nothing in the file is run: a pickle that names any class or function is refused. Raises SnapshotError
-    when the file is broken, cut short, or something else; OSError when it cannot be opened.
+    Nothing in the file is run: a pickle that names any class or function is refused. Nor does it take more memory than
+    a few times the size of the file. Raises SnapshotError when the file is broken, cut short, lacks something that
+    PyTorch writes, or is something else; OSError when it cannot be opened.
     """
-    with open(path, "rb") as file:
-        try:
-            snapshot = _BuiltinsOnly(file).load()
-        except SnapshotError as error:
-            raise SnapshotError(f"{path}: {error}") from None
-        except EOFError:
-            raise SnapshotError(f"{path}: the file is empty or ends too early") from None
-        except Exception as error:  # pickle answers broken bytes with errors of any kind
-            raise SnapshotError(f"{path}: no pickle, or a broken one ({error})") from None
-    return _check(snapshot, str(path))
+    content = Path(path).read_bytes()
+    try:
+        pickle_scan.check(content)
+        snapshot = _BuiltinsOnly(io.BytesIO(content)).load()
+        return _check(snapshot)
+    except SnapshotError as error:
+        raise SnapshotError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise SnapshotError(f"{path}: {error}") from None
+    except Exception as error:  # pickle answers broken bytes with errors of any kind
+        raise SnapshotError(f"{path}: no pickle, or a broken one ({error})") from None
 
 
 class _BuiltinsOnly(pickle.Unpickler):
@@ -119,16 +131,47 @@ class _BuiltinsOnly(pickle.Unpickler):
         raise SnapshotError(f"refused: the pickle wants {module}.{name}; a snapshot needs no classes")
 
 
-def _check(snapshot, where: str) -> dict:
+def _check(snapshot) -> dict:
+    """The snapshot itself, if it has what PyTorch writes of segments, blocks and events, and of the right types."""
     if not isinstance(snapshot, dict):
-        raise SnapshotError(f"{where}: expected a dictionary, got {type(snapshot).__name__}")
+        raise SnapshotError(f"expected a dictionary, got {type(snapshot).__name__}")
     for part, kind in PARTS.items():
         if not isinstance(snapshot.get(part), kind):
             raise SnapshotError(
-                f"{where}: not a memory snapshot: expected a {kind.__name__} under {part!r}, "
+                f"not a memory snapshot: expected a {kind.__name__} under {part!r}, "
                 f"got keys {sorted(map(str, snapshot))[:8]}"
             )
+    seen: set[int] = set()  # a list that stands in several places is looked at once
+    for number, segment in enumerate(snapshot["segments"]):
+        where = f"segment {number}"
+        _check_entry(segment, SEGMENT, where)
+        for at, block in enumerate(_new(segment["blocks"], seen)):
+            _check_entry(block, BLOCK, f"{where}, block {at}")
+    for device, trace in enumerate(snapshot["device_traces"]):
+        if not isinstance(trace, list):
+            raise SnapshotError(f"history of device {device}: expected a list, got {type(trace).__name__}")
+        for at, event in enumerate(_new(trace, seen)):
+            _check_entry(event, EVENT, f"device {device}, event {at}")
     return snapshot
+
+
+def _new(entries: list, seen: set[int]) -> list:
+    if id(entries) in seen:
+        return []
+    seen.add(id(entries))
+    return entries
+
+
+def _check_entry(entry, kinds: dict[str, type], where: str) -> None:
+    if not isinstance(entry, dict):
+        raise SnapshotError(f"{where}: expected a dictionary, got {type(entry).__name__}")
+    for key, kind in kinds.items():
+        value = entry.get(key)
+        if type(value) is not kind:
+            found = "is missing" if key not in entry else f"is {type(value).__name__}"
+            raise SnapshotError(f"{where}: {key!r} {found}, wanted {kind.__name__}")
+        if kind is int and not -(2**63) <= value < 2**64:
+            raise SnapshotError(f"{where}: {key!r} is {value:.3g}, which no address and no size is")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,19 @@ LETTERS = {
     "segment_map": "M",
     "segment_unmap": "U",
     "oom": "x",
+}
+LARGEST = 2**23
+"""Bytes of JSON that a trace may be: some 300,000 events, ten times what is stored of any workload."""
+COLUMNS = {
+    "workload": str,
+    "provenance": dict,
+    "oom": (str, type(None)),
+    "actions": str,
+    "numbers": list,
+    "where": list,
+    "events_where": list,
+    "counters": list,
+    "stages": list,
 }
 ACTIONS = {letter: action for action, letter in LETTERS.items()}
 OF_A_BLOCK = ("free_completed", "free_requested")
@@ -142,38 +155,78 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path) -> Trace:
-        """Read what `save` wrote. ValueError for a file that is cut off, of another format, or none."""
-        content = Path(path).read_bytes()
+        """Read what `save` wrote. ValueError, naming the file and what is wrong, for one that is cut off, of another
+        format, larger than LARGEST bytes of JSON, or no trace at all."""
         try:
-            columns = json.loads(gzip.decompress(content))
+            with gzip.open(path) as file:
+                text = file.read(LARGEST + 1)
+            if len(text) > LARGEST:
+                raise ValueError(f"more than {LARGEST} B of JSON")
+            columns = json.loads(text)
+            if not isinstance(columns, dict):
+                raise ValueError(f"a {type(columns).__name__}, wanted an object")
             if columns["format"] != FORMAT:
                 raise ValueError(f"format {columns['format']!r}, wanted {FORMAT}")
             return cls._from_columns(columns)
+        except FileNotFoundError:
+            raise
         except EOFError as error:
-            raise ValueError(f"{path} is not a whole trace: its {len(content)} bytes end too early") from error
-        except (OSError, zlib.error, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a whole trace: it ends too early") from error
+        except (OSError, zlib.error, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is not a trace: {reason}") from error
 
     @classmethod
     def _from_columns(cls, columns: dict) -> Trace:
-        sizes: list[int] = []
-        events = []
-        for letter, number, where in zip(columns["actions"], columns["numbers"], columns["events_where"], strict=True):
-            action, size, block = ACTIONS[letter], number, -1
-            if action == "alloc":
-                block = len(sizes)
-                sizes.append(number)
-            elif action in OF_A_BLOCK:
-                block = len(sizes) - 1 - number
-                size = sizes[block]
-            events.append(Event(action, size, block, columns["where"][where]))
+        """The trace, once every column is found to be of its type: a broken one is not to fail later."""
+        for name, kind in COLUMNS.items():
+            if not isinstance(columns[name], kind):
+                raise ValueError(f"{name!r} is a {type(columns[name]).__name__}")
         nvml = columns.get("nvml", [None] * len(columns["stages"]))
+        _whole_numbers("numbers", columns["numbers"])
+        _whole_numbers("events_where", columns["events_where"], below=len(columns["where"]))
+        _whole_numbers("idle and nvml", [n for n in (columns.get("idle"), *nvml) if n is not None])
+        _of("where and counters", str, [*columns["where"], *columns["counters"]])
+        _of("provenance", str, columns["provenance"])
+        step_ms = tuple(columns.get("step_ms", ()))
+        _of("step_ms", (int, float), step_ms)
         stages = [
             Stage(name, at, dict(zip(columns["counters"], values, strict=True)), used)
             for (name, at, values), used in zip(columns["stages"], nvml, strict=True)
         ]
-        step_ms = tuple(columns.get("step_ms", ()))
+        _of("names of stages", str, [stage.name for stage in stages])
+        _whole_numbers("places of stages", [stage.at for stage in stages], below=len(columns["actions"]) + 1)
+        for stage in stages:
+            _of(f"counters of stage {stage.name!r}", int, stage.stats.values())
+        events = list(_events(columns))
         return cls(
             columns["workload"], events, stages, columns["oom"], columns["provenance"], columns.get("idle"), step_ms
         )
+
+
+def _events(columns: dict) -> Iterator[Event]:
+    sizes: list[int] = []
+    for letter, number, where in zip(columns["actions"], columns["numbers"], columns["events_where"], strict=True):
+        action, size, block = ACTIONS[letter], number, -1
+        if action == "alloc":
+            block = len(sizes)
+            sizes.append(number)
+        elif action in OF_A_BLOCK:
+            block = len(sizes) - 1 - number
+            if block < 0:
+                raise ValueError(f"a free of a block {number} allocations ago, after {len(sizes)}")
+            size = sizes[block]
+        yield Event(action, size, block, columns["where"][where])
+
+
+def _of(name: str, kind: type | tuple[type, ...], values: Iterable) -> None:
+    for value in values:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{name}: {value!r:.40} is a {type(value).__name__}")
+
+
+def _whole_numbers(name: str, values: Iterable, below: int = 2**63) -> None:
+    """ValueError unless all `values` are integers from 0 up to and without `below`."""
+    for value in values:
+        if type(value) is not int or not 0 <= value < below:
+            raise ValueError(f"{name}: {value!r:.40} is no whole number from 0 to {below - 1}")
