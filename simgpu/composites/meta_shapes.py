@@ -115,3 +115,13 @@ def cudnn_batch_norm_backward(input, grad_output, weight, mean, variance, saved_
     """The same file."""
     layout = torch._prims_common.suggest_memory_format(input)
     return torch.empty_like(input, memory_format=layout), torch.empty_like(weight), torch.empty_like(weight)
+
+
+@meta("native_layer_norm_backward")
+def layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask):
+    """aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda: contiguous, those that are wanted."""
+    wanted = (output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None)
+    return tuple(
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
+        for tensor, want in zip((input, weight, bias), wanted, strict=True)
+    )

@@ -15,8 +15,7 @@ from simgpu.errors import NotModelledError, NoValueError
 from simgpu.kernels import Launch, others_of, rule_for, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
-from simgpu.tensors import meta_kernels, residence, values, wrong_device
-from simgpu.tensors.engine import done_in_place
+from simgpu.tensors import engine, formulas, meta_kernels, residence, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing import rates
@@ -106,6 +105,8 @@ class DispatchMode(TorchDispatchMode):
         self.machine = machine
         self.new_tensors_go = None  # HOST or "meta": overrides where operators without tensor arguments put theirs
         self.function_depth = 0  # calls by Python under way; 0 within backward means autograd's engine calls
+        self.count = 0  # of operators that have run
+        self.seen = set()  # those of formulas.FORWARD that have
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -123,6 +124,8 @@ class DispatchMode(TorchDispatchMode):
             if is_composite(operator):
                 with self:
                     return composite(operator, args, kwargs)
+            if operator in formulas.FORWARD:
+                self.seen.add(operator)
             others = others_of(operator, args, kwargs)
             try:
                 if others is not None and self.check_places(operator, args, kwargs) == GPU:
@@ -165,6 +168,12 @@ class DispatchMode(TorchDispatchMode):
         if operator is _aten._local_scalar_dense.default:
             return self.scalar(args[0])
         args, kwargs = self.without_host_values(operator, args, kwargs)
+        self.count += 1
+        by_engine = self.called_by_engine()
+        if by_engine:
+            kwargs = formulas.as_on_cuda(operator, args, kwargs)
+            if torch.is_grad_enabled():
+                self.seen.add(formulas.TWICE)
         try:
             result = meta_kernels.run(operator, args, kwargs)
         except NotImplementedError:
@@ -173,7 +182,7 @@ class DispatchMode(TorchDispatchMode):
             if "INTERNAL ASSERT FAILED" in str(error):  # nested tensors on meta
                 raise self.explained(operator) from None
             raise
-        if place is not HOST and self.works_in_place(operator, args):
+        if by_engine and place is not HOST and self.works_in_place(operator, args):
             result = self.in_place_of(args[0], result)
         outputs = tuple(results_in(result))
         if place is HOST:
@@ -182,12 +191,33 @@ class DispatchMode(TorchDispatchMode):
         else:
             self.take_memory(operator, args, kwargs, outputs)
             costs.issue(self.machine, operator, args, kwargs, outputs)
+        if by_engine:
+            self.note_made(operator, outputs)
         values.follow(operator, args, kwargs, outputs)
         return result
 
+    def called_by_engine(self) -> bool:
+        """Whether autograd's engine calls the operator: itself, or in a formula."""
+        return self.function_depth == 0 and torch._C._current_graph_task_id() != -1
+
     def works_in_place(self, operator, args) -> bool:
         """Whether autograd's engine, under no dispatch mode, would have had this result in the first operand."""
-        return self.function_depth == 0 and torch._C._current_graph_task_id() != -1 and done_in_place(operator, args)
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if first is None or not formulas.concerns(operator):
+            return False
+        does = None
+        if engine.unshared_storage(first):
+            made = getattr(residence.find(first.untyped_storage()), "made", None)
+            does = formulas.made_by_formula(operator, made, self.count, self.seen)
+        return does == formulas.IN_PLACE or (does is None and engine.accumulates(operator, args))
+
+    def note_made(self, operator, outputs) -> None:
+        """Keeps what made these tensors, for `formulas`."""
+        made = formulas.Made(operator, self.count)
+        for output in outputs:
+            place = residence.find(output.untyped_storage()) if isinstance(output, torch.Tensor) else None
+            if place is not None and place.made is None:
+                place.made = made
 
     def in_place_of(self, first, result):
         """The result, with the strides of the tensor in whose memory it lies."""

@@ -8,7 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from simgpu.composites import branches, encoder, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
+from simgpu.composites import branches, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
 from simgpu.modes import from_data, moves, sound_run, tensor_face  # noqa: F401

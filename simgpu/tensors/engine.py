@@ -2,8 +2,7 @@
 
 Where two gradients meet, the engine adds the second into the first if nothing else holds the first
 (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace). It refuses to under a dispatch mode and calls add.
-Some formulas (torch/csrc/autograd/FunctionsManual.cpp and others, areAnyTensorSubclassLike) write into a tensor that
-they have just made, and under a dispatch mode make another. This module tells when CUDA would have worked in place.
+This module tells when CUDA would have worked in place; `formulas.py`, what formulas do otherwise.
 """
 
 from functools import cache
@@ -13,11 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
-# Formulas scatter a gradient into zeros by these: index_select's, gather's, and those of max, sort, topk and the like.
-_INTO_ZEROS = {_aten.index_add.default, _aten.scatter_add.default, _aten.scatter.src}
-# Nodes of the graph whose formula goes on in the tensor that it has made, and by which operators.
-_GOES_ON = {"BinaryCrossEntropyWithLogitsBackward0": {_aten.sub.Tensor, _aten.mul.Tensor}}
-_GOING_ON = set().union(*_GOES_ON.values())
 
 
 class _Count(TorchDispatchMode):
@@ -52,17 +46,19 @@ def prepare() -> None:
     _unshared()
 
 
-def done_in_place(operator, args) -> bool:
-    """Whether this call, made by autograd's engine, is one that CUDA does in its first operand."""
-    if operator is _ADD and _accumulates(*args[:2]):
-        return references(args[0]) == _unshared()
-    if operator in _INTO_ZEROS or (operator is _aten.index_put.default and args[3:4] == (True,)):
-        return references(args[0])[1] == _unshared()[1]
-    if operator not in _GOING_ON or references(args[0]) != _unshared():
-        return False
-    # Asked last: a node that Python has seen lets go of what it leads to in another order.
-    node = torch._C._current_autograd_node()
-    return node is not None and operator in _GOES_ON.get(node.name(), ())
+def unshared_storage(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor lies in the memory of one that a formula of autograd gave to an operator."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _unshared()[1]
+
+
+def unshared(tensor: torch.Tensor) -> bool:
+    """Whether nobody else holds a tensor that the engine, or a formula of autograd, gave to an operator."""
+    return references(tensor) == _unshared()
+
+
+def accumulates(operator, args) -> bool:
+    """Whether this call, made in autograd's engine, can be its sum of two gradients, which CUDA makes in the first."""
+    return operator is _ADD and not torch.is_grad_enabled() and _of_one_kind(*args[:2]) and unshared(args[0])
 
 
 def letting_go(run):
@@ -86,7 +82,7 @@ def letting_go(run):
     return run_backward
 
 
-def _accumulates(first, second) -> bool:
+def _of_one_kind(first, second) -> bool:
     """Whether two gradients that meet are of a kind that is summed in place."""
     if not isinstance(second, torch.Tensor) or first.dtype != second.dtype or first.shape != second.shape:
         return False

@@ -36,10 +36,10 @@ class Residence(weakref.ref):
     """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values).
 
     `home`: a SharedBlock, None (0 bytes) or HOST. `nbytes`: of the storage. `values`: its bytes, where they are known
-    (see values.py).
+    (see values.py). `made`: by what, if in backward (see formulas.py).
     """
 
-    __slots__ = ("home", "key", "machine", "nbytes", "values")
+    __slots__ = ("home", "key", "machine", "made", "nbytes", "values")
 
     def __new__(cls, storage, machine, home, nbytes):
         return super().__new__(cls, storage, _leave)
@@ -51,6 +51,7 @@ class Residence(weakref.ref):
         self.home = home
         self.nbytes = nbytes
         self.values = None
+        self.made = None
 
     @property
     def on_gpu(self) -> bool:

@@ -1,0 +1,79 @@
+"""Formulas of autograd that are operators of their own, as CUDA runs them.
+
+Each asks `areAnyTensorSubclassLike`, and under a dispatch mode makes a tensor where on CUDA it writes into one that it
+has just made. Those that are no operators are in `tensors/formulas.py`.
+"""
+
+import torch
+
+from simgpu.tensors.registry import branch
+
+
+@branch("index_select_backward")
+def index_select_backward(grad, self_sizes, dim, index):
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp"""
+    return grad.new_zeros(self_sizes).index_add_(dim, index, grad)
+
+
+@branch("gather_backward")
+def gather_backward(grad, self, dim, index, sparse_grad):
+    """The same file."""
+    if sparse_grad:
+        return torch.ops.aten._gather_sparse_backward(self, dim, index, grad)
+    return grad.new_zeros(self.shape).scatter_add_(dim, index, grad)
+
+
+@branch("masked_select_backward")
+def masked_select_backward(grad, input, mask):
+    """The same file."""
+    shape = torch.broadcast_shapes(input.shape, mask.shape)
+    return torch.zeros_like(input.expand(shape), memory_format=torch.preserve_format).masked_scatter_(mask, grad)
+
+
+@branch("value_selecting_reduction_backward")
+def value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim):
+    """aten/src/ATen/native/ReduceOps.cpp: of max, min, sort, topk and the like along a dim."""
+    if not keepdim and len(sizes):
+        grad, indices = grad.unsqueeze(dim), indices.unsqueeze(dim)
+    return torch.zeros(sizes, dtype=grad.dtype, device=grad.device).scatter_(dim, indices, grad)
+
+
+@branch("cummaxmin_backward")
+def cummaxmin_backward(grad, input, indices, dim):
+    """The same file."""
+    if input.numel() == 0:
+        return input
+    return torch.zeros(input.shape, dtype=input.dtype, device=input.device).scatter_add_(dim, indices, grad)
+
+
+@branch("trace_backward")
+def trace_backward(grad, sizes):
+    """aten/src/ATen/native/TriangularOps.cpp"""
+    if len(sizes) != 2:
+        raise RuntimeError("expected matrix input")
+    flat = torch.zeros(sizes[0] * sizes[1], dtype=grad.dtype, device=grad.device)
+    indices = torch.arange(0, flat.numel(), sizes[1] + 1, dtype=torch.int64, device=grad.device)
+    return flat.index_fill_(0, indices, grad).view(sizes)
+
+
+@branch("cumprod_backward")
+def cumprod_backward(grad, input, dim, output):
+    """ReduceOps.cpp: where no element is 0, which CUDA reads. Here none is, as in a sound run (`modes/sound_run`)."""
+    if input.numel() <= 1:
+        return grad
+    dim = dim % input.dim()
+    if input.shape[dim] == 1:
+        return grad
+    product = output.conj() * grad
+    is_zero = input == 0
+    is_zero.any()
+    summed = _reversed_cumsum(product, dim)
+    result = summed.div(input.conj())
+    del summed, is_zero, product
+    return result
+
+
+def _reversed_cumsum(tensor, dim):
+    reversed_ = tensor.flip(dim)
+    summed = reversed_.cumsum(dim)
+    return summed.flip(dim)

@@ -1,0 +1,125 @@
+"""Formulas of autograd that go another way on meta tensors, or under a dispatch mode, than they do on CUDA.
+
+The formulas are C++ (torch/csrc/autograd/FunctionsManual.cpp). Those that ask `areAnyTensorSubclassLike` go on in a
+tensor that they have just made, and here they make another; those that ask for the device take a meta tensor for the
+CPU's. What shows here is the operator that such a formula calls; CALLS says of each which operator that is, what made
+its first operand, and what CUDA does. Formulas that are operators of their own (gather_backward) are in
+`composites/gradients.py`.
+
+Where other formulas make the same call and mean it, the name of the formula's node decides. A node that Python has
+seen lets go of what it leads to in another order, so nodes are asked for only once an operator has run whose formula it
+is.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+_aten = torch.ops.aten
+_ADD, _SUB, _MUL = _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor
+IN_PLACE, ANEW = "in place", "anew"
+TWICE = "twice"  # among operators: any that ran in a backward whose graph is kept, to go through it again
+
+
+class Made(NamedTuple):
+    """What made a tensor: an operator, the `count`-th that ran."""
+
+    operator: object
+    count: int
+
+
+class Call(NamedTuple):
+    """One call that a formula makes.
+
+    `operator`: what it calls. `made_by`: the operators by which the first operand was made; None for any. `within`: at
+    most so many operators ago. `forward`: the operators that have the formula, and `nodes`: what their nodes are
+    called; both are empty where no other formula makes such a call. `does`: what CUDA does: IN_PLACE, or ANEW where it
+    looks as if the engine added one gradient to another, which it does in place (engine.py).
+    """
+
+    operator: object
+    made_by: frozenset | None
+    nodes: frozenset = frozenset()
+    forward: frozenset = frozenset()
+    within: int = 1000
+    does: str = IN_PLACE
+
+
+def _of(names: str) -> frozenset:
+    """OpOverloads of aten by name: "mul.Tensor exp" has exp's default overload."""
+    pairs = (name.partition(".") for name in names.split())
+    return frozenset(getattr(getattr(_aten, packet), overload or "default") for packet, _, overload in pairs)
+
+
+def _sum(nodes: str, forward: str, made_by: str, within: int) -> Call:
+    """A sum that a formula makes of what it has made itself."""
+    return Call(_ADD, _of(made_by), frozenset(nodes.split()), _of(forward), within, ANEW)
+
+
+_BCE = frozenset({"BinaryCrossEntropyBackward0"}), _of("binary_cross_entropy")
+_LOGITS = frozenset({"BinaryCrossEntropyWithLogitsBackward0"}), _of("binary_cross_entropy_with_logits")
+
+CALLS = (
+    # clamp_backward, clamp_backward_min_max; evenly_distribute_backward, of max, min and median of a whole tensor
+    Call(_aten.logical_and.default, _of("ge.Tensor lt.Tensor isnan ne.Tensor")),
+    Call(_aten.logical_or.default, _of("gt.Tensor")),
+    # take_backward
+    Call(_aten.put.default, _of("zeros_like")),
+    # index_backward
+    Call(_aten.index_put.default, _of("new_zeros")),
+    # binary_cross_entropy_with_logits_backward, binary_cross_entropy_with_logits_target_backward
+    Call(_SUB, _of("sigmoid add.Tensor add.Scalar mul.Tensor log_sigmoid_forward"), *_LOGITS),
+    Call(_MUL, _of("sub.Tensor mul.Tensor log_sigmoid_forward"), *_LOGITS),
+    # binary_cross_entropy_target_backward
+    Call(_MUL, _of("logit mul.Tensor"), *_BCE),
+    # atan2_backward
+    Call(_aten.masked_fill.Scalar, _of("reciprocal")),
+    # atan2_backward, var_mean_backward, std_mean_backward, logcumsumexp_backward
+    _sum("Atan2Backward0", "atan2 atan2_", "mul.Tensor", 2),
+    _sum("VarMeanBackward0", "var_mean.correction", "mul.Tensor", 3),
+    _sum("StdMeanBackward0", "std_mean.correction", "mul.Tensor", 3),
+    _sum("LogcumsumexpBackward0", "logcumsumexp", "flip", 1),
+    # infinitely_differentiable_native_group_norm_backward, which calls var_mean_backward
+    Call(_ADD, _of("mul.Tensor"), frozenset({"NativeGroupNormBackward0"}), frozenset({TWICE}), 3, ANEW),
+)
+_calls: dict = {}
+for _call in CALLS:
+    _calls.setdefault(_call.operator, []).append(_call)
+FORWARD = frozenset().union(*(call.forward for call in CALLS))
+
+
+def concerns(operator) -> bool:
+    """Whether an operator is one that formulas or the engine call otherwise than on CUDA."""
+    return operator in _calls
+
+
+def made_by_formula(operator, made: Made | None, count: int, seen: set) -> str | None:
+    """What CUDA does where a formula calls `operator`, the `count`-th operator to run, on a tensor that nothing else
+    holds: IN_PLACE, ANEW, or None if nothing else than here.
+
+    `made`: what made that tensor. `seen`: those of FORWARD that have run.
+    """
+    for call in _calls.get(operator, ()):
+        if made is None or (call.made_by is not None and made.operator not in call.made_by):
+            continue
+        if count - made.count > call.within or not (not call.forward or call.forward & seen):
+            continue
+        if not call.nodes or _node() in call.nodes:
+            return call.does
+    return None
+
+
+def _node() -> str:
+    node = torch._C._current_autograd_node()
+    return "" if node is None else node.name()
+
+
+# What formulas ask for in the dtype that sums have on the CPU (at::toAccumulateType): renorm_backward.
+_ACCUMULATING = _of("linalg_vector_norm sum.dim_IntList")
+
+
+def as_on_cuda(operator, args, kwargs) -> dict:
+    """The named arguments of a call that a formula makes: sums of single precision are not double on CUDA."""
+    if operator in _ACCUMULATING and kwargs.get("dtype") == torch.float64 and args[0].dtype == torch.float32:
+        return {**kwargs, "dtype": torch.float32}
+    return kwargs
