@@ -124,7 +124,7 @@ def _select(launch: Launch, rows: int, length: int, element: int) -> None:
     launch.release(*reversed(held))
 
 
-@rule("cumsum.default", "cumprod.default")
+@rule("cumsum.default", "cumprod.default", "logcumsumexp.default")
 def cumulative(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not."""
     (output,) = launch.outputs
@@ -138,6 +138,13 @@ def cumulative(launch: Launch) -> None:
     launch.contiguous(tensor)
     if tensor.numel() == tensor.shape[dim]:
         _scan(launch, tensor.numel(), output.dtype)
+
+
+@rule("cummax.default", "cummin.default")
+def cumulative_extremes(launch: Launch) -> None:
+    """ScanKernels.cpp, cummax_helper_cuda: a copy of an input that is not contiguous."""
+    launch.give(*launch.outputs)
+    launch.contiguous(launch["self"])
 
 
 def _scan(launch: Launch, n: int, dtype: torch.dtype) -> None:

@@ -71,8 +71,8 @@ def _no_value(what: str, tensor) -> str:
 def needs_value(mode, function, args, kwargs):
     if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
         known = sound_run.answer(args[0])
-        if known is None and mode.assumed and residence.of(args[0]) is not None and values.of(args[0]) is None:
-            known = mode.assumed()
+        if known is None and residence.of(args[0]) is not None and values.of(args[0]) is None:
+            known = sound_run.assumed()
         if known is not None:
             mode.dispatch.read_value(args[0])
             return bool(known)

@@ -28,7 +28,6 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
-        self.assumed = None  # gives what bool() of a simulated tensor is, in PyTorch's own checks: see `finite.passed`
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         dispatch = self.dispatch

@@ -8,7 +8,7 @@ what is not known passes. A warning, once, says what was assumed.
 """
 
 import operator
-from functools import wraps
+import sys
 
 import torch
 import torch.distributions
@@ -19,12 +19,15 @@ from simgpu.tensors import residence, values
 
 Tensor = torch.Tensor
 
-# PyTorch's functions in Python that ask whether values are valid: what bool() of a tensor is in them in a sound run.
-CHECKS = (
-    (torch.nn.functional, "gaussian_nll_loss", False),  # any(var < 0)
-    (torch.distributions.Distribution, "__init__", True),  # are all parameters as the distribution wants them?
-    (torch.distributions.Distribution, "_validate_sample", True),
-)
+# PyTorch's functions in Python that ask whether values are valid: what bool() of a tensor is in them in a sound run,
+# and whether a warning says so. They are known by their code: a function around them would hold their arguments.
+CHECKS = {
+    torch.nn.functional.gaussian_nll_loss: (False, True),  # any(var < 0)
+    torch.distributions.Distribution.__init__: (True, True),  # are all parameters as the distribution wants them?
+    torch.distributions.Distribution._validate_sample: (True, True),
+    torch.nn.init._no_grad_trunc_normal_: (False, False),  # draws again while any(out of range): chance on a GPU too
+}
+_CODES = {function.__code__: answer for function, answer in CHECKS.items()}
 
 
 def answer(tensor):
@@ -42,26 +45,17 @@ def _warn():
     )
 
 
-def passed(mode, check, answer: bool, warn: bool = True):
-    """`check`, a function of PyTorch's, in which bool() of a tensor whose value is not known gives `answer`.
-
-    `mode` is the FunctionMode. A warning, once, says so if `warn`.
-    """
-
-    def assumed() -> bool:
-        if warn:
-            _warn()
-        return answer
-
-    @wraps(check)
-    def call(*args, **kwargs):
-        outer, mode.assumed = mode.assumed, assumed
-        try:
-            return check(*args, **kwargs)
-        finally:
-            mode.assumed = outer
-
-    return call
+def assumed() -> bool | None:
+    """What bool() of a tensor whose value is not known is where it is asked for: in one of CHECKS, else None."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _CODES:
+            known, warn = _CODES[frame.f_code]
+            if warn:
+                _warn()
+            return known
+        frame = frame.f_back
+    return None
 
 
 def _version(tensor) -> int:

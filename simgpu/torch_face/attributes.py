@@ -8,7 +8,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from simgpu.errors import NotModelledError, NoValueError, naming_cuda_types
 from simgpu.memory.out_of_memory import OutOfMemory
-from simgpu.modes import host_copies, sound_run
+from simgpu.modes import host_copies
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
@@ -34,12 +34,6 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
         torch._C._autograd,
         "_push_saved_tensors_default_hooks",
         lambda pack, unpack: push_hooks(seen_by(mode, pack), seen_by(mode, unpack)),
-    )
-    for owner, name, answer in sound_run.CHECKS:
-        patches.apply(owner, name, sound_run.passed(mode, getattr(owner, name), answer))
-    init = torch.nn.init  # PyTorch draws again while any(out of range); how often is chance on a real GPU too
-    patches.apply(
-        init, "_no_grad_trunc_normal_", sound_run.passed(mode, init._no_grad_trunc_normal_, False, warn=False)
     )
     patches.apply(torch.export, "export", not_traced(mode, torch.export.export))
     profile = torch.autograd.profiler.profile

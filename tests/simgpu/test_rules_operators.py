@@ -9,7 +9,7 @@ import torch
 from tests.exactness import ORACLE
 from tools.oracle import cases
 
-FAMILIES = ("channels", "indexing", "losses", "norms", "recurrent", "reductions", "sorting")
+FAMILIES = ("channels", "gradients", "indexing", "losses", "norms", "recurrent", "reductions", "sorting")
 
 
 @pytest.mark.parametrize("gpu", cases.GPUS)

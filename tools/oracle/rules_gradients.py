@@ -1,4 +1,4 @@
-"""Random gradients whose formulas go another way under a dispatch mode: `python -m tools.oracle.rules_gradients --help`.
+"""Random gradients that take another way under a dispatch mode: `python -m tools.oracle.rules_gradients --help`.
 
 The operators of simgpu/tensors/formulas.py and simgpu/composites/gradients.py, in sums with others of their like, once
 and twice.
@@ -29,7 +29,10 @@ def clamp(rng: random.Random, shape, dtype: str) -> list[str]:
 
 
 def of_all(rng: random.Random, shape, dtype: str) -> list[str]:
-    return [leaf(rng, "x", shape, dtype), f"y = x.{rng.choice(('max', 'min', 'amax', 'trace' if len(shape) == 2 else 'max'))}()"]
+    return [
+        leaf(rng, "x", shape, dtype),
+        f"y = x.{rng.choice(('max', 'min', 'amax', 'trace' if len(shape) == 2 else 'max'))}()",
+    ]
 
 
 def along(rng: random.Random, shape, dtype: str) -> list[str]:
@@ -87,11 +90,6 @@ def probabilities(rng: random.Random, shape, dtype: str) -> list[str]:
         lines.append(f"p = {laid_out(rng, shape[-1:], dtype)}")
         options += ", pos_weight=p"
     return [*lines, f"y = F.{function}(x, t{options})"]
-
-
-def renormed(rng: random.Random, shape, dtype: str) -> list[str]:
-    lines = [leaf(rng, "x", shape, dtype), leaf(rng, "t", shape, dtype)]
-    return [*lines, "y = x + t", f"y = (y * x).norm({rng.choice((1, 2, 3, 0.5))})"]
 
 
 DRAWINGS = [clamp, clamp, of_all, along, along, picked, picked, scattered, scanned, moments, of_two, probabilities]
