@@ -18,7 +18,7 @@ from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry
-from simgpu.torch_face import attributes, compiling, cuda, nvml
+from simgpu.torch_face import attributes, compiling, cuda, nvml, storages
 from simgpu.tracebacks import PATHS
 
 
@@ -67,6 +67,7 @@ class Session:
             dispatch = DispatchMode(self.machine)
             functions = FunctionMode(dispatch)
             attributes.patch(self._patches, functions)
+            storages.patch(self._patches, functions)
             for mode in (dispatch, functions):
                 mode.__enter__()
                 self._modes.append(mode)

@@ -103,7 +103,7 @@ class DispatchMode(TorchDispatchMode):
     def __init__(self, machine: machines.Machine):
         super().__init__()
         self.machine = machine
-        self.new_tensors_go = None  # HOST or "meta": overrides where operators without tensor arguments put theirs
+        self.new_tensors_go = None  # HOST, GPU or "meta": where operators put new tensors that name the device meta
         self.function_depth = 0  # calls by Python under way; 0 within backward means autograd's engine calls
         self.count = 0  # of operators that have run
         self.seen = set()  # those of formulas.FORWARD that have
@@ -153,12 +153,13 @@ class DispatchMode(TorchDispatchMode):
         """One operator: its meta kernel, then its memory."""
         device = kwargs.get("device")
         place = self.check_places(operator, args, kwargs)
-        if place is None and not (device is not None and torch.device(device).type == "meta"):
+        on_meta = device is not None and torch.device(device).type == "meta"  # by name, and so all GPUs' tensors
+        if (place is None and not on_meta) or (on_meta and self.new_tensors_go == "meta"):
             return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
-        if place is None and self.new_tensors_go == "meta":
-            return operator(*args, **kwargs)
         if self.new_tensors_go is HOST:
             place = HOST
+        elif self.new_tensors_go == GPU and on_meta:
+            place = GPU
         if operator is _aten.copy_.default and not args[0].is_meta:
             if place is not HOST:
                 self.take_memory(operator, args, kwargs, ())

@@ -13,7 +13,7 @@ from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
 from simgpu.modes import from_data, moves, sound_run, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
-from simgpu.modes.dispatch_mode import DispatchMode
+from simgpu.modes.dispatch_mode import GPU, DispatchMode
 from simgpu.streams import Generator
 from simgpu.tensors import residence
 from simgpu.tensors.residence import CPU, HOST, on_gpu
@@ -61,7 +61,7 @@ class FunctionMode(TorchFunctionMode):
             kwargs = {**kwargs, "device": META}
             if isinstance(kwargs.get("generator"), Generator):
                 kwargs["generator"] = None
-            return function(*args, **kwargs)
+            return self.new_tensors_in(GPU, function, args, kwargs)
         if torch.device(device).type == "meta":
             return self.new_tensors_in("meta", function, args, kwargs)
         return function(*args, **kwargs)

@@ -93,26 +93,28 @@ def set_data(mode: DispatchMode, tensor, value) -> None:
     The two exchange their implementations; the Python object, its requires_grad and its gradient stay. The gradient is
     not moved, as on CUDA, but it must be of the same kind as the tensor, meta or not, and loses its values.
     """
-    if tensor.is_meta and value.is_meta and tensor._use_count() > 1:  # somebody's gradient, say, who knows no objects
-        tensor.data = as_normal(value)
-        return
-    requires_grad, gradient = tensor.requires_grad, tensor.grad
-    tensor.grad = None
-    shell = value.detach()
-    if gradient is not None:
-        gradient = of_kind(mode, gradient, shell.device)
-        with torch.inference_mode(shell.is_inference()):  # autograd asks that the two are alike; `value` need not be
-            shell = torch.empty_strided(gradient.shape, gradient.stride(), dtype=gradient.dtype, device=shell.device)
-    torch._C._swap_tensor_impl(tensor, shell)
-    tensor.requires_grad_(requires_grad)
-    if gradient is not None:
-        tensor.grad = gradient
-        tensor.data = value.detach()
+    with torch.utils._python_dispatch._disable_current_modes():  # what is made here takes no memory
+        if tensor.is_meta and value.is_meta and tensor._use_count() > 1:  # a gradient, say, known to C++ alone
+            tensor.data = as_normal(value)
+            return
+        requires_grad, gradient = tensor.requires_grad, tensor.grad
+        tensor.grad = None
+        shell = value.detach()
+        if gradient is not None:
+            gradient = of_kind(mode, gradient, shell.device)
+            form = {"dtype": gradient.dtype, "device": shell.device}
+            with torch.inference_mode(shell.is_inference()):  # autograd asks that the two are alike
+                shell = torch.empty_strided(gradient.shape, gradient.stride(), **form)
+        torch._C._swap_tensor_impl(tensor, shell)
+        tensor.requires_grad_(requires_grad)
+        if gradient is not None:
+            tensor.grad = gradient
+            tensor.data = value.detach()
 
 
 def as_normal(value):
     """A view of a tensor that was made in inference mode, which says that it was not."""
-    with torch.inference_mode(False), torch.utils._python_dispatch._disable_current_modes():
+    with torch.inference_mode(False):
         view = torch.empty(0, dtype=value.dtype, device=value.device)
         return view.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
 

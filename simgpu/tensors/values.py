@@ -82,6 +82,8 @@ def _gives_values(operator) -> bool:
 
 def follow(operator, args, kwargs, outputs) -> None:
     """After an operator has run on simulated tensors: computes its integers, or forgets those it wrote."""
+    if operator._schema.name == "aten::set_":
+        return  # the tensor is one of another storage now, where nothing was written
     written = _written(operator)
     result = outputs[0] if outputs else None
     if not written and not (isinstance(result, torch.Tensor) and may_be_known(result)):

@@ -6,27 +6,17 @@ import torch
 import torch.export
 from torch.overrides import _get_current_function_mode_stack
 
-from simgpu.errors import NotModelledError, NoValueError, naming_cuda_types
-from simgpu.memory.out_of_memory import OutOfMemory
-from simgpu.modes import host_copies
-from simgpu.modes.devices import means_gpu
+from simgpu.errors import NotModelledError, naming_cuda_types
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, residence
-from simgpu.tensors.residence import CUDA, on_gpu
+from simgpu.tensors.residence import on_gpu
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
     """Puts them into torch; `mode` is the GPU's."""
     patches.apply(torch.Tensor, "record_stream", record_stream)
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
-    storage = torch.UntypedStorage
-    patches.apply(storage, "resize_", resized_storage(storage.resize_))
-    patches.apply(storage, "data_ptr", storage_address(storage.data_ptr))
-    patches.apply(storage, "to", storage_to(mode, storage.to))
-    patches.apply(storage, "cuda", storage_cuda(mode, storage.cuda))
-    for name in ("cpu", "_write_file"):
-        patches.apply(storage, name, saved_storage(getattr(storage, name)))
     run_backward = naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)
     push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
@@ -53,81 +43,6 @@ def seen_by(mode: FunctionMode, hook):
                 return hook(argument)
 
     return call
-
-
-def resized_storage(resize):
-    """torch.UntypedStorage.resize_, of which `resize` is PyTorch's: the storage gets a new block, then lets go of its
-    old one (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
-
-    def resize_(storage, size):
-        place = residence.find(storage)
-        if place is not None and place.on_gpu:
-            try:
-                residence.resize(place, size)
-            except OutOfMemory as error:
-                raise torch.OutOfMemoryError(str(error)) from None
-        return resize(storage, size)
-
-    return resize_
-
-
-def storage_address(address):
-    """torch.UntypedStorage.data_ptr, of which `address` is PyTorch's: where the block begins, and 0 on the host."""
-
-    def data_ptr(storage):
-        place = residence.find(storage)
-        if place is None or place.block is None:
-            return address(storage)
-        return place.address
-
-    return data_ptr
-
-
-def _bytes_on_gpu(mode: FunctionMode, storage, non_blocking: bool) -> torch.UntypedStorage:
-    """A copy of a storage of the host, as torch.load(map_location="cuda") makes it: a block of its bytes."""
-    with torch._C.DisableTorchFunction():
-        source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        return host_copies.copied(mode.dispatch, source, None, None, False, non_blocking).untyped_storage()
-
-
-def storage_to(mode: FunctionMode, move):
-    """torch.UntypedStorage.to, of which `move` is PyTorch's."""
-
-    @wraps(move)
-    def to(storage, *, device, non_blocking=False):
-        place = residence.find(storage)
-        if not means_gpu(device) or (place is None and storage.device.type == "meta"):
-            return move(storage, device=device, non_blocking=non_blocking)
-        if place is not None and place.on_gpu:
-            return storage
-        return _bytes_on_gpu(mode, storage, non_blocking)
-
-    return to
-
-
-def storage_cuda(mode: FunctionMode, move):
-    """torch.UntypedStorage.cuda, of which `move` is PyTorch's."""
-
-    @wraps(move)
-    def cuda(storage, device=None, non_blocking=False):
-        return storage.to(device=CUDA if device is None else torch.device("cuda", device), non_blocking=non_blocking)
-
-    return cuda
-
-
-def saved_storage(save):
-    """How torch.save and pickle get at the bytes of a storage; `save` is PyTorch's."""
-
-    @wraps(save)
-    def saved(storage, *args, **kwargs):
-        if residence.find(storage) is not None:
-            raise NoValueError(
-                f"torch.save and pickle write values, and the {storage.nbytes()} B of a simulated tensor have none: "
-                "the simulated GPU computes memory, not values. Save what was made on the CPU, or use a real GPU."
-            )
-        return save(storage, *args, **kwargs)
-
-    return saved
 
 
 def not_traced(mode: FunctionMode, export):

@@ -46,9 +46,14 @@ def test_both_copies_of_the_parameters_are_there_while_a_checkpoint_is_loaded(ch
     assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()) == (610816, 1221632)  # the oracle's
 
 
-def test_a_storage_on_the_gpu_stays_there():
+def test_a_storage_on_the_gpu_stays_there_if_its_whole_name_is_said():
     storage = torch.ones(4, device="cuda").untyped_storage()
-    assert storage.to(device="cuda") is storage and storage.cuda() is storage
+    assert storage.to(device="cuda:0") is storage and storage.device == torch.device("cuda", 0)
+    copy = storage.cuda()  # as on CUDA: "cuda" is not "cuda:0"
+    assert copy is not storage and torch.cuda.memory_allocated() == 1024
+    assert "device=cuda:0) of size 16" in repr(copy)
+    with pytest.raises(NoValueError, match="have none"):
+        copy.tolist()
 
 
 def test_a_storage_without_values_goes_back_to_the_gpu():

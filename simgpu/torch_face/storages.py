@@ -1,0 +1,170 @@
+"""torch.UntypedStorage as it is on the simulated GPU: its device, its address, and copies of its bytes."""
+
+from functools import wraps
+
+import torch
+
+from simgpu.errors import NoValueError
+from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.modes import host_copies
+from simgpu.modes.devices import means_gpu, named
+from simgpu.modes.function_mode import FunctionMode
+from simgpu.patches import Patches
+from simgpu.tensors import residence
+from simgpu.tensors.residence import CPU, CUDA
+
+
+def patch(patches: Patches, mode: FunctionMode) -> None:
+    """Puts them into torch; `mode` is the GPU's."""
+    storage = torch.UntypedStorage
+    patches.apply(storage, "device", device_of(storage.device))
+    patches.apply(storage, "resize_", resized(storage.resize_))
+    patches.apply(storage, "data_ptr", address(storage.data_ptr))
+    patches.apply(storage, "to", to(mode, storage.to))
+    patches.apply(storage, "cuda", cuda(storage.cuda))
+    patches.apply(storage, "clone", clone(mode, storage.clone))
+    patches.apply(storage, "is_shared", is_shared(storage.is_shared))
+    patches.apply(storage, "__repr__", represented(storage.__repr__))
+    patches.apply(storage, "cpu", cpu(storage.cpu))
+    for name in ("_write_file", "tolist", "__getitem__", "__setitem__"):
+        patches.apply(storage, name, refused(getattr(storage, name)))
+    patches.apply(torch.serialization, "location_tag", refused(torch.serialization.location_tag))  # of what is saved
+
+
+def on_gpu(storage) -> bool:
+    """Whether a storage is memory of the simulated GPU."""
+    place = residence.find(storage)
+    return place is not None and place.on_gpu
+
+
+def device_of(getter) -> property:
+    """torch.UntypedStorage.device, of which `getter` is PyTorch's."""
+
+    def device(storage):
+        place = residence.find(storage)
+        return getter.__get__(storage) if place is None else place.device
+
+    return property(device, doc=getter.__doc__)
+
+
+def resized(resize):
+    """torch.UntypedStorage.resize_, of which `resize` is PyTorch's: the storage gets a new block, then gives its old
+    one back (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
+
+    @wraps(resize)
+    def resize_(storage, size):
+        if on_gpu(storage):
+            try:
+                residence.resize(residence.find(storage), size)
+            except OutOfMemory as error:
+                raise torch.OutOfMemoryError(str(error)) from None
+        return resize(storage, size)
+
+    return resize_
+
+
+def address(data_ptr):
+    """torch.UntypedStorage.data_ptr, of which `data_ptr` is PyTorch's: where the block begins, and 0 on the host."""
+
+    @wraps(data_ptr)
+    def call(storage):
+        place = residence.find(storage)
+        return data_ptr(storage) if place is None or place.block is None else place.address
+
+    return call
+
+
+def _copied(mode: FunctionMode, storage, to_host: bool = False, non_blocking: bool = False) -> torch.UntypedStorage:
+    """A copy of a storage's bytes, in a block of its own or on the host, as torch.load(map_location="cuda") makes it
+    (torch/_utils.py, _to)."""
+    with torch._C.DisableTorchFunction():
+        kind = "cpu" if residence.find(storage) is None else "meta"
+        source = torch.empty(0, dtype=torch.uint8, device=kind).set_(storage)
+        if not to_host and on_gpu(storage):
+            return source.clone().untyped_storage()
+        return host_copies.copied(mode.dispatch, source, None, None, to_host, non_blocking).untyped_storage()
+
+
+def to(mode: FunctionMode, move):
+    """torch.UntypedStorage.to, of which `move` is PyTorch's. A storage on cuda:0 is copied if "cuda" is asked for."""
+
+    @wraps(move)
+    def call(storage, *, device, non_blocking=False):
+        there = CUDA if means_gpu(device) else named(device)
+        if residence.find(storage) is None and (there != CUDA or storage.device.type == "meta"):
+            return move(storage, device=there, non_blocking=non_blocking)
+        if storage.device == named(device):
+            return storage
+        if there.type not in ("cuda", "cpu"):
+            return refused(move)(storage)
+        return _copied(mode, storage, there != CUDA, non_blocking)
+
+    return call
+
+
+def cuda(move):
+    """torch.UntypedStorage.cuda, of which `move` is PyTorch's."""
+
+    @wraps(move)
+    def call(storage, device=None, non_blocking=False):
+        return storage.to(device=torch.device("cuda", device) if device else CUDA.type, non_blocking=non_blocking)
+
+    return call
+
+
+def cpu(move):
+    """torch.UntypedStorage.cpu, of which `move` is PyTorch's."""
+
+    @wraps(move)
+    def call(storage):
+        return move(storage) if residence.find(storage) is None else storage.to(device=CPU)
+
+    return call
+
+
+def clone(mode: FunctionMode, copy):
+    """torch.UntypedStorage.clone, of which `copy` is PyTorch's."""
+
+    @wraps(copy)
+    def call(storage):
+        return copy(storage) if residence.find(storage) is None else _copied(mode, storage, not on_gpu(storage))
+
+    return call
+
+
+def is_shared(asked):
+    """torch.UntypedStorage.is_shared, of which `asked` is PyTorch's: all memory of a GPU may be
+    (torch/csrc/StorageSharing.cpp, THPStorage_isShared)."""
+
+    @wraps(asked)
+    def call(storage):
+        return on_gpu(storage) or asked(storage)
+
+    return call
+
+
+def represented(representation):
+    """torch.UntypedStorage.__repr__, of which `representation` is PyTorch's; bytes without values are not shown."""
+
+    @wraps(representation)
+    def call(storage):
+        if residence.find(storage) is None:
+            return representation(storage)
+        return f"...\n[torch.storage.UntypedStorage(device={storage.device}) of size {storage.nbytes()}]"
+
+    return call
+
+
+def refused(read):
+    """What reads or writes the bytes of a storage, as torch.save and pickle do; `read` is PyTorch's."""
+
+    @wraps(read)
+    def call(storage, *args, **kwargs):
+        if residence.find(storage) is not None:
+            raise NoValueError(
+                f"torch.save and pickle write values, and the {storage.nbytes()} B of a simulated tensor have none: "
+                "the simulated GPU computes memory, not values. Save what was made on the CPU, or use a real GPU."
+            )
+        return read(storage, *args, **kwargs)
+
+    return call

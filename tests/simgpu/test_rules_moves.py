@@ -1,0 +1,16 @@
+"""Every spelling of every move on the simulated GPU against the oracle's: events, devices, layouts, errors."""
+
+from tests.exactness import ORACLE
+from tools.oracle import cases, rules_moves
+
+CASES = cases.load("moves")
+
+
+def test_the_recorded_cases_are_the_whole_product():
+    assert [case.code for case in CASES] == rules_moves.snippets()
+
+
+def test_all_is_as_on_the_oracle(exactness):
+    assert len(CASES) >= 4000
+    assert cases.differences(CASES) == []
+    exactness(2, "spellings of moves, H100", ORACLE, "snippets", "moves", len(CASES), len(CASES))
