@@ -17,7 +17,7 @@ from simgpu.modes.devices import means_gpu
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
-from simgpu.tensors import engine, meta_kernels, registry
+from simgpu.tensors import engine, meta_kernels, registry, remembered
 from simgpu.torch_face import attributes, compiling, cuda, nvml, storages
 from simgpu.tracebacks import PATHS
 
@@ -57,6 +57,7 @@ class Session:
         self._default_device = torch.utils._device.CURRENT_DEVICE
         engine.prepare()
         meta_kernels.prepare()
+        remembered.forget()
         self.machine.activate()
         registry.hold(autocast.register)
         try:
@@ -86,6 +87,7 @@ class Session:
         self._patches.undo()
         autocast.stop()
         registry.let_go()
+        remembered.forget()
         self.machine.deactivate()
 
 

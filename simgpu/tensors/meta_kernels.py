@@ -11,6 +11,8 @@ from functools import cache
 import torch
 import torch._meta_registrations as registrations
 
+from simgpu.tensors import lists, remembered
+
 _META = torch._C.DispatchKey.Meta
 _META_KEYS = torch._C.DispatchKeySet(_META)
 # Without a meta kernel in C++, but one for any device which is meant for all of them.
@@ -81,7 +83,8 @@ def run(operator, args, kwargs):
     """The operator's result on meta tensors."""
     kernel = _kernels.get(operator)
     if kernel is None:
-        return operator(*args, **kwargs)
+        made = lists.results(operator, args, kwargs)
+        return remembered.run(operator, args, kwargs) if made is NotImplemented else made
     if operator in _take_numbers and len(args) > 1 and not isinstance(args[1], torch.Tensor):
         if type(args[1]) not in (bool, int, float):
             return operator(*args, **kwargs)

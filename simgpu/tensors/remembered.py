@@ -1,0 +1,119 @@
+"""Shapes of results, remembered: the second call of an operator that is like a former one in all that counts.
+
+PyTorch's meta functions in Python take a hundred times as long as those in C++, and say the same each time: the shapes,
+strides and dtypes of results follow from those of the arguments and from the numbers beside them. So what one returned
+is noted, and made again without it. Only what is surely alike is remembered: an operator that writes nothing, arguments
+that are tensors without values, numbers and the like, results that are tensors of their own, each in a storage of just
+its size.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+LIMIT = 20_000  # results; beyond, all are forgotten: a program whose shapes never come again
+
+_META = torch.device("meta")
+_keys = torch._C._dispatch_keys
+_NUMBERS = {bool, int, float, complex, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format}
+_TAKES_ANY = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+
+_made: dict[tuple, Callable | None] = {}
+
+
+class _DiffersError(Exception):
+    """An argument or a result that is not of the kind that is remembered."""
+
+
+def forget() -> None:
+    """Forgets all results: another simulated GPU may have other shapes."""
+    _made.clear()
+
+
+@cache
+def _may_be_remembered(operator) -> bool:
+    """Whether an operator makes its results, and does so from shapes alone."""
+    schema = operator._schema
+    if not schema.returns or not _TAKES_ANY.isdisjoint(operator.tags):
+        return False
+    return all(one.alias_info is None for one in (*schema.arguments, *schema.returns))
+
+
+def _signature(value):
+    """All that a result's shape may depend on in one argument, hashable."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return kind, value
+    if isinstance(value, torch.Tensor):
+        if not value.is_meta or value.layout is not torch.strided:
+            raise _DiffersError
+        # The keys tell what else there is to a tensor: lazily conjugated or negated, nested, made in inference mode.
+        return value.shape, value.stride(), value.dtype, value.storage_offset(), _keys(value).raw_repr()
+    if kind is list or kind is tuple:
+        return kind, *map(_signature, value)
+    raise _DiffersError
+
+
+def _of_one(found, taken: set):
+    """A function that makes one result as the tensor that was `found`; `taken`: storages that others live in."""
+    if found is None or type(found) in (int, bool, float):
+        return lambda: found
+    if type(found) is not torch.Tensor or found.layout is not torch.strided or found.storage_offset():
+        raise _DiffersError
+    storage = found.untyped_storage()
+    if id(storage) in taken:
+        raise _DiffersError
+    taken.add(id(storage))
+    shape, strides, dtype = found.shape, found.stride(), found.dtype
+
+    def make():
+        return torch.empty_strided(shape, strides, dtype=dtype, device=_META)
+
+    like = make()
+    if like.untyped_storage().nbytes() != storage.nbytes() or _keys(like).raw_repr() != _keys(found).raw_repr():
+        raise _DiffersError
+    return make
+
+
+def _of_all(found, taken: set):
+    """The same for all that an operator returned: one result, or a tuple or list of them."""
+    kind = type(found)
+    if kind is not tuple and kind is not list:
+        return _of_one(found, taken)
+    makers = [_of_one(one, taken) for one in found]
+    return lambda: kind([make() for make in makers])
+
+
+def _storages(arguments) -> set:
+    """The storages that arguments live in, by the identity of the object that stands for each."""
+    found = set()
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            found.add(id(one.untyped_storage()))
+        elif isinstance(one, (list, tuple)):
+            found |= _storages(one)
+    return found
+
+
+def run(operator, args, kwargs):
+    """What operator(*args, **kwargs) returns on meta tensors."""
+    if not _may_be_remembered(operator) or torch._C._get_deterministic_algorithms():  # which some ask, and then raise
+        return operator(*args, **kwargs)
+    try:
+        signature = (operator, torch.get_default_dtype(), *map(_signature, args))
+        if kwargs:
+            signature += tuple((name, _signature(value)) for name, value in kwargs.items())
+        make = _made.get(signature, operator)
+    except (_DiffersError, TypeError):
+        return operator(*args, **kwargs)
+    if make is operator:  # not seen before
+        result = operator(*args, **kwargs)
+        if len(_made) >= LIMIT:
+            _made.clear()
+        try:
+            _made[signature] = _of_all(result, _storages((*args, *kwargs.values())))
+        except _DiffersError:
+            _made[signature] = None
+        return result
+    return operator(*args, **kwargs) if make is None else make()
