@@ -30,6 +30,7 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     softmax,
     sorting,
     transfer,
+    triangular,
 )
 from simgpu.kernels.launch import Launch, others_of, rule, rule_for
 

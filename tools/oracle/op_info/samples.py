@@ -13,6 +13,7 @@ from tools.oracle.op_info.jobs import Job
 from tools.oracle.op_info.moving import tensors_in, text_of, to_cuda
 
 STEPS = 3  # of an optimizer
+MOST_OF_A_MODULE = 32  # samples; LinearCrossEntropyLoss has 857
 
 
 @dataclass
@@ -98,7 +99,7 @@ def _of_module(job: Job) -> list[Sample]:
                 text = text_of((training, given.constructor_input.args, given.constructor_input.kwargs,
                                 given.forward_input.args, given.forward_input.kwargs))  # fmt: skip
                 found.append(Sample(text, _module(entry.module_cls, given, dtype, training, number)))
-    return found
+    return suites.spread(found, MOST_OF_A_MODULE)
 
 
 def _module(kind, given, dtype: torch.dtype, training: bool, number: int):

@@ -89,7 +89,11 @@ def of_operator(job: Job, requires_grad: bool) -> list:
         warnings.simplefilter("ignore")
         drawn = entry.sample_inputs_func(entry, "cpu", getattr(torch, job.dtype), requires_grad)
         found = list(islice(drawn, LOOKED_AT))
-    most = MOST_SAMPLES if job[2:] == ("float32", "plain", "small") else MOST_SAMPLES // 2
+    return spread(found, MOST_SAMPLES if job[2:] == ("float32", "plain", "small") else MOST_SAMPLES // 2)
+
+
+def spread(found: list, most: int) -> list:
+    """Up to `most` of them, evenly, the first and the last among them."""
     if len(found) <= most:
         return found
     return [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]

@@ -1,0 +1,69 @@
+"""Triangular systems and unpacked LU factors: linear algebra that needs no cuSOLVER."""
+
+import math
+
+import torch
+
+from simgpu.kernels.launch import Launch, made_of_others, rule
+
+FEW_MATRICES, LARGE_SIDE = 8, 64  # BatchLinearAlgebra.cpp, triangular_solve_kernel: then one after the other, no batch
+
+# aten/src/ATen/native/LinearAlgebra.cpp, BatchLinearAlgebra.cpp: a decomposition, or a check and a helper
+made_of_others("linalg_pinv.atol_rtol_tensor")
+
+
+def _is_read_as_it_lies(matrices: torch.Tensor) -> bool:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp, is_row_or_column_contiguous"""
+    return matrices.is_contiguous() or matrices.mT.is_contiguous()
+
+
+def _solve(launch: Launch, matrices: torch.Tensor, sides: torch.Tensor) -> None:
+    """aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp, triangular_solve_kernel: cuBLAS is given an array of
+    pointers for each operand, 8 B a matrix, none of one without elements; and its workspace."""
+    batch = math.prod(matrices.shape[:-2])
+    pointers = []
+    if batch > FEW_MATRICES or matrices.shape[-1] < LARGE_SIDE:
+        pointers = [launch.scratch(8 * batch if one.numel() else 0) for one in (matrices, sides)]
+    launch.machine.take_blas_workspace(launch.in_backward)
+    launch.release(*reversed(pointers))
+
+
+@rule("linalg_solve_triangular.default", "linalg_solve_triangular.out")
+def solve_triangular(launch: Launch) -> None:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_solve_triangular_out: the right-hand sides are copied into
+    the result, column by column; matrices that lie otherwise, or are broadcast, are copied."""
+    (output,) = launch.outputs
+    launch.give(output)
+    matrices, sides = launch["self", "B"]
+    batch = torch.broadcast_shapes(matrices.shape[:-2], sides.shape[:-2])
+    matrices = matrices.expand(*batch, *matrices.shape[-2:])
+    copies = [None] if _is_read_as_it_lies(output) else [launch.scratch_like(output)]
+    copies.append(None if _is_read_as_it_lies(matrices) else launch.scratch_like(matrices))
+    _solve(launch, matrices, output)
+    launch.release(*reversed(copies))
+
+
+@rule("triangular_solve.default")
+def triangular_solve(launch: Launch) -> None:
+    """The same file, triangular_solve_out: both operands are copied, into the results."""
+    solution, matrices = launch.outputs
+    launch.give(solution, matrices)
+    _solve(launch, matrices, solution)
+
+
+@rule("lu_unpack.default")
+def unpack(launch: Launch) -> None:
+    """The same file, lu_unpack_out: the permutation as int64, first counted up, then for each matrix."""
+    launch.give(*launch.outputs)
+    pivots, wanted = launch["LU_pivots", "unpack_pivots"]
+    if not wanted:
+        return
+    permutation = launch.outputs[0]
+    rows = permutation.shape[-1]
+    ramp = launch.scratch(8 * rows)
+    if permutation.dim() > 2:
+        for_each = launch.scratch(8 * math.prod(permutation.shape[:-1]))
+        launch.release(ramp)
+        ramp = for_each
+    copies = launch.contiguous(pivots)
+    launch.release(*copies, ramp)
