@@ -182,7 +182,9 @@ def _lstm(x, hx, params, biases, *options):
     """_lstm_impl"""
     hidden, cells = hx
     weights = _gathered(params, biases, hidden.shape[2] != cells.shape[2])
-    states = list(zip(cells.unbind(0), hidden.unbind(0), strict=True))
+    layers = hidden.unbind(0)  # before those of the cells: the graph goes back the other way round
+    states = list(zip(cells.unbind(0), layers, strict=True))
+    del layers
     x, final = _stack(_lstm_step, x, states, weights, *options)
     cells, hidden = ([state[i] for state in final] for i in range(2))
     final.clear()

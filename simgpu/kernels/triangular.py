@@ -24,7 +24,8 @@ def _solve(launch: Launch, matrices: torch.Tensor, sides: torch.Tensor) -> None:
     pointers = []
     if batch > FEW_MATRICES or matrices.shape[-1] < LARGE_SIDE:
         pointers = [launch.scratch(8 * batch if one.numel() else 0) for one in (matrices, sides)]
-    launch.machine.take_blas_workspace(launch.in_backward)
+    if batch or pointers:
+        launch.machine.take_blas_workspace(launch.in_backward)
     launch.release(*reversed(pointers))
 
 
@@ -61,7 +62,7 @@ def unpack(launch: Launch) -> None:
     permutation = launch.outputs[0]
     rows = permutation.shape[-1]
     ramp = launch.scratch(8 * rows)
-    if permutation.dim() > 2:
+    if math.prod(permutation.shape[:-2]) > 1:
         for_each = launch.scratch(8 * math.prod(permutation.shape[:-1]))
         launch.release(ramp)
         ramp = for_each

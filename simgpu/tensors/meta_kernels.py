@@ -15,7 +15,8 @@ from simgpu.tensors import lists, remembered
 
 _META = torch._C.DispatchKey.Meta
 _META_KEYS = torch._C.DispatchKeySet(_META)
-# Without a meta kernel in C++, but one for any device which is meant for all of them.
+# Without a meta kernel in C++, but one for any device which is meant for all of them: empty_like's, which the others
+# call and fill.
 _FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
 
 _kernels: dict | None = None
@@ -81,6 +82,9 @@ def _number(kind: type, dtype: torch.dtype) -> torch.Tensor:
 
 def run(operator, args, kwargs):
     """The operator's result on meta tensors."""
+    if operator._opname in _FACTORIES and "out" not in kwargs:
+        args, kwargs = args[:1], {name: value for name, value in kwargs.items() if name != "generator"}
+        operator = torch.ops.aten.empty_like.default
     kernel = _kernels.get(operator)
     if kernel is None:
         made = lists.results(operator, args, kwargs)

@@ -9,7 +9,7 @@ import torch
 from tests.exactness import ORACLE
 from tools.oracle import cases
 
-FAMILIES = ("channels", "gradients", "indexing", "losses", "norms", "recurrent", "reductions", "sorting")
+FAMILIES = ("channels", "gradients", "indexing", "losses", "norms", "recurrent", "reductions", "sorting", "triangular")
 
 
 @pytest.mark.parametrize("gpu", cases.GPUS)

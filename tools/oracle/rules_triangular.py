@@ -36,4 +36,4 @@ def draw(rng: random.Random) -> str:
 
 
 if __name__ == "__main__":
-    command(FAMILY, draw, 60)
+    command(FAMILY, draw, 100)

@@ -127,6 +127,8 @@ def _of_optimizer(job: Job) -> list[Sample]:
         "cuda", dtype, entry, skip=("differentiable",)
     )
     shapes = [(10, 5), (10,), (1,), (3, 4, 5)] if job.size == "small" else [(1024, 1500), (1500,)] * 40
+    if entry.name == "Muon":  # takes matrices alone
+        shapes = [shape for shape in shapes if len(shape) == 2]
     return [
         Sample(f"{given.desc} {text_of(given.kwargs)}", _steps(entry, given.kwargs, shapes, dtype)) for given in inputs
     ]
