@@ -27,11 +27,12 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     resampling,
     rms_norm,
     rnn_cells,
+    selection,
     softmax,
     sorting,
     transfer,
     triangular,
 )
-from simgpu.kernels.launch import Launch, others_of, rule, rule_for
+from simgpu.kernels.launch import Launch, others_of, preparation_of, rule, rule_for
 
-__all__ = ["Launch", "others_of", "rule", "rule_for"]
+__all__ = ["Launch", "others_of", "preparation_of", "rule", "rule_for"]

@@ -144,3 +144,27 @@ def scan_by_key(n: int, key: int, spec) -> int:
     threads, items = _tuned(_SCAN_BY_KEY, spec, {4: (256, 9), 8: (256, 9)})[key]
     tiles = ceil(n / (threads * items))
     return storage((WARP + tiles) * 16, key * (tiles + 1))
+
+
+def reduction_to_int(n: int, spec) -> int:
+    """cub::DeviceReduce::Sum of n values into an int: a partial sum for each block of threads that the GPU holds at
+    once, five times over, unless one block suffices.
+
+    CUB asks the driver how many blocks fit; here it is as many as the threads of a multiprocessor allow, as under the
+    oracle. On a GPU registers may allow fewer.
+    """
+    threads, items = 256, 16
+    if n <= threads * items:
+        return 1
+    blocks = spec.max_threads_per_multiprocessor // threads * spec.multiprocessors * 5
+    return storage(blocks * 4)
+
+
+# compute capability: items of a tile, for items of 8 bytes with flags
+_SELECT_FLAGGED = {8: 4608, 9: 8448}
+
+
+def select_flagged(n: int, spec) -> int:
+    """cub::DeviceSelect::Flagged of n items of 8 bytes. The tiles are read off the oracle's requests."""
+    tile = _tuned(_SELECT_FLAGGED, spec, 1280)
+    return _tile_states(ceil(n / tile), OFFSET)

@@ -81,17 +81,15 @@ def _on_host(tensor: torch.Tensor) -> bool:
 
 
 def _depends_on_values(indices) -> bool:
-    """Whether there are masks among the indices: how much they select only their values tell."""
+    """Whether there are masks left among the indices, because they fill or their values are not known."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 @rule("index.Tensor")
 def index(launch: Launch) -> None:
     """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are brought over, and made contiguous if
-    several lie otherwise than one another."""
-    indices = launch["indices"]
-    if not _depends_on_values(indices):
-        _same_striding(launch, indices)
+    several lie otherwise than one another. Masks are indices by now (see selection.py)."""
+    _same_striding(launch, launch["indices"])
     launch.give(*launch.outputs)
 
 

@@ -8,6 +8,7 @@ from simgpu.tensors import arguments
 
 _rules = {}
 _made_of_others = {}
+_prepared = {}
 
 
 def rule(*names: str):
@@ -55,6 +56,28 @@ def others_of(operator, args, kwargs):
         return None
     function, when = _made_of_others[operator]
     return (function,) if when is None or when(*args, **kwargs) else None
+
+
+def prepared(*names: str, when):
+    """Says of operators that CUDA's code first makes other arguments of those given, by operators of its own.
+
+    The function is called with the arguments if when(*args, **kwargs), each operator that it calls is seen in turn, and
+    it returns the positional arguments to run the operator with.
+    """
+
+    def register(function):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            _prepared[getattr(getattr(torch.ops.aten, packet), overload)] = function, when
+        return function
+
+    return register
+
+
+def preparation_of(operator, args, kwargs):
+    """What `prepared` was given for an OpOverload that is called like this, or None."""
+    function, when = _prepared.get(operator, (None, None))
+    return function if function is not None and when(*args, **kwargs) else None
 
 
 def rule_for(operator):

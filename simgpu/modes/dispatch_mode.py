@@ -8,11 +8,12 @@ shapes and no values, and then takes from the allocator what CUDA would have tak
 from functools import cache
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu import machine as machines
 from simgpu.errors import NotModelledError, NoValueError
-from simgpu.kernels import Launch, others_of, rule_for, transfer
+from simgpu.kernels import Launch, others_of, preparation_of, rule_for, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
 from simgpu.tensors import engine, formulas, meta_kernels, residence, values, wrong_device
@@ -130,6 +131,9 @@ class DispatchMode(TorchDispatchMode):
             try:
                 if others is not None and self.check_places(operator, args, kwargs) == GPU:
                     return self.run_others(operator, *others, args, kwargs)
+                prepare = preparation_of(operator, args, kwargs)
+                if prepare is not None and self.check_places(operator, args, kwargs) == GPU:
+                    args = self.run_before(prepare, args, kwargs)
                 return self.run(operator, args, kwargs)
             except torch.OutOfMemoryError as error:
                 del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
@@ -148,6 +152,14 @@ class DispatchMode(TorchDispatchMode):
             return result
         finally:
             self.function_depth -= 1
+
+    def run_before(self, prepare, args, kwargs):
+        """The arguments that CUDA's code makes by operators of its own, which count as part of the one to come."""
+        count = self.count
+        with self:
+            made = prepare(*args, **kwargs)
+        self.count = count
+        return made
 
     def run(self, operator, args, kwargs):
         """One operator: its meta kernel, then its memory."""
@@ -168,6 +180,7 @@ class DispatchMode(TorchDispatchMode):
             return args[0]
         if operator is _aten._local_scalar_dense.default:
             return self.scalar(args[0])
+        given, named = args, kwargs
         args, kwargs = self.without_host_values(operator, args, kwargs)
         self.count += 1
         by_engine = self.called_by_engine()
@@ -178,7 +191,7 @@ class DispatchMode(TorchDispatchMode):
         try:
             result = meta_kernels.run(operator, args, kwargs)
         except NotImplementedError:
-            raise self.explained(operator) from None
+            result = self.of_known_size(operator, given, named)
         except RuntimeError as error:
             if "INTERNAL ASSERT FAILED" in str(error):  # nested tensors on meta
                 raise self.explained(operator) from None
@@ -194,8 +207,23 @@ class DispatchMode(TorchDispatchMode):
             costs.issue(self.machine, operator, args, kwargs, outputs)
         if by_engine:
             self.note_made(operator, outputs)
-        values.follow(operator, args, kwargs, outputs)
+        values.follow(operator, given, named, outputs)
         return result
+
+    def of_known_size(self, operator, args, kwargs):
+        """The results of an operator whose sizes depend on values, if those are known. Raises what explains it if not.
+
+        They lie as on the CPU, but for nonzero's (Nonzero.cu: a row for each dim, transposed).
+        """
+        try:
+            if not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
+                raise values.UnknownError
+            found = values.computed(operator, args, kwargs)
+        except (values.UnknownError, NotImplementedError):
+            raise self.explained(operator) from None
+        if operator is _aten.nonzero.default:
+            found = found.t().contiguous().t()
+        return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
 
     def called_by_engine(self) -> bool:
         """Whether autograd's engine calls the operator: itself, or in a formula."""

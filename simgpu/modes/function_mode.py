@@ -11,12 +11,12 @@ from torch.utils._device import _device_constructors
 from simgpu.composites import branches, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
-from simgpu.modes import from_data, moves, sound_run, tensor_face  # noqa: F401
+from simgpu.modes import from_data, indexing, moves, sound_run, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode
 from simgpu.streams import Generator
 from simgpu.tensors import residence
-from simgpu.tensors.residence import CPU, HOST, on_gpu
+from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
@@ -100,15 +100,6 @@ def check_generator(generator, args, kwargs) -> None:
     found = "cuda" if isinstance(generator, Generator) else generator.device.type
     if found != wanted:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
-
-
-@handles(Tensor.__setitem__)
-def set_item(mode, function, args, kwargs):
-    """A Python number assigned to a slice stays on the host on CUDA (torch/csrc/autograd/python_variable_indexing)."""
-    tensor, index, value = args
-    if isinstance(value, (int, float, complex)) and on_gpu(tensor):
-        value = torch.tensor(value, dtype=tensor.dtype, device=CPU)
-    return function(tensor, index, value)
 
 
 # Autograd

@@ -95,7 +95,10 @@ def check_same(folder: Path, kept: Mapping[str, object], now: Mapping[str, objec
 
 
 def digest(workload: Callable) -> str:
-    """Tells whether a trace is of this very workload: a hash of the module that defines it, however laid out."""
+    """Tells whether a trace is of this very workload: a hash of the module that defines it, however laid out; or what
+    the workload says itself, as `source`."""
+    if hasattr(workload, "source"):
+        return workload.source
     while isinstance(workload, partial):
         workload = workload.func
     source = re.sub(r"\s|,(?=\s*[)\]}])", "", Path(inspect.getfile(workload)).read_text(encoding="utf-8"))

@@ -89,8 +89,15 @@ def run(operator, args, kwargs):
     if kernel is None:
         made = lists.results(operator, args, kwargs)
         return remembered.run(operator, args, kwargs) if made is NotImplemented else made
+    if args and type(args[0]) in (bool, int, float):
+        return operator(*args, **kwargs)
     if operator in _take_numbers and len(args) > 1 and not isinstance(args[1], torch.Tensor):
         if type(args[1]) not in (bool, int, float):
             return operator(*args, **kwargs)
         args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
     return kernel.call_boxed(_META_KEYS, *args, **kwargs)
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """A meta tensor that lies as a tensor of the CPU does."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

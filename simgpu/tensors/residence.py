@@ -97,6 +97,8 @@ def find(storage) -> Residence | None:
 def of(tensor: torch.Tensor) -> Residence | None:
     """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
     with torch._C.DisableTorchFunction():
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return of(torch._C._functorch.get_unwrapped(tensor))
         return _residences.get(id(tensor.untyped_storage())) if tensor.is_meta else None
 
 

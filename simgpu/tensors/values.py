@@ -1,12 +1,13 @@
-"""Integers whose values are known, because nothing random and no floating point went into them.
+"""Which simulated tensors have values: small ones that nothing random and nothing unknown went into.
 
-A simulated tensor has no values; but of masks and positions models ask what decides which operators run: does this
-mask let everything through? Boolean and integer tensors of up to LIMIT elements that come from the host, or are made
-by `ones`, `arange` and the like, keep their values beside the simulated storage, on the host. An operator on such
-tensors alone is computed there too, so that the answer is that of a real GPU. All other values stay unknown: what
-depends on one is unknown as well, and asking for it is an error.
+A simulated tensor has no values; but of masks, positions and lengths models ask what decides which operators run: does
+this mask let everything through? So tensors of up to LIMIT elements that come from the host, or are made by `ones`,
+`arange` and the like, have values beside the simulated storage (see expressions.py), and so has what operators make of
+such tensors alone. All other values are unknown: of tensors from the host with more than FLOATS floating-point numbers,
+which are weights and data, of random numbers, and of what depends on either. Asking for one is an error.
 """
 
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -14,8 +15,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
 from simgpu.tensors import residence
+from simgpu.tensors.expressions import Call, Expression, View, view
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
+FLOATS = 4096  # of one tensor from the host
+
+_aten = torch.ops.aten
+# What stood in the tensor before is of no account to them.
+_OVERWRITING = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
+_ALLOCATING = ("empty", "resize")  # parts of the names of operators that leave values undefined
 
 
 class UnknownError(Exception):
@@ -30,84 +38,71 @@ def nan() -> float:
     return float("nan")
 
 
-def may_be_known(tensor) -> bool:
-    """Whether a tensor is of the kind that is followed: integers or booleans, and not too many."""
-    kind = tensor.dtype
-    return not (kind.is_floating_point or kind.is_complex) and tensor.numel() <= LIMIT
-
-
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The values of a simulated tensor, on the CPU, sharing memory with those of its views; None if not known."""
+    """The values of a simulated tensor, on the CPU, not to be written to; None if they are not known."""
     place = residence.find(tensor.untyped_storage())
-    if place is None or place.values is None or not may_be_known(tensor):
+    if place is None or place.values is None or tensor.numel() > LIMIT:
         return None
-    return _seen_as(place.values, tensor)
-
-
-def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    return values.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        content = place.values.bytes()
+        return None if content is None else view(place.values, tensor).tensor(content)
 
 
 def keep(tensor: torch.Tensor, known: torch.Tensor) -> None:
-    """Notes the values of a new simulated tensor, one that fills its storage."""
+    """Notes the values of a simulated tensor that fills its storage."""
     place = residence.find(tensor.untyped_storage())
-    if place is not None and place.values is None and place.nbytes == tensor.nbytes:
-        values = torch.empty(place.nbytes, dtype=torch.uint8)
-        _seen_as(values, tensor).copy_(known)
-        place.values = values
+    if place is not None and place.nbytes == tensor.nbytes:
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            place.values = _result(_converted, (known.clone(),), tensor, place)
 
 
 def carry(source: torch.Tensor, copy: torch.Tensor) -> None:
     """Takes values along where a tensor is copied from the host to the GPU or back."""
-    if may_be_known(copy):
-        known = of(source) if source.is_meta else source
-        if known is not None:
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
-                keep(copy, known)
+    place = residence.find(copy.untyped_storage())
+    if place is None or place.nbytes != copy.nbytes or copy.numel() > LIMIT:
+        return
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), suppress(UnknownError):
+        place.values = _result(_converted, (_operand(source),), copy, place)
+
+
+def _converted(source: torch.Tensor) -> torch.Tensor:
+    return source
+
+
+def _result(function, args, tensor, place) -> Expression:
+    """The expression of the only result of a function, a tensor that lies in `place`."""
+    where = View(Expression(place.nbytes), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+    return Expression(place.nbytes, call=Call(function, args, {}, outputs={0: where}), slot=0)
 
 
 @cache
-def _written(operator) -> tuple[int, ...]:
-    """Positions of the arguments that an operator writes."""
+def _written(operator) -> tuple[tuple[int, str], ...]:
+    """Position and name of the arguments that an operator writes."""
     arguments = operator._schema.arguments
-    return tuple(i for i, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write)
+    return tuple(
+        (i, one.name) for i, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write
+    )
 
 
 @cache
 def _gives_values(operator) -> bool:
     """Whether its result follows from its arguments: it draws nothing at random and fills what it makes."""
     drawn = torch.Tag.nondeterministic_seeded in operator.tags
-    return not drawn and "empty" not in operator.name() and "resize" not in operator.name()
+    return not drawn and not any(part in operator._schema.name for part in _ALLOCATING)
 
 
-def follow(operator, args, kwargs, outputs) -> None:
-    """After an operator has run on simulated tensors: computes its integers, or forgets those it wrote."""
-    if operator._schema.name == "aten::set_":
-        return  # the tensor is one of another storage now, where nothing was written
-    written = _written(operator)
-    result = outputs[0] if outputs else None
-    if not written and not (isinstance(result, torch.Tensor) and may_be_known(result)):
-        return
-    try:
-        if not _gives_values(operator):
-            raise UnknownError
-        given = [_known(argument) for argument in args]
-        named = {name: _known(argument) for name, argument in kwargs.items() if name != "device"}
-        found = operator(*given, **named)
-    except (UnknownError, NotImplementedError, RuntimeError):
-        for position in written:
-            if position < len(args):
-                _forget(args[position])
-        return
-    if not written:
-        for output, known in zip(outputs, found if isinstance(found, (list, tuple)) else [found], strict=False):
-            if isinstance(output, torch.Tensor) and isinstance(known, torch.Tensor) and may_be_known(output):
-                keep(output, known)
+def computed(operator, args, kwargs):
+    """What an operator gives on the CPU for simulated tensors whose values are known. Raises UnknownError if one's are
+    not, or if the result does not follow from them."""
+    if not _gives_values(operator):
+        raise UnknownError
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        return operator(*map(_known, args), **{name: _known(one) for name, one in kwargs.items() if name != "device"})
 
 
 def _known(argument):
-    if isinstance(argument, torch.Tensor):
-        known = argument if not argument.is_meta else of(argument)
+    if isinstance(argument, torch.Tensor) and argument.is_meta:
+        known = of(argument)
         if known is None:
             raise UnknownError
         return known
@@ -116,8 +111,84 @@ def _known(argument):
     return argument
 
 
-def _forget(argument) -> None:
-    for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-        place = residence.find(tensor.untyped_storage()) if isinstance(tensor, torch.Tensor) else None
-        if place is not None:
+def follow(operator, args, kwargs, outputs) -> None:
+    """After an operator has run on simulated tensors: notes what it gives, or forgets what it wrote to."""
+    if operator._schema.name == "aten::set_":
+        return  # the tensor is one of another storage now, where nothing was written
+    written = _places_written(operator, args, kwargs)
+    if written:
+        if operator not in _OVERWRITING and not any(place.values is not None for place in written):
+            return
+    elif not any(isinstance(one, torch.Tensor) and one.numel() <= LIMIT for one in outputs):
+        return
+    try:
+        if not _gives_values(operator):
+            raise UnknownError
+        blank = operator in _OVERWRITING
+        given = tuple(_operand(one, blank and not position) for position, one in enumerate(args))
+        named = {name: _operand(one) for name, one in kwargs.items() if name != "device"}
+    except UnknownError:
+        for place in written:
             place.values = None
+        return
+    _note(operator, given, named, written, outputs)
+
+
+def _note(operator, given, named, written, outputs) -> None:
+    """Gives the storages of a call's results, and those that it wrote to, their expressions."""
+    before = [(place, place.values) for place in written if place.values is not None]
+    if operator in _OVERWRITING:
+        before = [(written[0], given[0].of)]
+    new = {}
+    for number, output in enumerate(outputs):
+        place = residence.find(output.untyped_storage()) if isinstance(output, torch.Tensor) else None
+        if place is None or place.values is not None or output.numel() > LIMIT:
+            continue
+        if place.nbytes == output.nbytes and all(place is not other for other, _ in before):
+            new[number] = place, view(Expression(place.nbytes), output)
+    old_ones = [old for _, old in before]
+    call = Call(operator, given, named, old_ones, {number: where for number, (_, where) in new.items()})
+    for number, (place, _) in new.items():
+        place.values = Expression(place.nbytes, call=call, slot=number)
+    for place, old in before:
+        place.values = Expression(place.nbytes, call=call, slot=old)
+
+
+def _places_written(operator, args, kwargs) -> list:
+    """The residences of the tensors that a call writes to."""
+    places = []
+    for position, name in _written(operator):
+        argument = args[position] if position < len(args) else kwargs.get(name)
+        for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if isinstance(tensor, torch.Tensor):
+                place = residence.find(tensor.untyped_storage())
+                if place is not None:
+                    places.append(place)
+    return places
+
+
+def _operand(argument, blank: bool = False):
+    """An argument as a `Call` keeps it. `blank`: the call writes over all of it."""
+    if isinstance(argument, torch.Tensor):
+        if argument.numel() > LIMIT:
+            raise UnknownError
+        if not argument.is_meta:
+            return _from_host(argument)
+        place = residence.find(argument.untyped_storage())
+        if place is None:
+            raise UnknownError
+        if place.values is not None:
+            return view(place.values, argument)
+        if blank and place.nbytes == argument.nbytes:
+            return view(Expression(place.nbytes, torch.zeros(place.nbytes, dtype=torch.uint8, device="cpu")), argument)
+        raise UnknownError
+    if isinstance(argument, (list, tuple)):
+        return [_operand(item) for item in argument]
+    return argument
+
+
+def _from_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor of the host, which its owner may change."""
+    if tensor.layout is not torch.strided or (tensor.is_floating_point() and tensor.numel() > FLOATS):
+        raise UnknownError
+    return tensor.detach().clone()

@@ -177,7 +177,7 @@ class TestModules:
 @pytest.mark.usefixtures("gpu")
 class TestValues:
     def test_a_float_is_nan_with_one_warning(self):
-        x = torch.ones((), device="cuda")
+        x = torch.rand((), device="cuda")
         with pytest.warns(UserWarning, match="no values"):
             assert x.item() != x.item()
         with warnings.catch_warnings():
@@ -199,12 +199,12 @@ class TestValues:
     )
     def test_what_needs_a_value_says_so(self, ask):
         with pytest.raises(NoValueError, match="simulated tensor"):
-            ask(torch.ones((), device="cuda"))
+            ask(torch.rand((), device="cuda"))
 
     @pytest.mark.parametrize("ask", [torch.nonzero, torch.unique, lambda x: x[x > 0], lambda x: x.masked_select(x > 0)])
     def test_data_dependent_shapes_say_what_to_do(self, ask):
         with pytest.raises(NoValueError, match=r"torch\.where"):
-            ask(torch.ones(4, device="cuda"))
+            ask(torch.rand(4, device="cuda"))
 
     def test_printing_needs_no_value(self):
         parameter = nn.Parameter(torch.ones(2, device="cuda"))
@@ -234,7 +234,7 @@ class TestValues:
 
     @pytest.mark.filterwarnings("ignore:simulated tensors have no values:UserWarning")
     def test_a_value_asked_for_inside_an_operator(self):
-        number = torch.ones((), device="cuda")
+        number = torch.rand((), device="cuda")
         assert torch.full((2,), torch.tensor(3).cuda()).tolist() == [3, 3]
         assert torch.full((2,), number).isnan().all()
         with pytest.raises(NoValueError, match=r"simulated torch.int64 tensor inside an operator"):

@@ -18,7 +18,7 @@ def gpu():
 
 @pytest.fixture
 def x(gpu):
-    return torch.ones(4, device="cuda")
+    return torch.rand(4, device="cuda")
 
 
 def test_nothing_is_nan_or_infinite(x):
@@ -76,7 +76,7 @@ def test_with_one_warning_that_says_so(x):
 )
 def test_anything_else_has_no_answer(gpu, ask):
     with pytest.raises(NoValueError):
-        ask(torch.ones((), device="cuda"))
+        ask(torch.rand((), device="cuda"))
 
 
 def test_tensors_of_the_host_have_their_own_values(gpu):

@@ -14,6 +14,7 @@ from tools.oracle import store
 from tools.oracle.build import build
 from tools.oracle.op_info import command as op_info
 from tools.oracle.report import Comparison, report
+from tools.oracle.zoo import command as zoo
 
 ERROR = re.compile(r"[\w.]+(?:Error|Exception)\b")  # the line of a traceback that says what happened
 
@@ -76,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("op-info", op_info.do, "hold PyTorch's own operator, module and optimizer samples against the oracle")
     op_info.arguments(sub)
+
+    sub = command("zoo", zoo.do, "hold models of transformers, timm, torchvision, and frameworks against the oracle")
+    zoo.arguments(sub)
 
     sub = command("proved", _proved, "write simgpu/data/operators.json from what op-info --keep has found")
     sub.add_argument("--gpu", action="append", help="default: every GPU of which op-info --keep has left something")

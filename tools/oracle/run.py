@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tools.oracle import devices
@@ -35,6 +35,12 @@ def environment(version: str, gpu: str) -> dict[str, str]:
     }
 
 
+def here(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which the simulated GPU runs: this repository first."""
+    paths = [str(ROOT), *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def run(version: str, gpu: str, arguments: list[str]) -> int:
     """Run `python ARGUMENTS...` on the oracle; its exit status."""
     return subprocess.run([sys.executable, *arguments], env=environment(version, gpu)).returncode
@@ -52,7 +58,7 @@ def record(
     names = list(names)
     if not names and code is None:
         return
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)} if version is None else environment(version, gpu)
+    environ = here(os.environ) if version is None else environment(version, gpu)
     command = [sys.executable, "-m", "tools.oracle.worker", str(folder), *names, "--gpu", gpu]
     command += ["--simulated"] if version is None else []
     command += ["--code", code] if code is not None else []

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module, metadata
 from pathlib import Path
 
 
@@ -56,6 +57,7 @@ def main() -> None:
         import transformers
 
         for_transformers["transformers"] = transformers.__version__
+    libraries = _imported({library for task in tasks.values() for library in getattr(task, "libraries", ())})
     options.folder.mkdir(parents=True, exist_ok=True)
     _warm_up(options.simulated)
     gc.collect()
@@ -63,7 +65,15 @@ def main() -> None:
     for name, task in tasks.items():
         known = provenance | {"source": sources[name]}
         known |= for_transformers if name in of_transformers else {}
+        known |= {library: libraries[library] for library in getattr(task, "libraries", ())}
         print(name, "failed" if _in_child(name, task, known, options) else "done", flush=True)
+
+
+def _imported(libraries: set[str]) -> dict[str, str]:
+    """Imports libraries, before the fork, and gives their versions."""
+    for library in libraries:
+        import_module(library)
+    return {library: metadata.version(library) for library in libraries}
 
 
 def _warm_up(simulated: bool) -> None:

@@ -44,12 +44,20 @@ WORKLOADS: Mapping[str, Callable] = MappingProxyType(
     {name: workload for module in MODULES for name, workload in module.WORKLOADS.items()}
 )
 RANDOM = "random_"
+ZOO = "zoo-"
 
 
 def find(name: str) -> Callable:
-    """The workload of that name, "random_SEED" included. Raises KeyError, with the most similar names, for another."""
+    """The workload of that name, "random_SEED" and those of the zoo included.
+
+    Raises KeyError, with the most similar names, for another.
+    """
     if name in WORKLOADS:
         return WORKLOADS[name]
+    if name.startswith(ZOO):
+        from tools.oracle import zoo
+
+        return zoo.find(name)
     if name.startswith(RANDOM) and name.removeprefix(RANDOM).isdigit():
         return random_network.random_network(int(name.removeprefix(RANDOM)))
     similar = [known for known in WORKLOADS if name in known] or get_close_matches(name, WORKLOADS, cutoff=0.4)

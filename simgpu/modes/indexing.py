@@ -1,0 +1,55 @@
+"""`tensor[index]` and `tensor[index] = value`: what PyTorch's C++ makes of Python objects on its way to the operators.
+
+torch/csrc/autograd/python_variable_indexing.cpp. It makes tensors of lists, in the memory of the device; for a meta
+tensor they would have no values.
+"""
+
+import torch
+
+from simgpu.handlers import handles
+from simgpu.modes import host_copies
+from simgpu.tensors.residence import CPU, on_gpu
+
+Tensor = torch.Tensor
+
+
+def _of_numbers(item) -> bool:
+    """Whether an index is a list of whole numbers or of truth values, nested or not."""
+    if not isinstance(item, (list, tuple, range)) or not len(item):
+        return False
+    return all(isinstance(one, int) or _of_numbers(one) for one in item)
+
+
+def _with_lists_on_gpu(mode, index):
+    """An index in which lists of numbers are tensors of the GPU, as they are for C++ (sequenceToVariable)."""
+
+    def moved(item):
+        if not _of_numbers(item):
+            return item
+        return host_copies.to_gpu(mode.dispatch, torch.tensor(item, device=CPU))
+
+    if isinstance(index, tuple):
+        lists = any(type(item) in (list, tuple, range) for item in index)
+        return tuple(map(moved, index)) if lists else index
+    if isinstance(index, list) and len(index) < 32 and not all(isinstance(one, int) for one in index):
+        return tuple(map(moved, index)) if any(map(_of_numbers, index)) else index  # treatSequenceAsTuple
+    return moved(index)
+
+
+@handles(Tensor.__getitem__)
+def get_item(mode, function, args, kwargs):
+    tensor, index = args
+    if isinstance(index, (tuple, list, range)) and on_gpu(tensor):
+        index = _with_lists_on_gpu(mode, index)
+    return function(tensor, index)
+
+
+@handles(Tensor.__setitem__)
+def set_item(mode, function, args, kwargs):
+    """A Python number assigned to a slice stays on the host on CUDA."""
+    tensor, index, value = args
+    if on_gpu(tensor):
+        index = _with_lists_on_gpu(mode, index)
+        if isinstance(value, (int, float, complex)):
+            value = torch.tensor(value, dtype=tensor.dtype, device=CPU)
+    return function(tensor, index, value)
