@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ def _forget_displayed() -> None:
     looks for it.
     """
     ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
+    shell: Any = ipython and ipython.get_ipython()
     for name, value in list(shell.user_ns_hidden.items()) if shell else ():
         numbered = name.strip("_") == "" or name[1:].isdigit()
         if numbered and shell.user_ns.get(name) is not value:

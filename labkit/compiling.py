@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
+from torch.utils._python_dispatch import _disable_current_modes
 
 from labkit.gpu import current
 
@@ -28,7 +29,7 @@ def plain_torch() -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if current().simulated:
-            stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+            stack.enter_context(_disable_current_modes())
             stack.enter_context(torch._C.DisableTorchFunction())
             if "torch._dynamo" in sys.modules:  # which a simulated GPU has told to run everything eagerly
                 stack.enter_context(torch.compiler.set_stance("default"))
@@ -99,7 +100,7 @@ def partition(model: nn.Module, *inputs: Tensor, cut: Callable, decompositions: 
 
     tensors = [*model.parameters(), *inputs]
     with plain_torch():
-        joint = aot_export_joint_simple(outputs, tensors, trace_joint=True, decompositions=decompositions or {})
+        joint = aot_export_joint_simple(outputs, tuple(tensors), trace_joint=True, decompositions=decompositions or {})
         halves = cut(joint, None, num_fwd_outputs=1)
     for half in halves:
         for node in half.graph.nodes:

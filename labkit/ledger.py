@@ -80,7 +80,7 @@ class Ledger:
                 reserved=torch.cuda.memory_reserved(),
                 nvidia_smi=nvidia_smi(),
                 failed=failed,
-                events=None if first is None else (first, self._event()),
+                events=None if first is None else (first, self._event() or first),
             )
 
     def __getitem__(self, name: str) -> Stage:
@@ -153,7 +153,7 @@ class Ledger:
 
     def _event(self) -> int | None:
         """How many events the memory history holds."""
-        return len(torch.cuda.memory._snapshot()["device_traces"][0]) if self._history else None
+        return len(torch.cuda.memory._snapshot()["device_traces"][0]) if self._history else None  # pyright: ignore[reportTypedDictNotRequiredAccess]
 
     def _replace(self, name: str, before: int) -> None:
         """Drop the stage and those after it, and tell the reader."""

@@ -25,6 +25,6 @@ def nvidia_smi(index: int | None = None) -> int | None:
             handle = pynvml.nvmlDeviceGetHandleByUUID(named)
         else:
             handle = pynvml.nvmlDeviceGetHandleByIndex(int(named or index))
-        return pynvml.nvmlDeviceGetMemoryInfo(handle).used
+        return pynvml.nvmlDeviceGetMemoryInfo(handle).used  # pyright: ignore[reportReturnType]
     except pynvml.NVMLError:
         return None

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy import linspace
 
@@ -52,7 +53,7 @@ STATE_NAMES = {
 
 
 def _new(title: str, height: float = 3.2) -> tuple[Figure, Axes]:
-    with plt.rc_context(STYLE):
+    with plt.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         figure, axes = plt.subplots(figsize=(8, height))
         axes.set_title(title, fontweight="bold")
         axes.set_title(str(current()), loc="right", color=GREY, fontsize=8)
@@ -113,8 +114,8 @@ def stages(stages: Iterable) -> Figure:
         Patch(color=SKY, label="held throughout"),
         Patch(color=GREEN, label="added"),
         Patch(color=LIGHT, label="given back"),
-        plt.Line2D([], [], color=ORANGE, lw=2.5, label="peak within"),
-        plt.Line2D([], [], color=DARK, lw=1, ls=":", label="reserved after"),
+        Line2D([], [], color=ORANGE, lw=2.5, label="peak within"),
+        Line2D([], [], color=DARK, lw=1, ls=":", label="reserved after"),
     ]
     _legend(axes, handles)
     return figure
@@ -136,8 +137,8 @@ def parts(stages: Mapping[str, Mapping[str, int]], measured: Mapping[str, int] |
         bottom = [low + size for low, size in zip(bottom, sizes, strict=True)]
     for x, stage in enumerate(stages):
         if measured and stage in measured:
-            said = {"label": "measured"} if stage == next(iter(measured)) else {}
-            axes.plot([x - 0.38, x + 0.38], [measured[stage] / MIB] * 2, color=DARK, lw=2, **said)
+            label = "measured" if stage == next(iter(measured)) else None
+            axes.plot([x - 0.38, x + 0.38], [measured[stage] / MIB] * 2, color=DARK, lw=2, label=label)
     axes.set_ylabel("MiB")
     _legend(axes)
     return figure
@@ -149,7 +150,7 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
     Each row has its segment's full size as width. ``first`` draws only that many bytes of each segment, so
     that blocks of 512 B can be seen; a block too narrow to be seen is drawn as a thin line.
     """
-    segments = torch.cuda.memory_snapshot() if segments is None else segments
+    segments = list(torch.cuda.memory_snapshot() if segments is None else segments)
     figure, axes = _new("Segments and their blocks", height=1.1 + 0.42 * max(len(segments), 1))
     states = []
     for y, segment in enumerate(segments):

@@ -82,6 +82,6 @@ def _host_seconds(gpu: GPU) -> float:
 
 
 def _clock():
-    from simgpu.machine import current as machine
+    from simgpu.machine import on
 
-    return machine().clock
+    return on().clock

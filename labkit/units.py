@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from numbers import Real
+from typing import Any
 
 MIB = 2**20
 
@@ -17,9 +18,11 @@ class Size(str):
         return str(self)
 
 
-def whole_bytes(n) -> int:
+def whole_bytes(n: Any) -> int:
     """``n`` as an ``int``, refusing what is no whole number of bytes (``TypeError``, ``ValueError``)."""
-    if isinstance(n, bool) or not (isinstance(n, Real) or hasattr(n, "__int__")):  # Fraction.__int__ came with 3.11
+    if isinstance(n, bool) or not (
+        issubclass(type(n), Real) or hasattr(n, "__int__")
+    ):  # Fraction.__int__ came with 3.11
         raise TypeError(f"a size in bytes is a whole number, not {n!r} ({type(n).__name__})")
     if n != n or n in (float("inf"), float("-inf")) or int(n) != n:
         raise ValueError(f"a size in bytes is a whole number, not {n!r}; divide bytes with //, not /")

@@ -6,6 +6,12 @@ coverage         what is known of an operator: proved, or left out, and why
 Importing this package imports no torch: `simgpu.memory`, the caching allocator, works without it.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simgpu.left_out import LeftOutWarning, coverage
+    from simgpu.session import SimulatedGPU, simulated_gpu
+
 _PUBLIC = {
     "LeftOutWarning": "simgpu.left_out",
     "SimulatedGPU": "simgpu.session",

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -113,7 +114,7 @@ def device_of(options: argparse.Namespace) -> dict[str, object]:
     return json.loads(asked.stdout.splitlines()[-1])
 
 
-def run_worker(name: str, path: Path, device: Mapping[str, object], options: argparse.Namespace) -> str | None:
+def run_worker(name: str, path: Path, device: Mapping[str, Any], options: argparse.Namespace) -> str | None:
     """Record one workload; the end of what it said if it failed."""
     command = worker_command(options, name, str(path.absolute()), json.dumps(device))
     try:
@@ -132,12 +133,12 @@ def worker_command(options: argparse.Namespace, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "simgpu.recording.worker", *arguments, *simulated]
 
 
-def folder_name(device: Mapping[str, object]) -> str:
+def folder_name(device: Mapping[str, Any]) -> str:
     """Of recordings of a GPU: "NVIDIA-H200-torch-2.13.0"."""
     return re.sub(r"[^\w.-]+", "-", f"{device['gpu']} torch {device['torch'].split('+')[0]}")
 
 
-def check_place(folder: Path, device: Mapping[str, object]) -> None:
+def check_place(folder: Path, device: Mapping[str, Any]) -> None:
     """Raises ProvenanceError if these recordings do not belong in recordings/: no GPU made them, or no commit."""
     if not folder.absolute().resolve().is_relative_to(HOME.resolve()):
         return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch.utils import _device
 
 from simgpu.composites import autocast
 from simgpu.hardware.gpus import Spec, spec
@@ -54,7 +55,7 @@ class Session:
 
     def start(self) -> None:
         """Makes "cuda" mean this GPU."""
-        self._default_device = torch.utils._device.CURRENT_DEVICE
+        self._default_device = _device.CURRENT_DEVICE
         engine.prepare()
         meta_kernels.prepare()
         remembered.forget()
@@ -81,7 +82,7 @@ class Session:
         """Puts torch back."""
         while self._modes:
             self._modes.pop().__exit__(None, None, None)
-        default = torch.utils._device.CURRENT_DEVICE
+        default = _device.CURRENT_DEVICE
         if default != self._default_device and means_gpu(default):
             torch.set_default_device(self._default_device)
         self._patches.undo()

@@ -90,17 +90,17 @@ class Event:
 
     def wait(self, stream=None):
         """Makes the stream wait for the event."""
-        if self.recorded:
+        if self._time is not None:
             on().clock.hold(on().stream if stream is None else stream.stream_id, self._time)
 
     def query(self) -> bool:
         """Whether the work before the event is done."""
-        return not self.recorded or on().clock.passed(self._time)
+        return self._time is None or on().clock.passed(self._time)
 
     def synchronize(self):
         """Waits for the work before the event."""
         on().allocator.synchronize()
-        if self.recorded:
+        if self._time is not None:
             on().clock.wait_until(self._time)
 
     def elapsed_time(self, end_event) -> float:
@@ -125,7 +125,7 @@ class Generator(torch.Generator):
     STATE_BYTES = 16  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
 
     def __new__(cls, device="cuda"):
-        return super().__new__(cls, "cpu")
+        return super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
 
     def __init__(self, device="cuda"):
         self._seed = 0

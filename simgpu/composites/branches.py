@@ -1,6 +1,7 @@
 """The branches that PyTorch's C++ takes where is_cuda(), for operators that are made of others on a meta tensor."""
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NotModelledError, NoValueError
 from simgpu.tensors import values
@@ -51,7 +52,7 @@ def _largest(indices) -> int:
             "one_hot() without num_classes takes it from the largest index, and a simulated tensor has no values: say "
             "how many classes there are"
         )
-    return known.item()
+    return int(known.item())
 
 
 @branch("ctc_loss.Tensor", "ctc_loss.IntList")
@@ -93,6 +94,6 @@ def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cu
     if not _cudnn_takes(*given, training, cudnn_enabled):
         options = (training, momentum, eps, cudnn_enabled)
         return decomposed(torch.ops.aten.batch_norm.default, (*given, *options), {})
-    tensor = tensor.contiguous(memory_format=torch._prims_common.suggest_memory_format(tensor))
-    parameters = [None if one is None else one.contiguous() for one in given[1:]]
-    return torch.cudnn_batch_norm(tensor, *parameters, training, momentum, eps)[0]
+    tensor = tensor.contiguous(memory_format=suggest_memory_format(tensor))
+    bias, mean, variance = (None if one is None else one.contiguous() for one in given[2:])
+    return torch.cudnn_batch_norm(tensor, weight.contiguous(), bias, mean, variance, training, momentum, eps)[0]

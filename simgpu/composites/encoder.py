@@ -54,11 +54,11 @@ def self_attention(
     if query is key is value and size % 8 == 0 and mask is None and not need_weights:
         heads = query.view(batch, -1, num_head, size).transpose(1, 2)
         call = sdpa.Call(heads, heads, heads, None, 0.0, False, False)
-        if sdpa.choose(call, machines.current()) in FUSED:
-            parts = torch._C._nn.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+        if sdpa.choose(call, machines.on()) in FUSED:
+            parts = torch._C._nn.linear(query, qkv_weight, qkv_bias).chunk(3, -1)  # pyright: ignore[reportAttributeAccessIssue]
             parts = [part.view(batch, -1, num_head, size).transpose(1, 2) for part in parts]
-            mixed = torch._C._nn.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(batch, -1, embed_dim)
-            output = torch._C._nn.linear(mixed, proj_weight, proj_bias)
+            mixed = torch._C._nn.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(batch, -1, embed_dim)  # pyright: ignore[reportAttributeAccessIssue]
+            output = torch._C._nn.linear(mixed, proj_weight, proj_bias)  # pyright: ignore[reportAttributeAccessIssue]
             del mixed, parts
             return output, None
     packed = torch.matmul(query, qkv_weight.t())
@@ -75,7 +75,7 @@ def self_attention(
     mixed = q.view(batch, num_head, length, size).transpose(1, 2).reshape(-1, embed_dim)
     output = torch.addmm(proj_bias, mixed, proj_weight.t()).view(batch, length, embed_dim)
     del mixed
-    if need_weights and average_attn_weights:
+    if weights is not None and average_attn_weights:
         weights = weights.sum(1)
         weights /= num_head
     return output, weights

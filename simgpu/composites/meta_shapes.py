@@ -6,6 +6,7 @@ layouts.
 """
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from simgpu.tensors.registry import meta
 
@@ -30,7 +31,7 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     """The same file, _fused_rms_norm_backward_cuda: gradients of the input and of the weight, those that are wanted."""
     wanted = (output_mask[0], output_mask[1] and weight is not None)
     return tuple(
-        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want and tensor is not None else None
         for tensor, want in zip((input, weight), wanted, strict=True)
     )
 
@@ -104,7 +105,7 @@ def cudnn_batch_norm(input, weight, bias, mean, variance, training, momentum, ep
     """aten/src/ATen/native/cudnn/BatchNorm.cpp: no statistics in evaluation, and here nothing reserved for backward."""
     saved = weight.numel() if training else 0
     return (
-        torch.empty_like(input, memory_format=torch._prims_common.suggest_memory_format(input)),
+        torch.empty_like(input, memory_format=suggest_memory_format(input)),
         *(torch.empty(saved, dtype=weight.dtype, device="meta") for _ in range(2)),
         torch.empty(0, dtype=torch.uint8, device="meta"),
     )
@@ -113,7 +114,7 @@ def cudnn_batch_norm(input, weight, bias, mean, variance, training, momentum, ep
 @meta("cudnn_batch_norm_backward")
 def cudnn_batch_norm_backward(input, grad_output, weight, mean, variance, saved_mean, saved_var, epsilon, reserve):
     """The same file."""
-    layout = torch._prims_common.suggest_memory_format(input)
+    layout = suggest_memory_format(input)
     return torch.empty_like(input, memory_format=layout), torch.empty_like(weight), torch.empty_like(weight)
 
 

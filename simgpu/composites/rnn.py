@@ -171,7 +171,7 @@ def _stack(cell, x, states, weights, layers, dropout, train, bidirectional, batc
         layer, more = (_packed_both_ways if bidirectional else _packed), (batch_sizes.tolist(),)
     final = []
     for number in range(layers):
-        x, state = layer(cell, x, states[number], weights[number], *more)
+        x, state = layer(cell, x, states[number], weights[number], *more)  # pyright: ignore[reportArgumentType]
         final += state if bidirectional else (state,)
         if dropout and train and number < layers - 1:
             x = torch.dropout(x, dropout, True)

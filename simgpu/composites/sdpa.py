@@ -196,8 +196,9 @@ def fused_choice(mode, function, args, kwargs):
         return function(*args, **kwargs)
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **dict(zip(names, args, strict=False)), **kwargs}
-    call = Call(*(given[name] for name in names), given.get("enable_gqa", False))
-    return choose(call, machines.current()).value
+    query, key, value, mask, dropout, causal = (given[name] for name in names)
+    call = Call(query, key, value, mask, dropout, causal, given.get("enable_gqa", False))
+    return choose(call, machines.on()).value
 
 
 @branch("scaled_dot_product_attention")
@@ -207,7 +208,7 @@ def scaled_dot_product_attention(
     """attention.cpp, scaled_dot_product_attention, as it runs on CUDA."""
     check_arguments(query, key, value, attn_mask, is_causal)
     call = Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    backend = choose(call, machines.current())
+    backend = choose(call, machines.on())
     mask = additive(attn_mask, query.dtype)
     if backend == SDPBackend.CUDNN_ATTENTION:
         lse = call.wants_gradient()

@@ -43,7 +43,7 @@ def sum_over_positions(grad_output):
 
 def take_workspace() -> None:
     """What a product by cuBLAS takes."""
-    machines.current().take_blas_workspace(torch._C._current_graph_task_id() != -1)
+    machines.on().take_blas_workspace(torch._C._current_graph_task_id() != -1)
 
 
 def part(tensor, dim: int, groups: int, group: int):

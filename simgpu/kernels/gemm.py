@@ -117,7 +117,8 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
 def product(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _gemm(launch, *launch["self", "mat2"], output)
+    left, right = launch["self", "mat2"]
+    _gemm(launch, left, right, output)
 
 
 @rule("addmm.default", "addmm.out", "addmm_.default", "_addmm_activation.default", "_addmm_activation.out")
@@ -125,21 +126,24 @@ def product_with_addend(launch: Launch) -> None:
     """The addend is copied into the output first, or added by cublasLt as it writes (a 1-D bias)."""
     (output,) = launch.outputs
     launch.give(output)
-    _gemm(launch, *launch["mat1", "mat2"], output)
+    left, right = launch["mat1", "mat2"]
+    _gemm(launch, left, right, output)
 
 
 @rule("bmm.default", "bmm.out", "bmm.dtype")
 def batched_product(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _batched_gemm(launch, *launch["self", "mat2"], output)
+    left, right = launch["self", "mat2"]
+    _batched_gemm(launch, left, right, output)
 
 
 @rule("baddbmm.default", "baddbmm.out", "baddbmm_.default")
 def batched_product_with_addend(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _batched_gemm(launch, *launch["batch1", "batch2"], output)
+    left, right = launch["batch1", "batch2"]
+    _batched_gemm(launch, left, right, output)
 
 
 @rule("addbmm.default", "addbmm.out", "addbmm_.default")
@@ -169,14 +173,16 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
 def matrix_times_vector(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _matrix_times_vector(launch, *launch["self", "vec"], output)
+    matrix, vector = launch["self", "vec"]
+    _matrix_times_vector(launch, matrix, vector, output)
 
 
 @rule("addmv.default", "addmv.out", "addmv_.default")
 def matrix_times_vector_with_addend(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
-    _matrix_times_vector(launch, *launch["mat", "vec"], output)
+    matrix, vector = launch["mat", "vec"]
+    _matrix_times_vector(launch, matrix, vector, output)
 
 
 @rule("dot.default", "vdot.default")

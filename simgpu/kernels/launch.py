@@ -1,6 +1,7 @@
 """One operator call as its CUDA code sees it, and the registry of rules."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -105,18 +106,18 @@ class Launch:
         self._settle = settle
         self._scratch = []
 
-    def __getitem__(self, names):
+    def __getitem__(self, names: str | tuple[str, ...]) -> Any:
         """An argument by its name, or a tuple of several by theirs. Raises KeyError for a name not in the schema."""
         if isinstance(names, str):
             return arguments.given(self.operator, names, self.args, self.kwargs)
         return tuple(arguments.given(self.operator, name, self.args, self.kwargs) for name in names)
 
-    def get(self, name: str, default=None):
+    def get(self, name: str, default: Any = None) -> Any:
         """The same where one rule serves several operators: `default` for those without such an argument."""
         return self[name] if arguments.has(self.operator, name) else default
 
     @property
-    def first(self):
+    def first(self) -> Any:
         """The first argument, which operators of one rule may call by different names."""
         return arguments.first(self.operator, self.args, self.kwargs)
 

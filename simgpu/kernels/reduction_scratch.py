@@ -154,7 +154,9 @@ def reduce(launch: Launch, tensor: torch.Tensor, dims, accumulator: int, out_ele
     elif isinstance(dims, int):
         dims = [dims]
     reduced = {dim % tensor.dim() for dim in dims}
-    _reduce(launch, dims_of(tensor, reduced), tensor.element_size(), accumulator, out_element, tensor.storage_offset())
+    _reduce(
+        launch, dims_of(tensor, reduced), tensor.element_size(), accumulator, out_element, int(tensor.storage_offset())
+    )
 
 
 def reduce_all(launch: Launch, elements: int, dtype: torch.dtype, accumulator: int | None = None) -> None:

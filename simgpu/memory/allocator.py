@@ -467,6 +467,7 @@ class CachingAllocator:
         Starts when more than `garbage_collection_threshold` of the allowed memory is reserved. The age of a
         free block is the number of searches in its pool since it was freed; those of average age or more go first.
         """
+        assert self._allowed is not None, "asked by _collects_garbage"
         target = self.reserved - int(self.settings.garbage_collection_threshold * self._allowed)
         pool = self._large
         blocks = [block for block in pool if not block.is_split]

@@ -49,6 +49,7 @@ class ExpandableSegments:
             return None
         while block.size < size:
             following = block.next
+            assert following is not None, "_with_room found room, so free blocks follow until there is enough"
             if not self._map(following, min(size - block.size, following.size), frames):
                 return None
             block = following  # it has absorbed the block before it

@@ -39,7 +39,7 @@ class PendingFrees:
     def add(self, block: Block) -> None:
         """Let a freed block wait for every stream it was used on."""
         streams, block.stream_uses = block.stream_uses, None
-        for stream in streams:
+        for stream in streams or ():
             happened = _not_yet if self.record_event is None else self.record_event(stream)
             block.event_count += 1
             if stream not in self._queues:

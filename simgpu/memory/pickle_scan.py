@@ -39,7 +39,7 @@ def check(content: bytes) -> None:
 def _past_argument(content: bytes, code: int, at: int) -> int:
     """Where the next opcode begins, after an argument at `at` that has to be looked at."""
     op = _OPCODES.get(code)
-    if op is None:
+    if op is None or op.arg is None:
         raise ValueError(f"no pickle, or a broken one ({bytes([code])!r} is no opcode)")
     if op.arg.n == pickletools.UP_TO_NEWLINE:
         end = content.find(b"\n", at)

@@ -127,6 +127,24 @@ class Statistics:
 
     __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated")
 
+    allocation: StatArray
+    segment: StatArray
+    active: StatArray
+    inactive_split: StatArray
+    allocated_bytes: StatArray
+    reserved_bytes: StatArray
+    active_bytes: StatArray
+    inactive_split_bytes: StatArray
+    requested_bytes: StatArray
+    oversize_allocations: Stat
+    oversize_segments: Stat
+    num_alloc_retries: int
+    num_ooms: int
+    num_sync_all_streams: int
+    num_device_alloc: int
+    num_device_free: int
+    num_oom_rejections: int
+
     def __init__(self) -> None:
         for name in ARRAYS:
             setattr(self, name, StatArray())

@@ -253,7 +253,9 @@ class DispatchMode(TorchDispatchMode):
         if result.stride() != first.stride():
             result = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
         storage = result.untyped_storage()
-        residence.share(storage, residence.find(first.untyped_storage()), storage.nbytes())
+        home = residence.find(first.untyped_storage())
+        assert home is not None, "works_in_place is asked of simulated tensors"
+        residence.share(storage, home, storage.nbytes())
         return result
 
     def take_memory(self, operator, args, kwargs, outputs) -> None:

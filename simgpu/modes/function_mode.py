@@ -6,6 +6,7 @@ cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA'
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 from torch.utils._device import _device_constructors
 
 from simgpu.composites import branches, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
@@ -33,7 +34,7 @@ class FunctionMode(TorchFunctionMode):
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
-        default = torch.utils._device.CURRENT_DEVICE  # its mode is below this one
+        default = _device.CURRENT_DEVICE  # its mode is below this one
         if default is not None and function in _device_constructors() and (kwargs or {}).get("device") is None:
             kwargs = {**(kwargs or {}), "device": default}
         handler = handler_of(function)

@@ -6,6 +6,7 @@ memory, and is counted (`Machine.host_bytes`).
 
 import torch
 from torch._prims_common import suggest_memory_format
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.tensors import residence, values
@@ -43,7 +44,7 @@ def take_in_vain(mode: DispatchMode, source, dtype) -> None:
 
 def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_blocking: bool = False):
     """A new tensor without values, on the host or on the GPU."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
         source = tensor.detach()
         made = laid_out(mode, source, dtype, memory_format, to_host)
         if to_host:

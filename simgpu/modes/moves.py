@@ -30,9 +30,9 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
             raise
     if there == CUDA:
         return host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
-    if there.type == "meta":
+    if there.type == "meta":  # pyright: ignore[reportOptionalMemberAccess]
         return mode.new_tensors_in("meta", host_copies.same_layout, (tensor, dtype, memory_format), {})
-    if there.type == "cpu" and here != META:
+    if there.type == "cpu" and here != META:  # pyright: ignore[reportOptionalMemberAccess]
         return host_copies.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
     return tensor.to(there, dtype or tensor.dtype)
 
@@ -50,13 +50,13 @@ def to(mode, function, args, kwargs):
     last = 2 if rest and isinstance(rest[0], (torch.dtype, type, Tensor)) else 3  # where `copy` stands by position
     if len(rest) == last + 1:
         copy = rest.pop()
-    device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, options)
+    device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, options)  # pyright: ignore[reportAttributeAccessIssue]
     if stays_real(tensor, device):
         return function(*args, **kwargs)
     return moved(mode, tensor, device, dtype, memory_format, copy, non_blocking)
 
 
-@handles(torch._C._nn._parse_to)
+@handles(torch._C._nn._parse_to)  # pyright: ignore[reportAttributeAccessIssue]
 def parse_to(mode, function, args, kwargs):
     """The arguments of Module.to, PackedSequence.to and Tensor.to, taken apart (torch/csrc/utils/python_arg_parser.h,
     parse_to_conversion). It makes no tensor, so the device that is named stays what it is. One that is an index is the
@@ -117,7 +117,7 @@ def type_as(mode, function, args, kwargs):
     return function(*args, **kwargs) if stays_real(tensor, device) else moved(mode, tensor, device, other.dtype)
 
 
-@handles(Tensor.data.__set__)
+@handles(Tensor.data.__set__)  # pyright: ignore[reportAttributeAccessIssue]
 def set_data(mode, function, args, kwargs):
     tensor, value = args
     if torch._has_compatible_shallow_copy_type(tensor, value):

@@ -16,14 +16,14 @@ def device(mode, function, args, kwargs):
     return residence.device_of(args[0]) if found == META else found
 
 
-@handles(Tensor.is_cuda.__get__)
+@handles(Tensor.is_cuda.__get__)  # pyright: ignore[reportAttributeAccessIssue]
 def is_cuda(mode, function, args, kwargs):
     return on_gpu(args[0])
 
 
-@handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
+@handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)  # pyright: ignore[reportAttributeAccessIssue]
 def is_elsewhere(mode, function, args, kwargs):
-    kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"
+    kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"  # pyright: ignore[reportAttributeAccessIssue]
     return residence.device_of(args[0]).type == kind
 
 

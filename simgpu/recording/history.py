@@ -51,7 +51,7 @@ def record(
             oom = str(error)
         if oom is not None:
             stage("after the error")
-        history = torch.cuda.memory._snapshot()["device_traces"][0]
+        history = torch.cuda.memory._snapshot()["device_traces"][0]  # pyright: ignore[reportTypedDictNotRequiredAccess]
     finally:
         torch.cuda.memory._record_memory_history(None)
         if automatic:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FORMAT = 1
 # One letter for each action of `torch.cuda.memory._snapshot()`. A `free_requested` that its `free_completed`
@@ -98,7 +98,7 @@ class Trace:
     events: list[Event]
     stages: list[Stage]
     oom: str | None = None
-    provenance: Mapping[str, object] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     idle: int | None = None
     step_ms: tuple[float, ...] = ()
 

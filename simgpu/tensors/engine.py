@@ -17,7 +17,7 @@ _ADD = _aten.add.Tensor
 class _Count(TorchDispatchMode):
     """Notes how many references the first operand of the engine's own `add` has when nothing else holds it."""
 
-    counts = None
+    counts: tuple[int, int] | None = None
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         if operator is _ADD and torch._C._current_graph_task_id() != -1:
@@ -28,7 +28,7 @@ class _Count(TorchDispatchMode):
 def references(tensor: torch.Tensor) -> tuple[int, int]:
     """How many references PyTorch holds to a tensor and to its storage."""
     storage = tensor.untyped_storage()
-    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @cache
@@ -38,6 +38,7 @@ def _unshared() -> tuple[int, int]:
         leaf = torch.ones(2, device="meta", requires_grad=True)
         doubled = leaf * 1
         (doubled * 2 + doubled * 3).backward(torch.ones(2, device="meta"))
+    assert counting.counts is not None, "the engine adds two gradients"
     return counting.counts
 
 

@@ -19,7 +19,8 @@ _META_KEYS = torch._C.DispatchKeySet(_META)
 # call and fill.
 _FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
 
-_kernels: dict | None = None
+_kernels: dict = {}
+_prepared = False
 _take_numbers: set = set()
 
 
@@ -59,9 +60,10 @@ def _found() -> dict:
 
 def prepare() -> None:
     """Finds C++'s kernels, once, outside any simulated GPU."""
-    global _kernels
-    if _kernels is None:
-        _kernels = _found()
+    global _prepared
+    if not _prepared:
+        _kernels.update(_found())
+        _prepared = True
         _take_numbers.update(filter(_takes_number, _kernels))
 
 

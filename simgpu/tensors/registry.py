@@ -122,7 +122,7 @@ def hold(*more) -> None:
     below = library("Meta")
     for operator, function in _metas.items():
         # not Library.impl, which refuses: it would have such operators decompose, as CUDA does not
-        below.m.impl(operator.name().removeprefix("aten::"), "Meta", function)
+        below.m.impl(operator.name().removeprefix("aten::"), "Meta", function)  # pyright: ignore[reportOptionalMemberAccess]
     for register in more:
         register()
 

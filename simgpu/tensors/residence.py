@@ -42,15 +42,15 @@ class Residence(weakref.ref):
     __slots__ = ("home", "key", "machine", "made", "nbytes", "values")
 
     def __new__(cls, storage, machine, home, nbytes):
-        return super().__new__(cls, storage, _leave)
+        return super().__new__(cls, storage, _leave)  # pyright: ignore[reportCallIssue]
 
     def __init__(self, storage, machine, home, nbytes):
-        super().__init__(storage, _leave)
+        super().__init__(storage, _leave)  # pyright: ignore[reportCallIssue]
         self.key = id(storage)
         self.machine = machine
         self.home = home
         self.nbytes = nbytes
-        self.values = None
+        self.values: torch.Tensor | None = None
         self.made = None
 
     @property

@@ -19,9 +19,9 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
     run_backward = naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)
-    push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
+    push_hooks = torch._C._autograd._push_saved_tensors_default_hooks  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(
-        torch._C._autograd,
+        torch._C._autograd,  # pyright: ignore[reportAttributeAccessIssue]
         "_push_saved_tensors_default_hooks",
         lambda pack, unpack: push_hooks(seen_by(mode, pack), seen_by(mode, unpack)),
     )

@@ -70,7 +70,7 @@ def gpt2_training(stage, attention="sdpa", mode="fp32", batch=4, length=512, mic
     from transformers import GPT2Config, GPT2LMHeadModel
 
     with torch.device("cuda"):
-        model = GPT2LMHeadModel(GPT2Config(attn_implementation=attention)).train()
+        model = GPT2LMHeadModel(GPT2Config(attn_implementation=attention)).train()  # pyright: ignore[reportCallIssue]
         stage("model")
         batches = torch.randint(1000, (micro_batches, batch, length)).unbind()
     stage("input")

@@ -1,5 +1,7 @@
 """The models that are recorded."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -25,5 +27,6 @@ def bert(size: str, attention: str) -> nn.Module:
     """
     from transformers import AutoModel, BertConfig  # here: the import takes seconds
 
-    config = BertConfig(**{"base": BERT_BASE, "large": BERT_LARGE}[size])
+    sizes: dict[str, Any] = {"base": BERT_BASE, "large": BERT_LARGE}[size]
+    config = BertConfig(**sizes)
     return AutoModel.from_config(config, attn_implementation=attention).eval()

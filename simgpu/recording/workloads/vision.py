@@ -29,7 +29,7 @@ def resnet50():
     """ResNet-50, the default of transformers' ResNetConfig: images to logits."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return ResNetForImageClassification(ResNetConfig(num_labels=CLASSES))
+    return ResNetForImageClassification(ResNetConfig(num_labels=CLASSES))  # pyright: ignore[reportCallIssue]
 
 
 def training(stage, make, batch=32, autocast=None, channels_last=False, cudnn=True):
