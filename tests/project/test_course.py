@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-import course
+from tools import course
 
 PYTHON = Path(sys.executable)
 
@@ -178,5 +178,124 @@ def test_without_a_gpu_nothing_is_compared_with_one(ran, monkeypatch):
         course.command_gpu(PYTHON, [])
     monkeypatch.setenv("LABKIT_GPU", "H100")
     with pytest.raises(SystemExit, match="LABKIT_GPU=H100 asks for a simulated one"):
-        course.command_gpu(PYTHON, [])
+        course.main(["gpu"])
     assert ran == []
+
+
+# --- what may have happened before, or happens meanwhile ---------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch, tmp_path):
+    """The steps of a set-up, which are noted and not taken; making the environment is pretended too."""
+    taken = []
+
+    def create(folder, python):
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text("")
+        taken.append("create")
+
+    monkeypatch.setattr(course, "create", create)
+    monkeypatch.setattr(course, "pip", lambda python, *arguments: taken.append("pip"))
+    monkeypatch.setenv("LABKIT_TORCH_INDEX", "")
+    return taken
+
+
+def test_a_set_up_is_done_once(steps, tmp_path):
+    for _ in range(2):
+        course.set_up(tmp_path / "venv")
+    assert steps == ["create", "pip"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"python":', "[]", "\x00\xff"])
+def test_a_stamp_that_cannot_be_read_is_none(steps, tmp_path, text):
+    course.set_up(tmp_path / "venv")
+    (tmp_path / "venv" / course.STAMP).write_text(text)
+    course.set_up(tmp_path / "venv")
+    assert steps == ["create", "pip"] * 2
+
+
+def test_an_interrupted_set_up_goes_on(steps, tmp_path, monkeypatch, capsys):
+    def interrupted(python, *arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as once:
+        once.setattr(course, "pip", interrupted)
+        assert course.main(["--venv", str(tmp_path / "venv"), "setup"]) == 130
+    assert "the same command goes on from here" in capsys.readouterr().out
+    assert course.main(["--venv", str(tmp_path / "venv"), "setup"]) == 0
+    assert steps == ["create", "create", "pip"]
+
+
+def test_an_environment_without_pip_is_made_again(tmp_path, monkeypatch):
+    folder = tmp_path / "venv"
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    (folder / "pyvenv.cfg").write_text("")
+    made = []
+    monkeypatch.setattr(course.venv.EnvBuilder, "create", lambda builder, folder: made.append(builder.clear))
+    monkeypatch.setattr(course, "version_of", lambda python: course.platform.python_version())
+    for pip, expected in ((True, []), (False, [True])):
+        monkeypatch.setattr(course, "has_pip", lambda python, pip=pip: pip)
+        course.create(folder, python)
+        assert made == expected
+
+
+def test_has_pip(tmp_path):
+    assert course.has_pip(PYTHON)
+    assert not course.has_pip(tmp_path / "no-python")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["setup", "now"], "setup takes no arguments; given: now"),
+        (["rehearse"], "rehearse wants the name of a GPU"),
+        (["open", "notebooks/99_no_such.ipynb"], "no such notebook: notebooks/99_no_such.ipynb"),
+    ],
+)
+def test_wrong_arguments_are_found_before_the_set_up(steps, tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        course.main(["--venv", str(tmp_path / "venv"), *arguments])
+    assert steps == [] and not (tmp_path / "venv").exists()
+
+
+def test_a_file_is_no_environment(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match="is a file: choose a folder"):
+        course.main(["--venv", str(tmp_path / "file"), "setup"])
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "x"), OSError(28, "No space left", "x")])
+def test_a_folder_that_cannot_be_written_is_one_line(steps, tmp_path, monkeypatch, error):
+    def fails(folder, python):
+        raise error
+
+    monkeypatch.setattr(course, "create", fails)
+    with pytest.raises(SystemExit, match=r"the set-up in .*venv stopped: .*(Permission denied|No space left)"):
+        course.main(["--venv", str(tmp_path / "venv"), "setup"])
+
+
+def test_a_disk_that_is_nearly_full_is_told(tmp_path, monkeypatch):
+    assert course.nearly_full(tmp_path) == "" or "MB are free" in course.nearly_full(tmp_path)
+    usage = type(course.shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(course.shutil, "disk_usage", lambda folder: usage(10**9, 10**9 - 5 * 10**6, 5 * 10**6))
+    assert course.nearly_full(tmp_path / "not" / "there") == " (5 MB are free on this disk, and some 2 GB are wanted)"
+
+
+def test_a_missing_file_of_the_course_is_named(steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=r"constraints\.txt is missing"):
+        course.main(["--venv", str(tmp_path / "venv"), "setup"])
+
+
+def test_an_old_python_is_told_so():
+    """course.py itself parses and runs up to its check on Pythons that are too old for the rest."""
+    text = (Path(course.__file__).parents[1] / "course.py").read_text(encoding="utf-8")
+    before, _ = text.split("from tools.course import main")
+    assert 'f"' not in before and ":=" not in before and "sys.version_info < (3, 10)" in before
+    said = before.replace("sys.version_info < (3, 10)", "sys.version_info > (3, 0)")
+    with pytest.raises(SystemExit, match=r"Python 3\.10 or later is needed, this is 3\."):
+        exec(compile(said, "course.py", "exec"), {})
