@@ -8,6 +8,7 @@ the dtype that forward chose, and it costs nothing where autocast is off.
 """
 
 import weakref
+from functools import cache
 
 import torch
 
@@ -195,14 +196,15 @@ def _policy_of(name: str):
     return _to_lower
 
 
-def listed() -> list[str]:
+@cache
+def listed() -> tuple[str, ...]:
     """The operators that autocast("cuda") treats in the PyTorch that runs, as the dispatcher has them."""
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
-    return [
+    return tuple(
         name.removeprefix("aten::")
         for name in names
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
-    ]
+    )
 
 
 def register() -> None:

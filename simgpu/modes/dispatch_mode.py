@@ -109,6 +109,11 @@ class DispatchMode(TorchDispatchMode):
         self.count = 0  # of operators that have run
         self.seen = set()  # those of formulas.FORWARD that have
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """torch.compile runs eagerly here, so PyTorch need not keep it from this mode, which takes time at each call"""
+        return False
+
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if not self.machine.active or machines.current() is not self.machine:

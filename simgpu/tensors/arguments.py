@@ -1,10 +1,11 @@
 """An operator's argument by its name in the schema, however it was given: by position, by keyword, or not at all."""
 
 import sys
-from functools import cache
+
+from simgpu.tensors.identity import once_for_each
 
 
-@cache
+@once_for_each
 def _places(operator) -> dict:
     """(position, default) of each argument by name. One that is only given by keyword has no position: the largest."""
     return {

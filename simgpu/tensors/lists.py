@@ -6,10 +6,9 @@ written in place stays as it is, and a result is like its first operand (aten/sr
 fast route). All else is left to PyTorch.
 """
 
-from functools import cache
-
 import torch
 
+from simgpu.tensors.identity import once_for_each
 from simgpu.tensors.layout import is_dense
 
 _UNARY = (
@@ -24,7 +23,7 @@ _NAMES = {f"_foreach_{name}" for name in (*_UNARY.split(), *_MORE.split())}
 _NUMBERS = {int, float}
 
 
-@cache
+@once_for_each
 def _writes(operator) -> bool | None:
     """Whether an operator writes into its first list (True) or makes a new one (False); None for all others."""
     name, arguments = operator._schema.name.removeprefix("aten::"), operator._schema.arguments

@@ -8,9 +8,10 @@ its size.
 """
 
 from collections.abc import Callable
-from functools import cache
 
 import torch
+
+from simgpu.tensors.identity import once_for_each
 
 LIMIT = 20_000  # results; beyond, all are forgotten: a program whose shapes never come again
 
@@ -31,7 +32,7 @@ def forget() -> None:
     _made.clear()
 
 
-@cache
+@once_for_each
 def _may_be_remembered(operator) -> bool:
     """Whether an operator makes its results, and does so from shapes alone."""
     schema = operator._schema
@@ -101,7 +102,7 @@ def run(operator, args, kwargs):
     if not _may_be_remembered(operator) or torch._C._get_deterministic_algorithms():  # which some ask, and then raise
         return operator(*args, **kwargs)
     try:
-        signature = (operator, torch.get_default_dtype(), *map(_signature, args))
+        signature = (id(operator), torch.get_default_dtype(), *map(_signature, args))
         if kwargs:
             signature += tuple((name, _signature(value)) for name, value in kwargs.items())
         make = _made.get(signature, operator)
