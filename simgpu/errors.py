@@ -15,6 +15,14 @@ class NoValueError(RuntimeError):
 _TYPE = re.compile(r"\[Meta(\w+)Type \[")
 
 
+_DEVICE = re.compile(r"""(device type:? '?|device ")meta\b""")
+
+
+def in_cuda_words(message: str) -> str:
+    """A message of PyTorch's about a simulated tensor: where it says that the device is meta, it is CUDA's."""
+    return _DEVICE.sub(lambda found: found[1] + ("cuda:0" if found[1].endswith('"') else "cuda"), message)
+
+
 def naming_cuda_types(run):
     """torch.autograd._engine_run_backward, of which `run` is PyTorch's: an error names a tensor's type on CUDA.
 

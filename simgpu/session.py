@@ -19,7 +19,7 @@ from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry, remembered
-from simgpu.torch_face import attributes, compiling, cuda, nvml, storages
+from simgpu.torch_face import attributes, compiling, cuda, legacy_types, nvml, storages
 from simgpu.tracebacks import PATHS
 
 
@@ -70,6 +70,7 @@ class Session:
             functions = FunctionMode(dispatch)
             attributes.patch(self._patches, functions)
             storages.patch(self._patches, functions)
+            legacy_types.patch(self._patches, functions)
             for mode in (dispatch, functions):
                 mode.__enter__()
                 self._modes.append(mode)

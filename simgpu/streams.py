@@ -129,10 +129,11 @@ class Generator(torch.Generator):
 
     def __init__(self, device="cuda"):
         self._seed = 0
+        self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
     @property
     def device(self):
-        return CUDA
+        return self._device
 
     def manual_seed(self, seed):
         self._seed = int(seed) % 2**64

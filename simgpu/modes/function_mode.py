@@ -10,14 +10,15 @@ from torch.utils import _device
 from torch.utils._device import _device_constructors
 
 from simgpu.composites import branches, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
+from simgpu.errors import in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
-from simgpu.modes import from_data, indexing, moves, sound_run, tensor_face  # noqa: F401
+from simgpu.modes import deep_copies, from_data, indexing, moves, sound_run, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode
 from simgpu.streams import Generator
 from simgpu.tensors import residence
-from simgpu.tensors.residence import HOST, on_gpu
+from simgpu.tensors.residence import CUDA, HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
@@ -29,14 +30,21 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
+        self.default_type_on_gpu = False  # torch.set_default_tensor_type(torch.cuda.FloatTensor)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
-        default = _device.CURRENT_DEVICE  # its mode is below this one
-        if default is not None and function in _device_constructors() and (kwargs or {}).get("device") is None:
-            kwargs = {**(kwargs or {}), "device": default}
+        for kind in types:
+            if has_function_of_its_own(kind):
+                with self:
+                    result = kind.__torch_function__(function, types, args, kwargs or {})
+                if result is not NotImplemented:
+                    return result
+        if function in _device_constructors() and (kwargs or {}).get("device") is None:
+            default = self.default_device(args)
+            kwargs = {**(kwargs or {}), "device": default} if default is not None else kwargs
         handler = handler_of(function)
         dispatch.function_depth += 1
         try:
@@ -52,8 +60,20 @@ class FunctionMode(TorchFunctionMode):
         except torch.OutOfMemoryError as error:
             del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
+        except RuntimeError as error:
+            said = in_cuda_words(str(error))
+            if said == str(error) or not any(isinstance(one, Tensor) and residence.of(one) for one in args):
+                raise
+            raise type(error)(said) from None
         finally:
             dispatch.function_depth -= 1
+
+    def default_device(self, args):
+        """Where a factory puts what it makes without being told: the device around it (whose mode is below this one),
+        or that of the default tensor type, which an array or a tensor that is the data does not heed."""
+        if _device.CURRENT_DEVICE is not None or not self.default_type_on_gpu:
+            return _device.CURRENT_DEVICE
+        return None if args and isinstance(args[0], Tensor) else CUDA
 
     def with_device(self, function, args, kwargs):
         """A call that names a device: cuda is sent to meta, and PyTorch's own meta stays what it is."""
@@ -86,6 +106,14 @@ class FunctionMode(TorchFunctionMode):
             return function(*args, **kwargs)
         finally:
             self.dispatch.new_tensors_go = outer
+
+
+def has_function_of_its_own(kind: type) -> bool:
+    """Whether a subclass of Tensor has a say in calls, be it that results are of it too. Its `__torch_function__` comes
+    first, and what it calls is seen again; inside, PyTorch switches subclasses off."""
+    given = kind.__torch_function__
+    overrides = kind is not Tensor and given is not torch._C._disabled_torch_function_impl
+    return overrides and torch._C._is_torch_function_enabled()
 
 
 def check_generator(generator, args, kwargs) -> None:

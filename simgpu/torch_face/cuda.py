@@ -178,7 +178,7 @@ def _names(machine: Machine) -> dict:
         "_get_device_properties": lambda index: properties(machine.spec),
         "_exchange_device": bindings["_cuda_exchangeDevice"],
         "_maybe_exchange_device": bindings["_cuda_maybeExchangeDevice"],
-        "default_generators": (streams.Generator(),),
+        "default_generators": (streams.Generator("cuda:0"),),
         "cudart": lambda: runtime,
         "Stream": streams.Stream,
         "Event": streams.Event,
@@ -254,7 +254,9 @@ def properties(spec):
 
 
 def _is_overridden(argument) -> bool:
-    """Whether an argument is of a tensor subclass with a __torch_function__ of its own."""
+    """Whether an argument is of a tensor subclass with a __torch_function__ of its own, and those are not off."""
+    if not torch._C._is_torch_function_enabled():
+        return False
     function = getattr(type(argument), "__torch_function__", None)
     if function is None or function is torch._C._disabled_torch_function_impl:
         return False

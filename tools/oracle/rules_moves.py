@@ -11,6 +11,7 @@ import random
 from itertools import cycle, product
 
 from tools.oracle import cases
+from tools.oracle.move_scripts import SCRIPTS
 
 GPU_NAMES = (
     "'cuda'",
@@ -359,7 +360,8 @@ def files(rng: random.Random):
 
 def snippets() -> list[str]:
     rng = random.Random(13)
-    return [code for family in (tensors, factories, modules, packed, storages, files) for code in family(rng)]
+    families = (tensors, factories, modules, packed, storages, files)
+    return [code for family in families for code in family(rng)] + SCRIPTS.strip("\n").split("\n\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,22 @@
+"""copy.deepcopy of tensors on the simulated GPU: the whole storage is copied, once for all of its views."""
+
+import types
+
+import torch
+
+from simgpu.handlers import handles
+from simgpu.tensors import residence
+
+_METHOD = torch.Tensor.__deepcopy__
+# PyTorch's own method, without its question whether a mode wants the call whole: what it calls is seen one by one.
+_SEEN = types.FunctionType(
+    _METHOD.__code__, {**_METHOD.__globals__, "has_torch_function_unary": lambda tensor: False}, _METHOD.__name__
+)
+
+
+@handles(_METHOD)
+def deep_copy(mode, function, args, kwargs):
+    if residence.of(args[0]) is None:
+        return function(*args, **kwargs)
+    with mode:
+        return _SEEN(*args, **kwargs)
