@@ -1,12 +1,15 @@
 """Predictions on paper: plain arithmetic, no tensor is made and no counter is read.
 
-Every size is in bytes, every parameter count a number of elements. Where a rule belongs to the GPU or to
-the version of torch, its docstring says so.
+Every size is in bytes, every parameter count a number of elements; what is no count is refused. Where a
+rule belongs to the GPU or to the version of torch, its docstring says so.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from math import ceil, prod
 
 import torch
@@ -18,6 +21,23 @@ SMALL_REQUEST = MIB  # kSmallSize: up to here a request is served from the small
 SMALL_SEGMENT = 2 * MIB  # kSmallBuffer; kRoundLarge has the same value
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
 OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here a request gets a segment of its own size
+
+
+def _of_counts(formula: Callable) -> Callable:
+    """The formula, which refuses an argument of type ``int`` that is no count (``TypeError``, ``ValueError``)."""
+    signature = inspect.signature(formula)
+    counts = [name for name, parameter in signature.parameters.items() if parameter.annotation == "int"]
+
+    @wraps(formula)
+    def checked(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        for name in counts:
+            for value in given[name] if isinstance(given.get(name), tuple) else [given.get(name, 0)]:
+                if (isinstance(value, float) and value != value) or whole_bytes(value) < 0:
+                    raise ValueError(f"{formula.__name__}: {name} is a whole number of 0 or more, not {value!r}")
+        return formula(*args, **kwargs)
+
+    return checked
 
 
 def block(nbytes: int) -> int:
@@ -46,31 +66,42 @@ def segment(nbytes: int) -> int:
     return -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
 
 
+@_of_counts
 def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> int:
     """The block of a dense tensor of this shape; ``tensor()`` is a scalar: 512 B."""
     return block(prod(shape) * dtype.itemsize)
 
 
+@_of_counts
 def linear(inputs: int, outputs: int, bias: bool = True) -> int:
     """Parameters of a Linear layer: a weight ``[outputs, inputs]`` and a bias ``[outputs]``."""
     return inputs * outputs + bias * outputs
 
 
+@_of_counts
 def conv2d(channels_in: int, channels_out: int, kernel: int, bias: bool = True, groups: int = 1) -> int:
-    """Parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``."""
+    """Parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``.
+
+    Raises ``ValueError`` unless ``groups`` divides both numbers of channels.
+    """
+    if groups < 1 or channels_in % groups or channels_out % groups:
+        raise ValueError(f"conv2d: groups divides the channels, {channels_in} and {channels_out}; {groups} was given")
     return channels_out * (channels_in // groups) * kernel * kernel + bias * channels_out
 
 
+@_of_counts
 def norm(features: int) -> int:
     """Parameters of a BatchNorm or LayerNorm over ``features``: a scale and a shift."""
     return 2 * features
 
 
+@_of_counts
 def embedding(entries: int, features: int) -> int:
     """Parameters of an Embedding: one table ``[entries, features]``."""
     return entries * features
 
 
+@_of_counts
 def attention(features: int, bias: bool = True) -> int:
     """Parameters of multi-head attention: query, key, value and output are Linears of ``features``."""
     return 4 * linear(features, features, bias)
@@ -103,6 +134,7 @@ OPTIMIZERS = {
 }
 
 
+@_of_counts
 def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
     """``(state, temporary)`` in bytes of the named optimizer.
 
@@ -135,6 +167,7 @@ def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__v
     return 32 * MIB if capability[0] in majors else 2 * 4096 * 1024 + 8 * 16 * 1024
 
 
+@_of_counts
 def column_sum_scratch(
     rows: int, columns: int, multiprocessors: int, threads: int = 2048, expanded: bool = False
 ) -> tuple[int, int]:

@@ -90,12 +90,14 @@ def spec(name: str) -> Spec:
 
     Case, spaces, dashes and the words NVIDIA, Tesla and GeForce do not matter: "rtx3090" and
     "NVIDIA GeForce RTX 3090" are the same. Boards that differ from the listed one in nothing that decides
-    memory (the PCIe models of V100 and A100) are found too. ValueError for any other, with the names that are nearest
-    to it, the known ones, and what to do for a GPU that is not known.
+    memory (the PCIe models of V100 and A100) are found too. TypeError for what is no text. ValueError for any other
+    name, with the names that are nearest to it, the known ones, and what to do for a GPU that is not known.
 
     >>> spec("nvidia a100-sxm4-80gb").key
     'A100-80GB'
     """
+    if not isinstance(name, str):
+        raise TypeError(f"wanted the name of a GPU, such as 'A100-80GB', not {name!r}")
     key = _KEYS.get(_plain(name))
     if key is None:
         near = _nearest(name)

@@ -129,3 +129,33 @@ def test_scratch_of_a_column_sum(matrix, a100, h100):
 def test_a_size_is_not_negative():
     with pytest.raises(ValueError, match="not -1"):
         formulas.block(-1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: formulas.norm(-1),
+        lambda: formulas.norm(float("nan")),
+        lambda: formulas.norm(1.5),
+        lambda: formulas.linear(-1, 2),
+        lambda: formulas.linear(1, outputs=-2),
+        lambda: formulas.embedding(2, -3),
+        lambda: formulas.attention(float("inf")),
+        lambda: formulas.tensor(2, -3),
+        lambda: formulas.conv2d(3, 4, -1),
+        lambda: formulas.conv2d(3, 4, 1, groups=2),
+        lambda: formulas.conv2d(4, 4, 1, groups=0),
+        lambda: formulas.optimizer("AdamW", -4),
+        lambda: formulas.column_sum_scratch(-1, 2, 3),
+    ],
+)
+def test_what_is_no_count_is_refused(call):
+    with pytest.raises(ValueError, match=r"whole number|groups divides"):
+        call()
+
+
+@pytest.mark.parametrize("name", [None, 3, b"H100"])
+def test_what_is_no_name_of_a_gpu_is_refused(name):
+    for function in (labkit.simulated_gpu, labkit.use_gpu):
+        with pytest.raises(TypeError, match="wanted the name of a GPU, such as 'A100-80GB'"), function(name):
+            pass
