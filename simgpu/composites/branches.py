@@ -97,3 +97,23 @@ def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cu
     tensor = tensor.contiguous(memory_format=suggest_memory_format(tensor))
     bias, mean, variance = (None if one is None else one.contiguous() for one in given[2:])
     return torch.cudnn_batch_norm(tensor, weight.contiguous(), bias, mean, variance, training, momentum, eps)[0]
+
+
+@branch("isclose")
+def isclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """aten/src/ATen/native/TensorCompare.cpp: where both are NaN is found in place, as it is not under a mode."""
+    if not equal_nan or not self.is_floating_point() or self.dtype != other.dtype or self.shape != other.shape:
+        return decomposed(torch.ops.aten.isclose.default, (self, other, rtol, atol, equal_nan), {})
+    close = self == other
+    close |= self.isnan().__iand__(other.isnan())
+    if rtol == 0 and atol == 0:
+        return close
+    scaled = rtol * other
+    size = scaled.abs()
+    allowed = atol + size
+    del size, scaled  # C++ holds the parts of an expression to its end
+    difference = self - other
+    error = difference.abs()
+    del difference
+    close |= error.isfinite().__iand__(error <= allowed)
+    return close

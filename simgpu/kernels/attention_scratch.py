@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import Spec
 from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.reductions import reduce
@@ -243,3 +244,12 @@ def cudnn_backward(launch: Launch) -> None:
         launch.scratch_like(grad_out)
     rows = query.numel() // query.shape[3]
     launch.scratch((rows * query.shape[3] + rows) * FLOAT)
+
+
+@rule("_efficient_attention_forward.default")
+def bare(launch: Launch) -> None:
+    """The kernel that scaled_dot_product_attention calls within; called alone it has no shapes of its backward."""
+    raise NotModelledError(
+        "the simulated GPU does not model aten._efficient_attention_forward called alone: call "
+        "torch.nn.functional.scaled_dot_product_attention"
+    )

@@ -28,3 +28,18 @@ def power(launch: Launch) -> None:
     base = launch["self"]
     if base.dtype != output.dtype:
         launch.scratch_like(base, output.dtype)
+
+
+@rule("fill_.Tensor")
+def filled(launch: Launch) -> None:
+    """aten/src/ATen/native/Fill.cpp, fill_: a value that lies in the tensor's own memory is copied first."""
+    tensor, value = launch["self", "value"]
+    if tensor.untyped_storage()._cdata == value.untyped_storage()._cdata:
+        launch.scratch_like(value)
+
+
+@rule("cumsum_.default", "cumprod_.default")
+def running(launch: Launch) -> None:
+    """aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops: one number is filled with itself."""
+    if launch["self"].dim() == 0:
+        launch.scratch_like(launch["self"])

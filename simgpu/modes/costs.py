@@ -190,6 +190,17 @@ def _shapes(value):
 _counts: dict = {}
 
 
+def _counted(plan, args, kwargs, outputs) -> int:
+    """What flop_counter says; 0 where it cannot read a legal call: it knows an operator's usual shapes alone."""
+    result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+    try:
+        if plan.product:
+            return plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
+        return plan.flops(*args, **kwargs, out_val=result)
+    except (AssertionError, IndexError, TypeError, ValueError):
+        return 0
+
+
 def operations(operator, args, kwargs, outputs) -> int:
     """Floating-point operations of a call, as torch.utils.flop_counter counts them; 0 for what it does not know."""
     plan = plan_of(operator)
@@ -198,11 +209,7 @@ def operations(operator, args, kwargs, outputs) -> int:
     key = (operator, _shapes(args), tuple((name, _shapes(value)) for name, value in kwargs.items()))
     found = _counts.get(key)
     if found is None:
-        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        if plan.product:
-            found = plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
-        else:
-            found = plan.flops(*args, **kwargs, out_val=result)
+        found = _counted(plan, args, kwargs, outputs)
         if plan.attention and plan.causal:
             causal = arguments.given(operator, "is_causal", args, kwargs)
             found = found / 2 if causal else found  # the counter counts the masked half too

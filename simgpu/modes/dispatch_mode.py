@@ -16,7 +16,7 @@ from simgpu.errors import NotModelledError, NoValueError
 from simgpu.kernels import Launch, others_of, preparation_of, rule_for, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
-from simgpu.tensors import engine, formulas, meta_kernels, residence, values, wrong_device
+from simgpu.tensors import engine, formulas, layout, meta_kernels, residence, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing import rates
@@ -126,6 +126,8 @@ class DispatchMode(TorchDispatchMode):
             if is_view(operator):
                 if args[0].is_meta:
                     self.machine.clock.host += rates.VIEW
+                    if operator is _aten.as_strided.default:
+                        layout.check_bounds(*args, **kwargs)
                 return operator(*args, **kwargs)
             if is_composite(operator):
                 with self:

@@ -107,7 +107,8 @@ def set_data(mode: DispatchMode, tensor, value) -> None:
             with torch.inference_mode(shell.is_inference()):  # autograd asks that the two are alike
                 shell = torch.empty_strided(gradient.shape, gradient.stride(), **form)
         torch._C._swap_tensor_impl(tensor, shell)
-        tensor.requires_grad_(requires_grad)
+        with torch._C.DisableTorchFunction():  # a lazy module's parameter refuses, as it has no shape yet
+            tensor.requires_grad_(requires_grad)
         if gradient is not None:
             tensor.grad = gradient
             tensor.data = value.detach()
