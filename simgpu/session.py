@@ -19,7 +19,7 @@ from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry, remembered
-from simgpu.torch_face import attributes, compiling, cuda, legacy_types, nvml, storages
+from simgpu.torch_face import attributes, compiling, cuda, legacy_types, model_files, nvml, storages
 from simgpu.tracebacks import PATHS
 
 
@@ -52,6 +52,7 @@ class Session:
         self._patches = Patches()
         self._modes = []
         self._default_device = None
+        self._leave = contextlib.ExitStack()  # what else is put back
 
     def start(self) -> None:
         """Makes "cuda" mean this GPU."""
@@ -71,6 +72,8 @@ class Session:
             attributes.patch(self._patches, functions)
             storages.patch(self._patches, functions)
             legacy_types.patch(self._patches, functions)
+            model_files.patch(self._patches)
+            self._leave.enter_context(model_files.loaded_in_one_thread())
             for mode in (dispatch, functions):
                 mode.__enter__()
                 self._modes.append(mode)
@@ -87,6 +90,7 @@ class Session:
         if default != self._default_device and means_gpu(default):
             torch.set_default_device(self._default_device)
         self._patches.undo()
+        self._leave.close()
         autocast.stop()
         registry.let_go()
         remembered.forget()

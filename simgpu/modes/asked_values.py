@@ -69,6 +69,11 @@ def _no_value(what: str, tensor) -> str:
 @handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
 @handles(Tensor.allclose, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
+    if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
+            "first."
+        )
     if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
         known = sound_run.answer(args[0])
         if known is None and residence.of(args[0]) is not None and values.of(args[0]) is None:
@@ -80,11 +85,6 @@ def needs_value(mode, function, args, kwargs):
         if isinstance(argument, Tensor) and values.of(argument) is not None:
             mode.dispatch.read_value(argument)
     args = tuple(_with_values(argument) for argument in args)
-    if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
-        raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
-            "first."
-        )
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence.of(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))

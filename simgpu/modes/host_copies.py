@@ -54,7 +54,7 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_
         else:
             mode.adopt(made)
         mode.cross(made, source, not to_host, non_blocking)
-    values.carry(tensor, made)
+    values.carry(source, made)  # not `tensor`, which may be a lazy module's and have no shape
     return made
 
 
