@@ -3,9 +3,23 @@
 import re
 from functools import wraps
 
+import torch
+
 
 class NotModelledError(NotImplementedError):
     """Something of CUDA that the simulated GPU does not model; the message names it."""
+
+
+class CaptureError(torch.AcceleratorError):
+    """CUDA's error of something that a CUDA graph cannot hold."""
+
+    @classmethod
+    def of(cls, text: str, name: str) -> "CaptureError":
+        """With CUDA's text, and the name of its error behind `cudaErrorStreamCapture`."""
+        return cls(
+            f"CUDA error: {text}\nSearch for `cudaErrorStreamCapture{name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
+            "group__CUDART__TYPES.html for more information."
+        )
 
 
 class NoValueError(RuntimeError):

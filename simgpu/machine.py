@@ -3,14 +3,19 @@
 import os
 import threading
 import time
+import warnings
 
-from simgpu.errors import NotModelledError
-from simgpu.hardware.gpus import Spec, cublas_workspace_bytes
+from simgpu.errors import CaptureError, NotModelledError
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
+from simgpu.hardware.gpus import Spec
 from simgpu.left_out import LeftOut
 from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.physical import Device
 from simgpu.memory.settings import AllocatorSettings
 from simgpu.timing.clock import Clock
+
+STREAMS_PER_POOL = 32
+LOWEST_LEVEL = 3  # priorities from 0 down to -3
 
 _current: list["Machine"] = []
 
@@ -56,6 +61,11 @@ class Machine:
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
         self.active = False
+        self.stream_counts = {}  # how many streams of each priority were made
+        self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
+        self.library_settings = {}  # of cuDNN, cuFFT and TunableOp, by name; they change no memory
+        self.capture_failed = False  # whether the CUDA graph that is captured cannot be used
+        self._initialized = False
         self._touched = False
         self._workspaces = {}
         self._raw = {}
@@ -75,11 +85,77 @@ class Machine:
         self._touched = True
 
     @property
+    def has_context(self) -> bool:
+        """Whether this process has a CUDA context: since the first call that needs the device."""
+        return self._touched or self.allocator.used
+
+    @property
+    def initialized(self) -> bool:
+        """Whether PyTorch has initialised CUDA: torch.cuda.is_initialized()."""
+        return self._initialized or self.has_context
+
+    @initialized.setter
+    def initialized(self, value: bool) -> None:
+        self._initialized = value
+
+    @property
     def used_memory(self) -> int:
         """Bytes of the device in use, as nvidia-smi shows them: the context, once there is one, and all segments."""
         free, total = self.device.mem_get_info()
-        has_context = self._touched or self.allocator.stats()["num_device_alloc"] > 0
-        return total - free - (0 if has_context else self.spec.context)
+        return total - free - (0 if self.has_context else self.spec.context)
+
+    def synchronize(self) -> None:
+        """The host waits for all work: torch.cuda.synchronize()."""
+        self.forbid_in_capture()
+        self.initialized = True
+        self.touch()
+        self.allocator.synchronize()
+        self.clock.synchronize()
+
+    def waits(self) -> None:
+        """To be called where an operation makes the host wait that does not say so: torch.cuda.set_sync_debug_mode
+        wants a warning or an error there (c10/cuda/CUDAFunctions.cpp, warn_or_error_on_sync)."""
+        self.forbid_in_capture(self.stream)
+        if self.sync_debug_mode == 2:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        if self.sync_debug_mode == 1:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+
+    def forbid_in_capture(self, stream: int | None = None) -> None:
+        """To be called by what a CUDA graph cannot hold: CaptureError while one is captured on `stream` (any, if None),
+        and the capture has failed."""
+        capture = self.clock.capture
+        if capture is not None and (stream is None or stream in capture.streams):
+            self.capture_failed = True
+            raise CaptureError.of("operation not permitted when stream is capturing", "Unsupported")
+
+    def host_copy(self, pinned: bool, non_blocking: bool) -> None:
+        """To be called for a copy between host and GPU (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda)."""
+        capture = self.clock.capture
+        if capture is not None and self.stream in capture.streams and not pinned:
+            raise RuntimeError(
+                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
+                "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+            )
+        if not non_blocking:
+            self.waits()
+
+    def clear_blas_workspaces_of(self, stream: int) -> None:
+        """Gives back to the cache the workspaces that were taken on a stream."""
+        for key in [key for key in self._workspaces if key[1] == stream]:
+            block = self._workspaces.pop(key)
+            if block is not None:
+                self.allocator.free(block)
+
+    def new_stream_id(self, priority: int) -> int:
+        """The id of the next stream of PyTorch's pool: 32 of each priority, in turn (c10/cuda/CUDAStream.cpp).
+
+        3, 35, 67, … for priority 0 and above, 5, 37, … for -1, down to 9, 41, … for -3 and below.
+        """
+        level = min(max(-priority, 0), LOWEST_LEVEL)
+        count = self.stream_counts.get(level, 0)
+        self.stream_counts[level] = count + 1
+        return (count % STREAMS_PER_POOL) << 5 | (level + 1) << 1 | 1
 
     def take_blas_workspace(self, in_backward: bool) -> None:
         """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream.
@@ -90,11 +166,16 @@ class Machine:
         """
         thread = "autograd" if in_backward else threading.get_ident()
         key = (thread, self.stream)
-        if key not in self._workspaces:
-            size = cublas_workspace_bytes(
-                self.spec.compute_capability, torch_version=self.torch_version, environ=os.environ
-            )
-            self._workspaces[key] = self.allocator.malloc(size, self.stream)
+        if key in self._workspaces:
+            return
+        size = cublas_workspace_bytes(
+            self.spec.compute_capability, torch_version=self.torch_version, environ=os.environ
+        )
+        block = self.allocator.malloc(size, self.stream)
+        if keeps_blas_workspace(self.torch_version, os.environ):
+            self._workspaces[key] = block
+        elif block is not None:
+            self.allocator.free(block)
 
     def clear_blas_workspaces(self) -> None:
         """What torch._C._cuda_clearCublasWorkspaces() does: gives all workspaces back to the cache."""

@@ -5,25 +5,27 @@ allocator work takes no time, so a block waits until it looks at its events, at 
 caught up by then. The time that events and streams tell is the clock's, an estimate.
 """
 
-import itertools
-
 import torch
 
-from simgpu.machine import on
+from simgpu.machine import LOWEST_LEVEL, current, on
 
 CUDA = torch.device("cuda", 0)
-_handles = itertools.count(3, 32)  # the ids that PyTorch's pool of streams gives: 3, 35, 67, …
 
 
 class Stream:
     """A stream of the simulated GPU; `stream_id` 0 is the default stream."""
 
     def __init__(self, device=None, priority=0, *, stream_id=None, device_index=0, device_type=1):
-        self.stream_id = next(_handles) if stream_id is None else stream_id
+        self.stream_id = on().new_stream_id(priority) if stream_id is None else stream_id
         self.cuda_stream = self.stream_id
-        self.priority = priority
+        self.priority = max(-LOWEST_LEVEL, min(0, priority))
         self.device, self.device_index, self.device_type = CUDA, 0, device_type
         self._outer = []  # the streams that were current where it was entered
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The lowest and the highest priority."""
+        return 0, -LOWEST_LEVEL
 
     def wait_event(self, event):
         """Later work here waits for the event."""
@@ -41,15 +43,19 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all work is done."""
+        on().forbid_in_capture(self.stream_id)
         clock = on().clock
         return clock.passed(clock.done(self.stream_id))
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: never, graphs are not modelled."""
-        return False
+        """Whether a CUDA graph is being captured on it."""
+        capture = on().clock.capture
+        return capture is not None and self.stream_id in capture.streams
 
     def synchronize(self):
         """Waits for the work of this stream; blocks that waited for it can then be reused."""
+        on().forbid_in_capture(self.stream_id)
+        on().waits()
         on().allocator.synchronize()
         on().clock.synchronize(self.stream_id)
 
@@ -71,6 +77,13 @@ class Stream:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
+class ExternalStream(Stream):
+    """A stream that another library has made; `stream_ptr` is its handle."""
+
+    def __init__(self, stream_ptr, device=None, **kwargs):
+        super().__init__(device, stream_id=stream_ptr)
+
+
 class Event:
     """An event of the simulated GPU: a point of a stream, and the time at which the stream comes past it."""
 
@@ -78,6 +91,7 @@ class Event:
         self.device = CUDA
         self.enable_timing = enable_timing
         self._time = None  # in seconds of the clock, once recorded
+        self._capture = None  # of the CUDA graph that it is part of
 
     @property
     def recorded(self) -> bool:
@@ -86,19 +100,31 @@ class Event:
 
     def record(self, stream=None):
         """Marks this point of the stream (the current one if none is given)."""
-        self._time = on().clock.record(on().stream if stream is None else stream.stream_id)
+        stream_id = on().stream if stream is None else stream.stream_id
+        capture = on().clock.capture
+        self._capture = capture if capture is not None and stream_id in capture.streams else None
+        self._time = on().clock.record(stream_id)
 
     def wait(self, stream=None):
         """Makes the stream wait for the event."""
-        if self._time is not None:
-            on().clock.hold(on().stream if stream is None else stream.stream_id, self._time)
+        stream_id = on().stream if stream is None else stream.stream_id
+        if self._capture is not None and self._capture is on().clock.capture:
+            self._capture.streams.add(stream_id)  # a stream that waits for a captured one is captured too
+        elif self._time is not None:
+            on().clock.hold(stream_id, self._time)
 
     def query(self) -> bool:
         """Whether the work before the event is done."""
+        self._not_captured()
         return self._time is None or on().clock.passed(self._time)
+
+    def _not_captured(self) -> None:
+        if self._capture is not None and self._capture is on().clock.capture:
+            on().forbid_in_capture()
 
     def synchronize(self):
         """Waits for the work before the event."""
+        self._not_captured()
         on().allocator.synchronize()
         if self._time is not None:
             on().clock.wait_until(self._time)
@@ -136,6 +162,13 @@ class Generator(torch.Generator):
         return self._device
 
     def manual_seed(self, seed):
+        machine = current()
+        captured = machine is not None and machine.clock.capture is not None
+        if captured and int(seed) % 2**64 != self._seed:
+            raise RuntimeError(
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+                "the original seed."
+            )
         self._seed = int(seed) % 2**64
         return self
 

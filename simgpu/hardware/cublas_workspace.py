@@ -46,6 +46,15 @@ def cublas_workspace_bytes(
     return sum(int(size) * KiB * int(count) for size, count in pairs)
 
 
+def keeps_blas_workspace(torch_version: tuple[int, int], environ: Mapping[str, str]) -> bool:
+    """Whether PyTorch keeps a cuBLAS workspace for the next multiplication.
+
+    From 2.15 on it is taken before and given back after each one, unless TORCH_CUBLAS_WORKSPACE_CACHE=1 (as PyTorch's
+    CUDA host code under stub libraries has it in 2.15.0).
+    """
+    return torch_version < (2, 15) or environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+
+
 def _default_bytes(major: int, torch_version: tuple[int, int]) -> int:
     """Bytes of the default workspace on compute capability `major`.x."""
     if torch_version >= (2, 14):

@@ -7,7 +7,7 @@ Tensors do not take memory from the device one by one. The allocator takes *segm
     free            merge the block with free neighbours and put it back into its pool
     empty_cache     give segments that are free as a whole back to the device
 
-What is not modelled: private pools (`torch.cuda.MemPool`, CUDA graphs), `PYTORCH_NO_CUDA_MEMORY_CACHING`.
+What is not modelled: `PYTORCH_NO_CUDA_MEMORY_CACHING`, private pools with an allocator of the user's.
 
 Source of each rule: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch; the functions' names are given below.
 Checked against torch 2.13.0's own allocator by `tools/oracle/allocator_sequences.py`.
@@ -22,13 +22,14 @@ from typing import NamedTuple
 
 from simgpu.memory import snapshot as snapshots
 from simgpu.memory.blocks import LARGE, SMALL, Block, BlockPool, Segment
-from simgpu.memory.event_log import ALL, STATE, History
+from simgpu.memory.event_log import ALL, DEFAULT_POOL, STATE, History
 from simgpu.memory.expandable import ExpandableSegments
 from simgpu.memory.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
 from simgpu.memory.pending_frees import PendingFrees
 from simgpu.memory.physical import Device
+from simgpu.memory.private_pools import PoolId, PrivatePool, PrivatePools
 from simgpu.memory.rounding import MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, round_size, segment_size
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.memory.settings import AllocatorSettings, SettingsError
 from simgpu.memory.statistics import Statistics
 
 __all__ = ["Block", "CachingAllocator", "OutOfMemory", "Segment"]
@@ -74,6 +75,12 @@ class CachingAllocator:
         self._pending = PendingFrees(record_event, index)
         self._statistics = Statistics()
         self._small, self._large = BlockPool(SMALL), BlockPool(LARGE)
+        self.pools = PrivatePools()
+        self.observers: list[Callable[[int, int, int, int], None]] = []
+        """Called before an OutOfMemory with the GPU's number and bytes: asked of the device, allowed, free."""
+        self.used = False  # whether anything was ever asked of the device
+        self._deferred: dict[Block, None] = {}
+        self._captured_uses: dict[Block, set[int]] = {}
         self._segments: dict[int, Segment] = {}
         self._counter = 0
         self._allowed: int | None = None
@@ -130,6 +137,29 @@ class CachingAllocator:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         self._allowed = math.floor(fraction * self.device.total_memory + 0.5) if fraction < 1 else None
 
+    @property
+    def memory_fraction(self) -> float:
+        """The share of the device that this process may take: `torch.cuda.get_per_process_memory_fraction`."""
+        return 1.0 if self._allowed is None else self._allowed / self.device.total_memory
+
+    @property
+    def recording(self) -> bool:
+        """Whether a history is being recorded."""
+        return self.history.enabled
+
+    def set_settings(self, text: str) -> None:
+        """Change the settings of the running allocator: `torch.cuda.memory._set_allocator_settings`.
+
+        What exists is left as it is; later requests, splits and frees follow the new settings, except that
+        `per_process_memory_fraction` counts only at the start. Raises as `AllocatorSettings.updated`; what stands
+        before the error in `text` holds nevertheless, as in PyTorch.
+        """
+        try:
+            self.settings = self.settings.updated(text)
+        except SettingsError as error:
+            self.settings = error.settings
+            raise
+
     # Requests.
 
     def malloc(self, nbytes: int, stream: int = 0) -> Block | None:
@@ -145,10 +175,13 @@ class CachingAllocator:
         if nbytes >= MAX_REQUEST:
             raise too_large(nbytes)
         frames = self.history.frames(STATE) if self.history.enabled else None
-        if self._pending:
-            self._free_finished(frames)
         size = round_size(nbytes, self.settings.roundup_power2_divisions)
-        pool = self._small if size <= SMALL_SIZE else self._large
+        if (self._pending or self._deferred) and not self.pools.captures:
+            self._free_finished(frames)
+        if self.pools.active:
+            pool = self._pool_for(size, stream)
+        else:
+            pool = self._small if size <= SMALL_SIZE else self._large
         block = self._find_free_block(pool, size, stream)
         if block is None:
             alloc_size = segment_size(size, self.settings.large_segment_size)
@@ -166,10 +199,16 @@ class CachingAllocator:
         frames = None
         if history.enabled:
             frames = history.frames(ALL)
-            history.record("free_requested", block.address, block.requested_size, block.stream, frames or block.frames)
+            history.record(
+                *("free_requested", block.address, block.requested_size, block.stream),
+                frames or block.frames,
+                block.pool.id,
+            )
         if self._is_oversize(block.size):
             self._statistics.oversize_allocations.decrease(1)
-        if block.stream_uses:
+        if block.stream_uses and self.pools.captures:
+            self._deferred[block] = None  # no events in a capture
+        elif block.stream_uses:
             self._pending.add(block)
         else:
             self._free_block(block, frames)
@@ -185,6 +224,8 @@ class CachingAllocator:
             if block.stream_uses is None:
                 block.stream_uses = {}
             block.stream_uses[stream] = None
+            if self.pools.captures:
+                self._captured_uses.setdefault(block, set()).add(stream)
 
     def synchronize(self, stream: int | None = None) -> None:
         """The device has done all work given to it (on one stream, or on all).
@@ -193,9 +234,17 @@ class CachingAllocator:
         """
         self._pending.complete(stream)
 
-    def empty_cache(self) -> None:
-        """Give every segment that is free as a whole back to the device: `torch.cuda.empty_cache`."""
-        self._release_cached_blocks(self.history.frames(ALL) if self.history.enabled else None)
+    def empty_cache(self, pool_id: PoolId = DEFAULT_POOL) -> None:
+        """Give every segment that is free as a whole back to the device: `torch.cuda.empty_cache`.
+
+        `pool_id`: only those of this private pool, once all of its users have released it.
+        """
+        self._release_cached_blocks(self.history.frames(ALL) if self.history.enabled else None, pool_id)
+
+    def drop_pool(self, pool_id: PoolId) -> None:
+        """A user gives a private pool up; if it was the last one, its free segments go back to the device."""
+        self.pools.release(pool_id)
+        self.empty_cache(pool_id)
 
     # What it looks like inside.
 
@@ -211,33 +260,53 @@ class CachingAllocator:
         """Start or stop recording events: `torch.cuda.memory._record_memory_history`, see `History`."""
         self.history.configure(enabled, context, max_entries, clear_history, tuple(skip_actions))
 
-    def snapshot_segments(self) -> list[dict]:
-        """The segments and their blocks, by address: `torch.cuda.memory_snapshot()`."""
-        segments = snapshots.describe_segments(self._segments.values(), self.index)
+    def frames_of(self, address: int) -> list | None:
+        """The frames that were recorded when the block at this address was handed out; None if there are none."""
+        for segment in self._segments.values():
+            for block in segment:
+                if block.address == address and block.allocated:
+                    return block.frames
+        return None
+
+    def snapshot_segments(self, pool_id: PoolId = DEFAULT_POOL) -> list[dict]:
+        """The segments and their blocks, by address: `torch.cuda.memory_snapshot()`; those of a private pool only, if
+        its id is given."""
+        chosen = [one for one in self._segments.values() if pool_id in (DEFAULT_POOL, one.pool.id)]
+        segments = snapshots.describe_segments(chosen, self.index)
         if self.history.enabled:
             active = sum(segment["active_size"] for segment in segments)
             self.history.record("snapshot", 0, active, 0, None)
         return segments
 
-    def snapshot(self) -> dict:
-        """Segments, events and settings: `torch.cuda.memory._snapshot()`."""
-        trace = self.history.as_trace(self.torch_version)
+    def snapshot(self, pool_id: PoolId = DEFAULT_POOL, with_events: bool = True) -> dict:
+        """Segments (all, or those of a private pool), events and settings: `torch.cuda.memory._snapshot()`."""
+        trace = self.history.as_trace(self.torch_version) if with_events else []
         return {
-            "segments": self.snapshot_segments(),
+            "segments": self.snapshot_segments(pool_id),
             "device_traces": [[] for _ in range(self.index)] + [trace],
             "allocator_settings": self.settings.as_snapshot(self.torch_version),
             "external_annotations": [],
         }
 
-    # Finding a block (get_free_block).
+    # Finding a block (get_pool, get_free_block).
 
-    def _find_free_block(self, pool: BlockPool, size: int, stream: int) -> Block | None:
-        """Take the best free block for `size` bytes out of the pool, if there is one that may be used."""
+    def _pool_for(self, size: int, stream: int) -> BlockPool:
+        """Where a request of this moment is served: the private pool that picks it, or the allocator's own."""
+        private = self.pools.chosen(stream)
+        if private is not None:
+            return private.small if size <= SMALL_SIZE else private.large
+        return self._small if size <= SMALL_SIZE else self._large
+
+    def _find_free_block(self, pool: BlockPool, size: int, stream: int, expandable: bool = True) -> Block | None:
+        """Take the best free block for `size` bytes out of the pool, if there is one that may be used.
+
+        `expandable`: whether one of an expandable segment may be.
+        """
         if self._collects_garbage():
             pool.searches += 1
         block = pool.best_fit(stream, size)
         if block is not None and block.segment.granule:
-            block = self._best_among_expandable(pool, size, stream)
+            block = self._best_among_expandable(pool, size, stream, expandable)
         if block is None:
             return None
         settings = self.settings
@@ -252,13 +321,13 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _best_among_expandable(self, pool: BlockPool, size: int, stream: int) -> Block | None:
+    def _best_among_expandable(self, pool: BlockPool, size: int, stream: int, expandable: bool) -> Block | None:
         """Best fit where blocks can grow: each counts with the unmapped addresses behind it.
 
         When expandable segments have been turned off meanwhile, their blocks are passed over.
         """
         blocks = pool.from_size(stream, size)
-        if not self.settings.expandable_segments:
+        if not (expandable and self.settings.expandable_segments):
             return next((block for block in blocks if not block.segment.granule), None)
         best = next(blocks)
         for block in blocks:
@@ -273,16 +342,28 @@ class CachingAllocator:
         """A block from a new segment, giving back cached segments if the device is full."""
         if self._collects_garbage():
             self._collect_garbage(request.frames)
+        self.used = True
         block = self._allocate(request)
+        if block is None and request.pool.owner is None:
+            block = self._from_overflow(request)
         if block is None and self._release_oversize_blocks(request):
             block = self._allocate(request)
-        if block is None:
+        if block is None and not self.pools.captures:
             self._release_cached_blocks(request.frames)
             self._statistics.num_alloc_retries += 1
             block = self._allocate(request)
         if block is None:
             raise self._out_of_memory(request)
         return block
+
+    def _from_overflow(self, request: _Request) -> Block | None:
+        """A free block of a private pool that serves what finds no memory elsewhere (try_mempool_fallback)."""
+        for private in self.pools.overflow():
+            pool = private.small if request.pool.is_small else private.large
+            block = self._find_free_block(pool, request.size, request.stream, expandable=False)
+            if block is not None:
+                return block
+        return None
 
     def _allocate(self, request: _Request) -> Block | None:
         """A new segment as one block, or a newly mapped block; None if there is no room."""
@@ -312,19 +393,22 @@ class CachingAllocator:
         self._segments[address] = segment
         statistics = self._statistics
         statistics.segment.increase(pool.index, 1)
-        statistics.reserved_bytes.increase(pool.index, alloc_size)
+        statistics.reserved(pool, alloc_size)
         statistics.num_device_alloc += 1
         if self._is_oversize(alloc_size):
             statistics.oversize_segments.increase(1)
         if self.history.enabled:
-            self.history.record("segment_alloc", address, alloc_size, request.stream, request.frames)
+            self.history.record("segment_alloc", address, alloc_size, request.stream, request.frames, pool.id)
         return block
 
     def _out_of_memory(self, request: _Request) -> OutOfMemory:
         if self.history.enabled:
             free = self.device.free_memory
-            self.history.record("oom", free, request.size, request.stream, request.frames)
+            self.history.record("oom", free, request.size, request.stream, request.frames, request.pool.id)
         self._statistics.num_ooms += 1
+        allowed = self.device.total_memory if self._allowed is None else self._allowed
+        for observer in tuple(self.observers):
+            observer(self.index, request.alloc_size, allowed, self.device.free_memory)
         return out_of_memory(
             self.device,
             self.index,
@@ -333,12 +417,15 @@ class CachingAllocator:
             allowed=self._allowed,
             allocated=self.allocated,
             reserved=self.reserved,
+            in_private_pools=self.pools.free_bytes(),
         )
 
     # Handing out and taking back (should_split, alloc_found_block, free_block, try_merge_blocks).
 
     def _should_split(self, block: Block, size: int) -> bool:
         """Whether what remains of the block after `size` bytes becomes a free block of its own."""
+        if block.pool.id in self.pools.no_split:
+            return False
         remaining = block.size - size
         if block.pool.is_small or self.settings.expandable_segments:
             return remaining >= MIN_BLOCK
@@ -371,7 +458,7 @@ class CachingAllocator:
         block.requested_size = requested
         block.frames = frames
         if self.history.enabled:
-            self.history.record("alloc", block.address, requested, block.stream, frames)
+            self.history.record("alloc", block.address, requested, block.stream, frames, pool.id)
         statistics.block_handed_out(pool.index, block.size, requested)
         if self._is_oversize(block.size):
             statistics.oversize_allocations.increase(1)
@@ -383,7 +470,9 @@ class CachingAllocator:
         size = block.size
         if self.history.enabled:
             self.history.record(
-                "free_completed", block.address, block.requested_size, block.stream, frames or block.frames
+                *("free_completed", block.address, block.requested_size, block.stream),
+                frames or block.frames,
+                pool.id,
             )
         block.active = False
         block.frames = None
@@ -406,20 +495,38 @@ class CachingAllocator:
 
     # Giving memory back (release_cached_blocks, release_available_cached_blocks, release_block).
 
-    def _release_cached_blocks(self, frames: list | None) -> None:
-        """Wait for all streams, then give back every segment that is free as a whole."""
+    def _release_cached_blocks(self, frames: list | None, pool_id: PoolId = DEFAULT_POOL) -> None:
+        """Wait for all streams, then give back every segment that is free as a whole, those of released private pools
+        too; or, if a private pool is named, of this one alone."""
+        if pool_id == DEFAULT_POOL and not self.pools.captures:
+            self._wait_for_all(frames)
+            self._release_blocks(self._large, frames)
+            self._release_blocks(self._small, frames)
+        for private in self.pools.freeable(pool_id):
+            if pool_id != DEFAULT_POOL:
+                self._wait_for_all(frames, private)
+            self._release_blocks(private.small, frames)
+            self._release_blocks(private.large, frames)
+            self.pools.drop_if_empty(private)
+
+    def _wait_for_all(self, frames: list | None, private: PrivatePool | None = None) -> None:
+        """Wait for the streams that blocks wait for, or those of a private pool (synchronize_and_free_events)."""
         self._statistics.num_sync_all_streams += 1
+        self._insert_deferred(frames)
         self._pending.complete()
-        self._free_finished(frames)
-        for pool in (self._large, self._small):
-            expandable = []
-            for block in pool:
-                if block.segment.granule:
-                    expandable.append(block)
-                elif not block.is_split:
-                    self._release_block(block, frames)
-            for block in expandable:
-                self._expandable.unmap(block, frames)
+        for block in self._pending.finished(private):
+            self._free_block(block, frames)
+
+    def _release_blocks(self, pool: BlockPool, frames: list | None) -> None:
+        """Give back every segment of a pool that is free as a whole."""
+        expandable = []
+        for block in pool:
+            if block.segment.granule:
+                expandable.append(block)
+            elif not block.is_split:
+                self._release_block(block, frames)
+        for block in expandable:
+            self._expandable.unmap(block, frames)
 
     def _release_oversize_blocks(self, request: _Request) -> bool:
         """With `max_split_size`: give back oversize free blocks, just enough for the request.
@@ -449,10 +556,11 @@ class CachingAllocator:
         statistics = self._statistics
         statistics.num_device_free += 1
         if self.history.enabled:
-            self.history.record("segment_free", block.address, block.size, block.stream, frames or block.segment_frames)
+            frames = frames or block.segment_frames
+            self.history.record("segment_free", block.address, block.size, block.stream, frames, pool.id)
         self.device.free(block.address)
         statistics.segment.decrease(pool.index, 1)
-        statistics.reserved_bytes.decrease(pool.index, block.size)
+        statistics.reserved(pool, -block.size)
         if self._is_oversize(block.size):
             statistics.oversize_segments.decrease(1)
         pool.remove(block)
@@ -487,8 +595,20 @@ class CachingAllocator:
 
     def _free_finished(self, frames: list | None) -> None:
         """Free the blocks that no other stream uses any more (process_events)."""
+        self._insert_deferred(frames)
         for block in self._pending.finished():
             self._free_block(block, frames)
+
+    def _insert_deferred(self, frames: list | None) -> None:
+        """Let blocks that were freed in a capture wait for the streams that used them before it
+        (insert_events_deferred_until_no_capture)."""
+        for block in self._deferred:
+            for stream in self._captured_uses.pop(block, ()):
+                block.stream_uses.pop(stream, None)
+            self._pending.add(block)
+            if block.event_count == 0:
+                self._free_block(block, frames)
+        self._deferred.clear()
 
     # Details.
 

@@ -8,8 +8,14 @@ a segment form a list in the order of their addresses. Free blocks wait in a poo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
+
+from simgpu.memory.event_log import DEFAULT_POOL
+
+if TYPE_CHECKING:
+    from simgpu.memory.private_pools import PrivatePool
 
 SMALL, LARGE = 0, 1
 
@@ -130,10 +136,12 @@ class BlockPool:
     first; among equals the one with the lower counter, then the one at the lower address.
     """
 
-    __slots__ = ("_free", "_unmapped", "index", "searches")
+    __slots__ = ("_free", "_unmapped", "id", "index", "owner", "searches")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, owner: PrivatePool | None = None) -> None:
         self.index = index
+        self.owner = owner  # the private pool it is part of
+        self.id = DEFAULT_POOL if owner is None else owner.id
         self._free: dict[int, SortedList] = {}
         self._unmapped: dict[int, SortedList] = {}
         self.searches = 0

@@ -27,7 +27,7 @@ ACTIONS = (
 )
 
 DEFAULT_POOL = (0, 0)
-"""Id of the allocator's own pools; private pools, which are not modelled, have others."""
+"""Id of the allocator's own pools; private pools have others (see `private_pools`)."""
 
 
 class History:
@@ -41,7 +41,7 @@ class History:
     Raises ValueError for values that PyTorch does not know.
     """
 
-    __slots__ = ("_clock", "_context", "_frames", "_skip", "enabled", "entries")
+    __slots__ = ("_clock", "_context", "_frames", "_skip", "enabled", "entries", "metadata")
 
     def __init__(self, frames: Callable[[], list] | None, clock: Callable[[], int] | None) -> None:
         self.enabled = False
@@ -50,6 +50,7 @@ class History:
         self._frames = frames
         self._clock = clock
         self._skip: frozenset[str] = frozenset()
+        self.metadata = ""  # of torch.cuda.memory._set_memory_metadata: each later event has it
 
     def configure(
         self,
@@ -80,11 +81,20 @@ class History:
             return None
         return self._frames()
 
-    def record(self, action: str, address: int, size: int, stream: int, frames: list | None) -> None:
+    def record(
+        self,
+        action: str,
+        address: int,
+        size: int,
+        stream: int,
+        frames: list | None,
+        pool_id: tuple[int, int] = DEFAULT_POOL,
+    ) -> None:
         """Keep one event; `address` is the free memory for "oom". Sizes in bytes."""
         if action not in self._skip:
             time = self._clock() if self._clock is not None else 0
-            self.entries.append((action, address, size, stream, time, frames if self._context >= ALLOC else None))
+            kept = frames if self._context >= ALLOC else None
+            self.entries.append((action, address, size, stream, time, kept, pool_id, self.metadata))
 
     def as_trace(self, torch_version: tuple[int, ...] = (2, 13)) -> list[dict]:
         """The events, oldest first, as in `device_traces` of a memory snapshot of that torch version."""
@@ -92,7 +102,17 @@ class History:
         return [_as_dict(has_pool, *entry) for entry in self.entries]
 
 
-def _as_dict(has_pool: bool, action: str, address: int, size: int, stream: int, time: int, frames: list | None) -> dict:
+def _as_dict(
+    has_pool: bool,
+    action: str,
+    address: int,
+    size: int,
+    stream: int,
+    time: int,
+    frames: list | None,
+    pool_id: tuple[int, int],
+    metadata: str,
+) -> dict:
     entry: dict = {
         "action": action,
         "device_free" if action == "oom" else "addr": address,
@@ -100,10 +120,10 @@ def _as_dict(has_pool: bool, action: str, address: int, size: int, stream: int, 
         "stream": stream,
         "time_us": time,
         "compile_context": "N/A",
-        "user_metadata": "",
+        "user_metadata": metadata,
     }
     if has_pool:
-        entry["pool_id"] = DEFAULT_POOL
+        entry["pool_id"] = pool_id
     if frames is not None:  # without frames PyTorch leaves the key out
         entry["frames"] = list(frames)
     return entry

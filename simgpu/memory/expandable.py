@@ -80,11 +80,11 @@ class ExpandableSegments:
                 pool.remove_unmapped(neighbour)
                 block.absorb(neighbour)
         pool.add_unmapped(block)
-        self._statistics.reserved_bytes.decrease(pool.index, end - start)
+        self._statistics.reserved(pool, start - end)
         self._statistics.num_device_free += 1
         if self._history.enabled:
             frames = frames or block.segment_frames
-            self._history.record("segment_unmap", start, end - start, block.stream, frames)
+            self._history.record("segment_unmap", start, end - start, block.stream, frames, pool.id)
         if not block.is_split:
             pool.remove_unmapped(block)
             del self._segments[segment.address]
@@ -138,10 +138,10 @@ class ExpandableSegments:
                 pool.remove(neighbour)
                 block.absorb(neighbour)
         pool.add(block)
-        self._statistics.reserved_bytes.increase(pool.index, size)
+        self._statistics.reserved(pool, size)
         self._statistics.num_device_alloc += 1
         if self._history.enabled:
-            self._history.record("segment_map", start, size, block.stream, frames)
+            self._history.record("segment_map", start, size, block.stream, frames, pool.id)
         if block.prev is None and block.segment_frames is None:
             block.segment_frames = frames
         return True

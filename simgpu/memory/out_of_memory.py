@@ -55,8 +55,12 @@ def out_of_memory(
     allowed: int | None,
     allocated: int,
     reserved: int,
+    in_private_pools: int = 0,
 ) -> OutOfMemory:
-    """The error for a failed request of `size` bytes, a segment of `alloc_size`, on GPU number `index`."""
+    """The error for a failed request of `size` bytes, a segment of `alloc_size`, on GPU number `index`.
+
+    `in_private_pools`: bytes of free blocks of private pools, which PyTorch counts as allocated here.
+    """
     free, total = device.mem_get_info()
     parts = [
         f"CUDA out of memory. Tried to allocate {format_size(alloc_size)}. GPU {index} has a total capacity "
@@ -67,10 +71,11 @@ def out_of_memory(
     parts.append(f"Including non-PyTorch memory, this process has {format_size(device.process_memory)} memory in use. ")
     if allowed is not None:
         parts.append(f"{format_size(allowed)} allowed; ")
-    parts.append(
-        f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, "
-        f"and {format_size(reserved - allocated)} is reserved by PyTorch but unallocated."
-    )
+    taken = allocated + in_private_pools
+    parts.append(f"Of the allocated memory {format_size(taken)} is allocated by PyTorch, ")
+    if in_private_pools:
+        parts.append(f"with {format_size(in_private_pools)} allocated in private pools (e.g., CUDA Graphs), ")
+    parts.append(f"and {format_size(reserved - taken)} is reserved by PyTorch but unallocated.")
     parts.append(HINT)
     return OutOfMemory(
         "".join(parts),

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from simgpu.memory.blocks import Block
+from simgpu.memory.private_pools import PrivatePool
 
 CUDA_DEVICE_TYPE = 1
 FIBONACCI = 11400714819323198485
@@ -53,15 +54,19 @@ class PendingFrees:
         for key in self._queues if stream is None else {stream} & self._queues.keys():
             self._queues[key] = deque((block, _happened) for block, _ in self._queues[key])
 
-    def finished(self) -> Iterator[Block]:
-        """The blocks whose last event has happened, each once."""
+    def finished(self, private: PrivatePool | None = None) -> Iterator[Block]:
+        """The blocks whose last event has happened, each once; of a private pool only, if one is given."""
         for stream in sorted(self._queues, key=self._slot):
-            queue = self._queues[stream]
+            queue, others = self._queues[stream], []
             while queue and queue[0][1]():
-                block, _ = queue.popleft()
+                block, happened = queue.popleft()
+                if private is not None and block.pool.owner is not private:
+                    others.append((block, happened))
+                    continue
                 block.event_count -= 1
                 if block.event_count == 0:
                     yield block
+            queue.extendleft(reversed(others))
             if not queue:
                 del self._queues[stream]
 

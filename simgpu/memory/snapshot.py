@@ -17,7 +17,6 @@ from pathlib import Path
 
 from simgpu.memory import pickle_scan
 from simgpu.memory.blocks import Block, Segment
-from simgpu.memory.event_log import DEFAULT_POOL
 
 PARTS = {"segments": list, "device_traces": list}
 """What every snapshot has, since torch 2.0; `allocator_settings` and the rest came later."""
@@ -70,7 +69,7 @@ def _describe(blocks: list[Block], device: int) -> dict:
         "requested_size": sum(block.requested_size for block in active),
         "stream": first.stream,
         "segment_type": "small" if first.pool.is_small else "large",
-        "segment_pool_id": DEFAULT_POOL,
+        "segment_pool_id": first.pool.id,
         "is_expandable": bool(first.segment.granule),
         "frames": list(first.segment_frames or ()),
         "blocks": [

@@ -12,6 +12,11 @@ Source: `c10/core/CachingDeviceAllocator.h` (`Stat`, `StatArray`, `DeviceStats`)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simgpu.memory.blocks import BlockPool
+
 
 class Stat:
     """One counter: `current`, `peak`, and the running sums `allocated` and `freed`."""
@@ -125,7 +130,7 @@ class Statistics:
     The three `block_…` methods run for each tensor, so they work on the counters themselves, in one loop.
     """
 
-    __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated")
+    __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated", "reserved_by_private_pools")
 
     allocation: StatArray
     segment: StatArray
@@ -152,6 +157,7 @@ class Statistics:
             setattr(self, name, Stat())
         for name in SCALARS:
             setattr(self, name, 0)
+        self.reserved_by_private_pools: dict[tuple[int, int], StatArray] = {}
         # By pool: what counts blocks, what counts their bytes, what counts the bytes asked for.
         self._allocated, self._active = [
             [(count.of_pool[pool], size.of_pool[pool], self.requested_bytes.of_pool[pool]) for pool in (0, 1)]
@@ -160,6 +166,13 @@ class Statistics:
                 (self.active, self.active_bytes),
             )
         ]
+
+    def reserved(self, pool: BlockPool, amount: int) -> None:
+        """`amount` bytes more were taken from the device for a pool, or less if it is negative."""
+        self.reserved_bytes.change(pool.index, amount)
+        if pool.owner is not None:
+            pool.owner.mallocs += 1 if amount > 0 else -1
+            self.reserved_by_private_pools.setdefault(pool.id, StatArray()).change(pool.index, amount)
 
     def block_handed_out(self, pool: int, size: int, requested: int) -> None:
         """A block of `size` bytes was handed out for a request of `requested` bytes."""
@@ -223,7 +236,8 @@ class Statistics:
         for name in ARRAYS:
             result[name] = getattr(self, name).as_dict()
             if name == "reserved_bytes" and torch_version >= (2, 13):
-                result["reserved_bytes_by_private_pools"] = {}
+                pools = self.reserved_by_private_pools
+                result["reserved_bytes_by_private_pools"] = {key: array.as_dict() for key, array in pools.items()}
         for name in OVERSIZE:
             result[name] = getattr(self, name).as_dict()
         return result
@@ -234,3 +248,5 @@ class Statistics:
             yield from (array.all, array.small_pool, array.large_pool)
         for name in OVERSIZE:
             yield getattr(self, name)
+        for array in self.reserved_by_private_pools.values():
+            yield from (array.all, array.small_pool, array.large_pool)

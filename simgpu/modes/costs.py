@@ -309,6 +309,7 @@ def cross(machine, destination, source, non_blocking: bool) -> None:
     carried = source if to_gpu == non_blocking else destination
     nbytes = destination.numel() * carried.element_size()
     pinned = residence.is_pinned((source if to_gpu else destination).untyped_storage())
+    machine.host_copy(pinned, non_blocking)
     for _ in range(0 if to_gpu else extra):
         clock.launch(machine.stream, work)
     clock.copy(machine.stream, nbytes, TO_GPU if to_gpu else TO_HOST, pinned=pinned, blocking=not non_blocking)

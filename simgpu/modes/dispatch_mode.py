@@ -324,6 +324,7 @@ class DispatchMode(TorchDispatchMode):
     def read_value(self, tensor) -> None:
         """The host asks for a tensor's value: a copy of an element, for which it waits."""
         if on_gpu(tensor):
+            self.machine.waits()
             clock = self.machine.clock
             clock.copy(self.machine.stream, tensor.element_size(), TO_HOST, pinned=True, blocking=True)
 

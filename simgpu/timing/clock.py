@@ -47,6 +47,24 @@ class Engine:
         return begin
 
 
+class Capture:
+    """What a CUDA graph holds while it is captured, and then: its kernels and copies, one after another.
+
+    `streams`: those that belong to it. `seconds`: of the device. `nodes`: kernels and copies. What streams do beside
+    each other in a graph is counted one after another.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self.streams = {stream}
+        self.seconds = 0.0
+        self.nodes = 0
+
+    def add(self, seconds: float, nodes: int = 1) -> None:
+        """Kernels or copies more."""
+        self.seconds += seconds
+        self.nodes += nodes
+
+
 class Clock:
     """Host and device timelines of a GPU of kind `spec`.
 
@@ -60,6 +78,7 @@ class Clock:
         self._engines = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
         self._kernels = self._engines[KERNELS]
         self._queue: deque[float] = deque(maxlen=rates.QUEUE)
+        self.capture: Capture | None = None  # of a CUDA graph, which is under way
 
     # What the host issues
 
@@ -74,6 +93,10 @@ class Clock:
 
         `overhead`: seconds of the host beside the launches.
         """
+        if self.capture is not None and stream in self.capture.streams:
+            self.host += overhead + kernels * rates.LAUNCH
+            self.capture.add(work + kernels * rates.KERNEL, kernels)
+            return
         issued = self.host + overhead + rates.LAUNCH
         queue = self._queue
         if len(queue) == rates.QUEUE:
@@ -95,10 +118,17 @@ class Clock:
         """
         self.host += rates.OPERATOR + rates.LAUNCH
         seconds = nbytes / (self.spec.host_link * (rates.PINNED if pinned else rates.PAGEABLE))
+        if self.capture is not None and stream in self.capture.streams:
+            self.capture.add(seconds + rates.KERNEL)
+            return
         begin = self._engines[direction].take(max(self.host, self.streams.get(stream, 0.0)), seconds, self.host)
         self.streams[stream] = begin + seconds + rates.KERNEL
         if blocking or not pinned:
             self.synchronize(stream)
+
+    def replay(self, stream: int, graph: Capture) -> None:
+        """A captured CUDA graph is launched, at once."""
+        self.launch(stream, max(0.0, graph.seconds - rates.KERNEL), overhead=rates.CALL)
 
     # Waiting
 

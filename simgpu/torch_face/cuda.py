@@ -1,12 +1,7 @@
-"""torch.cuda and torch.accelerator as they are on the simulated GPU.
-
-Most of torch.cuda is Python over functions of `torch._C` that exist in CUDA builds only. Those are supplied here, so
-that memory_stats, memory_summary, memory_snapshot and their kin are PyTorch's own code on the simulated allocator.
-"""
+"""torch.cuda and torch.accelerator as they are on the simulated GPU."""
 
 import sys
 import types
-import uuid
 
 import torch
 import torch.overrides
@@ -14,184 +9,177 @@ import torch.overrides
 from simgpu import streams
 from simgpu.errors import NotModelledError
 from simgpu.machine import Machine
-from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.patches import Patches
-from simgpu.tensors.residence import on_gpu
+from simgpu.torch_face import bindings
+from simgpu.torch_face.bindings.graphs import Graph
+from simgpu.torch_face.bindings.pools import POOLS, MemPool
+from simgpu.torch_face.bindings.refused import refusal
+from simgpu.torch_face.properties import properties
+from simgpu.torch_face.rebased import rebased
 
-CUDA_DEVICE_TYPE = 1  # c10::DeviceType::CUDA
+CUDNN_VERSION = 92000
+"""cuDNN of PyTorch's default wheel (torch 2.13, nvidia-cudnn-cu13 9.20)."""
 
 
 def patch(patches: Patches, machine: Machine) -> None:
     """Puts the faces of `machine` into torch."""
-    for name, function in _bindings(machine).items():
+    functions = bindings.functions(machine)
+    for name, function in functions.items():
         patches.apply(torch._C, name, function)
-    for name, value in _names(machine).items():
-        patches.apply(torch.cuda, name, value)
-    patches.apply(torch.cuda.nvtx, "_nvtx", _marks())
+    for owner, names in _names(machine, functions).items():
+        for name, value in names.items():
+            patches.apply(owner, name, value)
     for name in ("Generator", "Stream", "Event"):
         patches.apply(torch, name, getattr(streams, f"Any{name}"))
-    for name in ("Stream", "Event"):
-        patches.apply(torch.cuda.streams, name, getattr(streams, name))
     _let_functions_be_seen(patches)
 
 
-def _bindings(machine: Machine) -> dict:
-    """The functions of torch._C that a CUDA build has."""
-    allocator, device = machine.allocator, machine.device
+def _names(machine: Machine, functions: dict) -> dict:
+    """What Python modules hold that is made when CUDA is initialised, or would look for a driver, by module."""
 
-    def ignore(*args, **kwargs):
-        return None
+    def initialize():
+        machine.initialized = True
 
-    def answer(value):
-        return lambda *args, **kwargs: value
+    def call(queued, **kwargs):
+        initialize()
+        queued()
 
-    def reset_peak(index=0):
-        allocator.reset_peak_stats()
-
-    def snapshot(mempool_id=None):
-        return allocator.snapshot()
-
-    def record(enabled, context="all", stacks="all", max_entries=sys.maxsize, clear_history=False, *rest, **more):
-        allocator.record_history(enabled, max_entries=max_entries, clear_history=clear_history)
-
-    def synchronize(index=0):
-        machine.touch()
-        allocator.synchronize()
-        machine.clock.synchronize()
-
-    def memory_info(index=0):
-        machine.touch()
-        return device.mem_get_info()
-
-    def current_stream(index=0):
-        return machine.stream, 0, CUDA_DEVICE_TYPE
-
-    def raw_alloc(nbytes, stream):
-        try:
-            return machine.raw_alloc(nbytes, stream)
-        except OutOfMemory as error:
-            raise torch.OutOfMemoryError(str(error)) from None
-
-    def set_stream(stream_id=0, device_index=0, device_type=CUDA_DEVICE_TYPE):
-        machine.stream = stream_id
-
-    def set_device(index):
-        if index != 0:
-            raise torch.AcceleratorError("CUDA error: invalid device ordinal")
-
-    return {
-        "_group_tensors_by_device_and_dtype": _grouped(torch._C._group_tensors_by_device_and_dtype),
-        "_cuda_init": ignore,
-        "_cuda_isInBadFork": answer(False),
-        "_cuda_getDeviceCount": answer(1),
-        "_cuda_getDevice": answer(0),
-        "_cuda_setDevice": set_device,
-        "_cuda_exchangeDevice": answer(0),
-        "_cuda_maybeExchangeDevice": answer(0),
-        "_cuda_hasPrimaryContext": answer(True),
-        "_cuda_isCurrentStreamCapturing": answer(False),
-        "_cuda_synchronize": synchronize,
-        "_cuda_getCurrentStream": current_stream,
-        "_cuda_getDefaultStream": answer((0, 0, CUDA_DEVICE_TYPE)),
-        "_cuda_setStream": set_stream,
-        "_cuda_memoryStats": lambda index=0: allocator.stats(),
-        "_cuda_resetPeakMemoryStats": reset_peak,
-        "_cuda_resetAccumulatedMemoryStats": lambda index=0: allocator.reset_accumulated_stats(),
-        "_cuda_emptyCache": allocator.empty_cache,
-        "_cuda_setMemoryFraction": lambda fraction, index=0: allocator.set_memory_fraction(fraction),
-        "_cuda_getMemoryFraction": lambda index=0: allocator.memory_fraction,
-        "_cuda_memorySnapshot": snapshot,
-        "_cuda_record_memory_history": record,
-        "_cuda_isHistoryEnabled": lambda: allocator.recording,
-        "_cuda_getAllocatorBackend": answer("native"),
-        "_cuda_clearCublasWorkspaces": machine.clear_blas_workspaces,
-        "_cuda_getArchFlags": answer(" ".join(f"sm_{cc}" for cc in (75, 80, 86, 90, 100, 120))),
-        "_cuda_sleep": ignore,
-        "_cuda_ipc_collect": ignore,
-        "_cuda_cudaCachingAllocator_raw_alloc": raw_alloc,
-        "_cuda_cudaCachingAllocator_raw_delete": machine.raw_delete,
-        "_gather": _gather,
-        "_scatter": _scatter,
-        "_accelerator_getAccelerator": answer(torch.device("cuda")),
-        "_accelerator_isAllocatorInitialized": answer(True),
-        "_accelerator_emptyCache": allocator.empty_cache,
-        "_accelerator_getDeviceStats": lambda index=0: allocator.stats(),
-        "_accelerator_resetAccumulatedStats": lambda index=0: allocator.reset_accumulated_stats(),
-        "_accelerator_resetPeakStats": reset_peak,
-        "_accelerator_getMemoryInfo": memory_info,
-        "_accelerator_getDeviceIndex": answer(0),
-        "_accelerator_setDeviceIndex": set_device,
-        "_accelerator_exchangeDevice": answer(0),
-        "_accelerator_maybeExchangeDevice": answer(0),
-        "_accelerator_synchronizeDevice": synchronize,
-        "_accelerator_getStream": lambda index=0: streams.Stream(stream_id=machine.stream),
-        "_accelerator_setStream": lambda stream: set_stream(stream.stream_id),
-    }
-
-
-def _grouped(group):
-    """torch._C._group_tensors_by_device_and_dtype, `group`, with the device that simulated tensors report."""
-
-    def grouped(tensor_lists, with_indices=False):
-        groups = {}
-        for (device, dtype), found in group(tensor_lists, with_indices).items():
-            first = found[0][0][0]
-            groups[streams.CUDA if on_gpu(first) else device, dtype] = found
-        return groups
-
-    return grouped
-
-
-def _names(machine: Machine) -> dict:
-    """What torch.cuda holds that is made when CUDA is initialised, or would look for a driver."""
-    bindings = _bindings(machine)
-
-    class StreamContext:
-        """torch.cuda.stream(stream): the stream is current inside."""
-
-        def __init__(self, stream):
-            self.stream = stream
-
-        def __enter__(self):
-            if self.stream is not None:
-                self.stream.__enter__()
-
-        def __exit__(self, *exception):
-            if self.stream is not None:
-                self.stream.__exit__(*exception)
-
-    def not_modelled(name):
-        def refuse(*args, **kwargs):
-            raise NotModelledError(f"torch.cuda.{name} is not modelled by the simulated GPU")
-
-        return type(name, (), {"__new__": refuse})  # a class, since type annotations name these
-
-    runtime = types.SimpleNamespace(
-        cudaMemGetInfo=bindings["_accelerator_getMemoryInfo"], cudaError=types.SimpleNamespace(success=0)
-    )
-    return {
+    stream_classes = {name: getattr(streams, name) for name in ("Stream", "Event", "ExternalStream")}
+    cuda = {
         "_initialized": True,
-        "_lazy_init": lambda: None,
-        "_lazy_call": lambda callable, **kwargs: callable(),
+        "is_initialized": lambda: machine.initialized,
+        "init": initialize,
+        "_lazy_init": initialize,
+        "_lazy_call": call,
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "_get_device_properties": lambda index: properties(machine.spec),
-        "_exchange_device": bindings["_cuda_exchangeDevice"],
-        "_maybe_exchange_device": bindings["_cuda_maybeExchangeDevice"],
+        "_exchange_device": functions["_cuda_exchangeDevice"],
+        "_maybe_exchange_device": functions["_cuda_maybeExchangeDevice"],
         "default_generators": (streams.Generator("cuda:0"),),
-        "cudart": lambda: runtime,
-        "Stream": streams.Stream,
-        "Event": streams.Event,
+        "_cudart": _Runtime(functions),
+        "cudart": lambda: torch.cuda._cudart,
         "current_stream": lambda device=None: streams.Stream(stream_id=machine.stream),
         "default_stream": lambda device=None: streams.Stream(stream_id=0),
-        "set_stream": lambda stream: bindings["_cuda_setStream"](stream.stream_id),
+        "get_stream_from_external": lambda data_ptr, device=None: streams.ExternalStream(data_ptr, device),
+        "set_stream": lambda stream: None if stream is None else functions["_cuda_setStream"](stream.stream_id),
         "stream": StreamContext,
         "StreamContext": StreamContext,
         "is_bf16_supported": lambda including_emulation=True: (
             including_emulation or machine.spec.compute_capability >= (8, 0)
         ),
-        **{name: not_modelled(name) for name in ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle")},
+        "has_magma": True,
+        "CUDAGraph": rebased(torch.cuda.CUDAGraph, Graph),
+        "MemPool": rebased(torch.cuda.MemPool, MemPool),
+        **stream_classes,
     }
+    return {
+        torch.cuda: cuda,
+        torch.cuda.memory: {
+            "_lazy_init": initialize,
+            "is_initialized": cuda["is_initialized"],
+            "MemPool": cuda["MemPool"],
+            **{name: functions[name] for name in POOLS},
+        },
+        torch.cuda.random: {"_lazy_init": initialize, "_lazy_call": call},
+        torch.cuda.streams: stream_classes,
+        torch.cuda.nvtx: {"_nvtx": _marks()},
+        torch.cuda.gds: {"GdsFile": _refused_class("torch.cuda.gds.GdsFile")},
+        torch.cuda.green_contexts.GreenContext: {
+            name: staticmethod(refusal(f"torch.cuda.green_contexts.GreenContext.{name}", "Use the whole GPU."))
+            for name in ("create", "max_workqueue_concurrency")
+        },
+        torch.cuda.graphs: {
+            "_cuda_isCurrentStreamCapturing": functions["_cuda_isCurrentStreamCapturing"],
+            "_graph_pool_handle": functions["_graph_pool_handle"],
+            "CUDAGraph": cuda["CUDAGraph"],
+        },
+        torch.cuda.graphs.graph: {"default_capture_stream": None},
+        torch.accelerator: {"Graph": _NoGraph},
+        torch.accelerator.graphs: {"Graph": _NoGraph},
+        torch.backends.cuda: {"is_built": lambda: True},
+        torch.backends.cuda.cuFFTPlanCache: _fft_plans(machine.library_settings),
+        torch.backends.cudnn.m: {"version": lambda: CUDNN_VERSION, "is_available": lambda: True, "_init": lambda: True},
+        type(torch.backends.cudnn): {
+            "benchmark_limit": torch.backends.ContextProp(
+                functions["_cuda_get_cudnn_benchmark_limit"], functions["_cuda_set_cudnn_benchmark_limit"]
+            )
+        },
+    }
+
+
+class StreamContext:
+    """torch.cuda.stream(stream): the stream is current inside."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *exception):
+        if self.stream is not None:
+            self.stream.__exit__(*exception)
+
+
+class _Runtime:
+    """torch.cuda.cudart(): the CUDA runtime."""
+
+    cudaError = types.SimpleNamespace(success=0)
+
+    def __init__(self, functions: dict) -> None:
+        self.cudaMemGetInfo = functions["_accelerator_getMemoryInfo"]
+
+    @staticmethod
+    def cudaGetErrorString(error) -> str:
+        return "no error" if error == 0 else f"error {int(error)}"
+
+    @staticmethod
+    def cudaProfilerStart() -> int:
+        """For NVIDIA's profilers, of which none is attached."""
+        return 0
+
+    cudaProfilerStop = cudaProfilerStart
+
+    def __getattr__(self, name):
+        raise NotModelledError(f"torch.cuda.cudart().{name} is not modelled by the simulated GPU")
+
+
+class _NoGraph:
+    """torch.accelerator.Graph, which CUDA does not have either (torch 2.13)."""
+
+    def __new__(cls, *args, **kwargs):
+        raise RuntimeError("Graph is not supported on device type: cuda")
+
+
+def _fft_plans(settings: dict) -> dict:
+    """The attributes of torch.backends.cuda.cuFFTPlanCache: no plan is kept, and how many may be is remembered."""
+    limit = "fft_plans"  # 4096 at first (aten/src/ATen/native/cuda/CuFFTPlanCache.h)
+
+    def set_limit(cache, value):
+        settings[limit] = value
+
+    def no_size(cache, value):
+        raise RuntimeError(
+            ".size is a read-only property showing the number of plans currently in the cache. To change the cache "
+            "capacity, set cufft_plan_cache.max_size."
+        )
+
+    return {
+        "size": property(lambda cache: 0, no_size),
+        "max_size": property(lambda cache: settings.get(limit, 4096), set_limit),
+        "clear": lambda cache: None,
+    }
+
+
+def _refused_class(name: str) -> type:
+    """A class of this name that is refused: annotations name it, and it cannot be made."""
+
+    def refuse(cls, *args, **kwargs):
+        raise NotModelledError(f"{name} is not modelled by the simulated GPU")
+
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})
 
 
 def _marks():
@@ -203,53 +191,6 @@ def _marks():
         rangeStartA=lambda message: 0,
         rangeEnd=lambda handle: None,
         markA=lambda message: None,
-    )
-
-
-def _scatter(tensor, devices, chunk_sizes=None, dim=0, side=None):
-    """torch._C._scatter for the one GPU: nn.DataParallel brings its whole input there, on a stream of its own
-    (torch/csrc/cuda/comm.cpp)."""
-    if devices != [0]:
-        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
-    with torch.cuda.stream(side[0] if side else None):
-        return [tensor.to(streams.CUDA, non_blocking=True)]
-
-
-def _gather(tensors, dim, destination=None):
-    """torch._C._gather, by which the gradient of that input goes back (the same file)."""
-    shape = list(tensors[0].shape)
-    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
-    result = torch.empty(shape, dtype=tensors[0].dtype, device="cpu" if destination == -1 else streams.CUDA)
-    for part, tensor in zip(result.split([tensor.shape[dim] for tensor in tensors], dim), tensors, strict=True):
-        part.copy_(tensor, non_blocking=destination != -1)
-    return result
-
-
-class _CudaDeviceProperties(types.SimpleNamespace):
-    def __repr__(self):
-        return (
-            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 2**20}MB, multi_processor_count={self.multi_processor_count}, "
-            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
-        )
-
-
-def properties(spec):
-    """torch.cuda.get_device_properties(): the fields of _CudaDeviceProperties that a Spec knows."""
-    major, minor = spec.compute_capability
-    return _CudaDeviceProperties(
-        name=spec.name,
-        major=major,
-        minor=minor,
-        total_memory=spec.total_memory,
-        multi_processor_count=spec.multiprocessors,
-        max_threads_per_multi_processor=spec.max_threads_per_multiprocessor,
-        warp_size=32,
-        L2_cache_size=spec.l2_cache,
-        is_integrated=False,
-        is_multi_gpu_board=False,
-        gcnArchName=spec.name,
-        uuid=uuid.uuid5(uuid.NAMESPACE_DNS, spec.key),
     )
 
 

@@ -3,9 +3,12 @@
 import re
 
 import pytest
+import torch
 
+import simgpu
 from simgpu.memory.physical import MiB
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.memory.settings import AllocatorSettings, SettingsError
+from tools.oracle import settings_texts
 
 parse = AllocatorSettings.parse
 
@@ -90,7 +93,8 @@ def test_options_that_change_nothing_here_are_accepted(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "megabytes"), [("30.5", 30), ("+30", 30), ("3 0", 30), ("30,max_split_size_mb:40", 40)]
+    ("text", "megabytes"),
+    [("30.5", 30), ("+30", 30), ("3 0", 30), ("\t3\n0", 30), ("30,max_split_size_mb:40", 40), ("-1", 17592186044415)],
 )
 def test_numbers_are_read_as_pytorch_reads_them(text, megabytes):
     assert parse(f"max_split_size_mb:{text}").max_split_size == megabytes * MiB
@@ -116,15 +120,14 @@ def test_numbers_are_read_as_pytorch_reads_them(text, megabytes):
         ("garbage_collection_threshold:1", "garbage_collect_threshold is invalid, set it in (0.0, 1.0), got 1.0"),
         ("garbage_collection_threshold:abc", "stod: expected a number but got 'abc'"),
         ("max_split_size_mb:abc", "stoull: expected a whole number but got 'abc'"),
-        ("max_split_size_mb:-1", "stoull: expected a whole number but got '-1'"),
         ("max_split_size_mb:[30]", "stoull: expected a whole number but got '['"),
         ("foo:1", "Unrecognized key 'foo' in CUDA allocator config."),
         ("expandable_segments:True,,x:1", "Unrecognized key ',' in CUDA allocator config."),
         ("expandable_segments:true", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'true'"),
         ("throw_on_cudamalloc_oom:1", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got '1'"),
-        ("expandable_segments=True", "Unrecognized key 'expandable_segments=True' in CUDA allocator config."),
-        ("expandable_segments,x", "Expected ':' at index 1 in ConfigTokenizer but got ','"),
-        ("expandable_segments:True:x", "Expected ',' at index 3 in ConfigTokenizer but got ':'"),
+        ("expandable_segments=True", "Allocator config ends where ':' was expected: 'expandable_segments=True'"),
+        ("expandable_segments,x", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'x'"),
+        ("expandable_segments:True:foo:1", "Unrecognized key 'foo' in CUDA allocator config."),
         ("expandable_segments", "Allocator config ends where ':' was expected: 'expandable_segments'"),
         ("max_split_size_mb:", "Allocator config ends where a value for max_split_size_mb was expected"),
         ("large_segment_size_mb:10", "CachingAllocator option large_segment_size_mb must be > 10 MB, got 10"),
@@ -146,7 +149,11 @@ def test_numbers_are_read_as_pytorch_reads_them(text, megabytes):
         ("roundup_power2_divisions:[x:4]", "stoull: expected a whole number but got 'x'"),
         ("roundup_power2_divisions:[64:4", "Allocator config ends where ']' was expected"),
         ("roundup_power2_divisions:[64:4,", "Allocator config ends where ']' was expected"),
-        ("roundup_power2_divisions:[64]", "Expected ':' at index 4 in ConfigTokenizer but got ']'"),
+        (
+            "roundup_power2_divisions:[64]",
+            "Allocator config ends where a value for roundup_power2_divisions was expected",
+        ),
+        ("per_process_memory_fraction:0x10", "per_process_memory_fraction is invalid, set it in [0.0, 1.0], got 16.0"),
     ],
 )
 def test_refused(text, message):
@@ -182,3 +189,36 @@ def test_later_settings_reset_some_options_and_keep_others():
     assert later.as_snapshot()["pinned_num_register_threads"] == 4
     with pytest.raises(ValueError, match="must be >= 40, got 30"):
         first.updated("max_split_size_mb:30")
+
+
+def test_what_stands_before_an_error_counts():
+    settings = parse("max_split_size_mb:64,expandable_segments:True")
+    with pytest.raises(SettingsError, match="Unrecognized key 'foo' in Accelerator allocator config") as raised:
+        settings.updated("garbage_collection_threshold:0.5,foo:1")
+    assert raised.value.settings.garbage_collection_threshold == 0.5
+    assert raised.value.settings.max_split_size is None
+    assert raised.value.settings.expandable_segments
+
+
+def test_random_texts_are_read_as_by_the_oracle():
+    """400 texts, one after another on the same allocator: what is refused, in which words, and what holds then."""
+    assert settings_texts.replay() == []
+
+
+def test_settings_change_the_running_allocator():
+    """The figures are the oracle's. A freed segment of 1024 MiB is not cut any more."""
+    with simgpu.simulated_gpu("H100"):
+        freed = torch.empty(1024 * MiB, dtype=torch.uint8, device="cuda")
+        del freed
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:32")
+        assert torch._C._accelerator_getAllocatorSettings() == "max_split_size_mb:32"
+        kept = torch.empty(10 * MiB, dtype=torch.uint8, device="cuda")
+        assert kept.numel() and torch.cuda.memory_reserved() == 1036 * MiB
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        assert (settings["max_split_size"], torch.cuda.memory_stats()["max_split_size"]) == (32 * MiB, -1)
+        with pytest.raises(ValueError, match="max_split_size_mb too small, must be >= 20"):
+            torch._C._accelerator_setAllocatorSettings("max_split_size_mb:1")
+        with pytest.warns(FutureWarning, match="Use torch._C._accelerator_setAllocatorSettings"):
+            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        grown = torch.empty(30 * MiB, dtype=torch.uint8, device="cuda")
+        assert grown.numel() and torch.cuda.memory_snapshot()[-1]["is_expandable"]

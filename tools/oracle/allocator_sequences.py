@@ -15,6 +15,7 @@ Not comparable: the process' own memory in the error's text, which the oracle ca
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import hashlib
 import json
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from simgpu.memory.allocator import CachingAllocator, OutOfMemory
 from simgpu.memory.physical import RANGES_FROM, SEGMENTS_FROM, Device, MiB
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.memory.settings import AllocatorSettings, SettingsError
 from tools.oracle.run import DEFAULT_VERSION, ROOT, environment
 
 STORED = ROOT / "tests" / "data" / "allocator_sequences"
@@ -45,7 +46,7 @@ class Setting:
     """A value of PYTORCH_CUDA_ALLOC_CONF, and a memory fraction set at the start (None: none).
 
     `later` holds values that the sequence changes to, `records` the share of `record_stream` among the steps;
-    `since` is the first torch version that knows the option.
+    `since` is the first torch version that knows the option. `pools`: whether private pools are made, used and dropped.
     """
 
     conf: str = ""
@@ -53,6 +54,7 @@ class Setting:
     later: tuple[str, ...] = ()
     records: float = 0.02
     since: tuple[int, int] = (2, 11)
+    pools: bool = False
 
 
 SETTINGS = {
@@ -84,6 +86,26 @@ SETTINGS = {
             "roundup_power2_divisions:8",
         )
     ),
+    "changing_sizes": Setting(
+        fraction=0.8,
+        since=(2, 13),
+        later=(
+            "",
+            "garbage_collection_threshold:0.4",
+            "garbage_collection_threshold:0.7",
+            "large_segment_size_mb:40",
+            "large_segment_size_mb:20,roundup_power2_divisions:[1:4,64:8,>:2]",
+            "per_process_memory_fraction:0.3",
+            "throw_on_cudamalloc_oom:True",
+            "throw_on_cudamalloc_oom:False",
+            "garbage_collection_threshold:0.5,max_split_size_mb:1",
+            "roundup_power2_divisions:4,unknown:1",
+        ),  # a changed max_split_size breaks the sets of blocks in PyTorch itself (torch 2.13: double free)
+    ),
+    "pools": Setting(pools=True, since=(2, 13)),
+    "pools_fraction": Setting("max_split_size_mb:64,garbage_collection_threshold:0.5", 0.6, pools=True, since=(2, 13)),
+    "pools_expandable": Setting("expandable_segments:True", pools=True, records=0.1, since=(2, 13)),
+    "pools_streams": Setting(pools=True, records=0.4, since=(2, 13)),
 }
 
 
@@ -99,6 +121,7 @@ def draw(seed: int, steps: int, setting: Setting) -> list[list]:
     live: dict[int, int] = {}
     favourites = [_draw_size(rng) for _ in range(12)]
     number, filling, target = 0, True, TOTAL
+    pools = _PoolsDrawn(rng) if setting.pools else None
     while len(operations) < steps:
         level = sum(live.values())
         if filling and level > target:
@@ -106,7 +129,9 @@ def draw(seed: int, steps: int, setting: Setting) -> list[list]:
         elif not filling and level < target:
             filling, target = True, rng.uniform(0.7, 1.5) * TOTAL
         chance = rng.random()
-        if chance < 0.004:
+        if pools is not None and chance > 0.96:
+            operations.append(pools.draw())
+        elif chance < 0.004:
             operations.append(["empty"])
         elif chance < 0.006:
             operations.append(["peak"])
@@ -126,6 +151,30 @@ def draw(seed: int, steps: int, setting: Setting) -> list[list]:
             live[number] = size
             number += 1
     return operations
+
+
+class _PoolsDrawn:
+    """What a sequence does with private pools: they begin and end as nested `with` blocks do."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.made = 0
+        self.idle: list[int] = []
+        self.active: list[int] = []
+
+    def draw(self) -> list:
+        kind = self.rng.random()
+        if self.active and kind < 0.45:
+            self.idle.append(self.active.pop())
+            return ["end", self.idle[-1]]
+        if self.idle and kind < 0.8:
+            self.active.append(self.idle.pop(self.rng.randrange(len(self.idle))))
+            return ["begin", self.active[-1]]
+        if self.idle and not self.active and kind < 0.88:
+            return ["drop", self.idle.pop(self.rng.randrange(len(self.idle)))]
+        self.made += 1
+        self.idle.append(self.made)
+        return ["pool", self.rng.choice(["", "", "", "no_split", "use_on_oom"])]
 
 
 def _draw_size(rng: random.Random) -> int:
@@ -187,8 +236,8 @@ class OracleSide:
         self.peak = torch.cuda.reset_peak_memory_stats
         self.accumulated = torch.cuda.reset_accumulated_memory_stats
         self.fraction = torch.cuda.set_per_process_memory_fraction
-        self.settings = torch._C._accelerator_setAllocatorSettings
         self.snapshot = torch.cuda.memory._snapshot
+        self.pools: dict = {}
 
     def alloc(self, number: int, size: int, stream: int) -> int:
         with self.torch.cuda.stream(self.streams[stream]):
@@ -202,6 +251,25 @@ class OracleSide:
     def record(self, number: int, stream: int) -> None:
         if number in self.live:
             self.live[number].record_stream(self.streams[stream])
+
+    def settings(self, text: str) -> None:
+        try:
+            self.torch._C._accelerator_setAllocatorSettings(text)
+        except ValueError:
+            return  # what stands before the error counts
+
+    def pool(self, option: str) -> None:
+        self.pools[len(self.pools) + 1] = self.torch.cuda.MemPool(**({option: True} if option else {}))
+
+    def begin(self, number: int) -> None:
+        self.torch._C._cuda_beginAllocateCurrentThreadToPool(0, self.pools[number].id)
+
+    def end(self, number: int) -> None:
+        self.torch._C._cuda_endAllocateToPool(0, self.pools[number].id)
+        self.torch._C._cuda_releasePool(0, self.pools[number].id)
+
+    def drop(self, number: int) -> None:
+        self.pools[number] = None
 
     def stats(self) -> dict:
         return self.torch._C._cuda_memoryStats(0)
@@ -259,7 +327,22 @@ class ModelSide:
             self.allocator.record_stream(self.live[number], stream)
 
     def settings(self, text: str) -> None:
-        self.allocator.settings = self.allocator.settings.updated(text)
+        with contextlib.suppress(SettingsError):
+            self.allocator.set_settings(text)
+
+    def pool(self, option: str) -> None:
+        pools = self.allocator.pools
+        pools.make(pools.new_id(), no_split=option == "no_split", use_on_oom=option == "use_on_oom")
+
+    def begin(self, number: int) -> None:
+        self.allocator.pools.begin((0, number), lambda stream: True)
+
+    def end(self, number: int) -> None:
+        self.allocator.pools.end((0, number))
+        self.allocator.pools.release((0, number))
+
+    def drop(self, number: int) -> None:
+        self.allocator.drop_pool((0, number))
 
     def offset(self, address: int) -> list:
         return _offset(address, SEGMENTS_FROM, RANGES_FROM)
@@ -289,15 +372,16 @@ def observe(side: OracleSide | ModelSide, operations: list[list]) -> dict:
         if kind == "alloc":
             addresses.append(side.offset(address or 0))
         after = _flatten(side.stats())
-        keys = keys or list(after)
-        changes = (_change(i, before.get(key, 0), after[key]) for i, key in enumerate(keys))
+        keys += after.keys() - set(keys)  # private pools come later
+        changes = (_change(i, before.get(key, 0), after.get(key, 0)) for i, key in enumerate(keys))
         deltas.append([part for change in changes for part in change])
         before = after
     final = side.snapshot()
     trace = []
     for entry in final["device_traces"][0]:
         where = entry["device_free"] if entry["action"] == "oom" else side.offset(entry["addr"])
-        trace.append([entry["action"], where, entry["size"], side.stream(entry["stream"])])
+        pool = [list(entry["pool_id"])] if setting_has_pools(operations) else []
+        trace.append([entry["action"], where, entry["size"], side.stream(entry["stream"]), *pool])
     for segment in final["segments"]:
         segment["address"] = side.offset(segment["address"])
         segment["stream"] = side.stream(segment["stream"])
@@ -315,13 +399,18 @@ def observe(side: OracleSide | ModelSide, operations: list[list]) -> dict:
     }
 
 
+def setting_has_pools(operations: list[list]) -> bool:
+    """Whether a sequence has private pools; then their ids are kept with the events."""
+    return any(operation[0] == "pool" for operation in operations)
+
+
 def _flatten(nested: dict, prefix: str = "") -> dict[str, int]:
     flat = {}
     for key, value in nested.items():
         if isinstance(value, dict):
             flat.update(_flatten(value, f"{prefix}{key}."))
         else:
-            flat[prefix + key] = value
+            flat[f"{prefix}{key}"] = value
     return flat
 
 

@@ -22,3 +22,5 @@ size_t total_memory(void);
 size_t
 used_memory(void); // of the current device by this process: its context, once it has one, and what it took
 const char *device_name(void);
+
+void captured(cudaStream_t stream); // something was given to a stream: a node of the graph, if it is being captured

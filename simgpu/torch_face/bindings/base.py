@@ -1,0 +1,29 @@
+"""What the classes of bindings share."""
+
+import torch
+
+from simgpu.machine import Machine
+from simgpu.memory.out_of_memory import OutOfMemory
+
+
+class Bindings:
+    """Functions of torch._C for `machine`: each method without a leading letter (`_cuda_init`) is the one of its name."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def functions(self) -> dict:
+        """The methods, by name."""
+        names = {name for kind in type(self).__mro__ for name in vars(kind)}
+        return {name: getattr(self, name) for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def only_device(index) -> None:
+    """AcceleratorError, as from CUDA, unless `index` is the one GPU's."""
+    if index not in (0, -1, None):
+        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+
+
+def as_torch_error(error: OutOfMemory) -> torch.OutOfMemoryError:
+    """The error of PyTorch's that an allocator's becomes."""
+    return torch.OutOfMemoryError(str(error))

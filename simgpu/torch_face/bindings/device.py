@@ -1,0 +1,73 @@
+"""Bindings: the one device, whether it is initialised, and waiting for it."""
+
+import torch
+
+from simgpu.torch_face.bindings.base import Bindings, only_device
+
+CUDA_ARCHITECTURES = (75, 80, 86, 90, 100, 120)
+"""Those that PyTorch's default wheel is built for (torch 2.13)."""
+
+
+class Device(Bindings):
+    """torch.cuda's and torch.accelerator's functions about the device."""
+
+    def _cuda_init(self):
+        self.machine.initialized = True
+
+    def _cuda_isInBadFork(self):
+        return False
+
+    def _cuda_getDeviceCount(self):
+        return 1
+
+    def _cuda_getDevice(self):
+        return 0
+
+    def _cuda_setDevice(self, index):
+        only_device(index)
+
+    def _cuda_exchangeDevice(self, index):
+        only_device(index)
+        return 0 if index == 0 else -1
+
+    _cuda_maybeExchangeDevice = _cuda_exchangeDevice
+
+    def _cuda_hasPrimaryContext(self, index):
+        only_device(index)
+        return self.machine.has_context
+
+    def _cuda_canDeviceAccessPeer(self, device, peer):
+        return False
+
+    def _cuda_getArchFlags(self):
+        return " ".join(f"sm_{architecture}" for architecture in CUDA_ARCHITECTURES)
+
+    def _cuda_synchronize(self):
+        self.machine.synchronize()
+
+    def _cuda_sleep(self, cycles):
+        """A kernel that waits; how long a cycle takes is not modelled."""
+
+    def _cuda_ipc_collect(self):
+        """Nothing is shared with other processes."""
+
+    def _accelerator_getAccelerator(self):
+        return torch.device("cuda")
+
+    def _accelerator_getDeviceIndex(self):
+        return 0
+
+    def _accelerator_setDeviceIndex(self, index):
+        only_device(index)
+
+    def _accelerator_exchangeDevice(self, index):
+        return self._cuda_exchangeDevice(index)
+
+    _accelerator_maybeExchangeDevice = _accelerator_exchangeDevice
+
+    def _accelerator_synchronizeDevice(self, index):
+        only_device(index)
+        self.machine.synchronize()
+
+    def _accelerator_getDeviceCapability(self, index):
+        raise RuntimeError("Backend doesn't support getting device capabilities.")

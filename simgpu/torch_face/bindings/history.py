@@ -1,0 +1,111 @@
+"""Bindings: the record of what the allocator did, its snapshots, and who is told of a failure."""
+
+from simgpu.torch_face.bindings.base import Bindings
+
+STACKS = ("python", "all")
+ACTIONS = [
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+]
+"""What `skip_actions` may name."""
+
+
+class History(Bindings):
+    """torch.cuda.memory._record_memory_history and _snapshot, and what belongs to them."""
+
+    def _cuda_record_memory_history(
+        self,
+        enabled,
+        context,
+        stacks,
+        max_entries,
+        clear_history,
+        compile_context=False,
+        global_record_annotations=False,
+        skip_actions=(),
+    ):
+        """Checks as torch/csrc/cuda/memory_snapshot.cpp does. Stacks are Python's, whatever `stacks` says."""
+        _check_types(enabled, context, stacks, max_entries, skip_actions)
+        if enabled not in (None, "state", "all"):
+            raise RuntimeError("expected state to be 'state', 'all', or None")
+        if context not in (None, "state", "alloc", "all"):
+            raise RuntimeError("expected context to be 'state', 'alloc', 'all', or None")
+        if stacks not in STACKS:
+            raise RuntimeError("expected stacks to be 'python', or 'all'")
+        for action in skip_actions:
+            if action not in ACTIONS:
+                raise RuntimeError(f"Unknown TraceEntry action: {action}")
+        self.machine.initialized = True
+        self.machine.allocator.record_history(
+            enabled,
+            context=context,
+            max_entries=max_entries,
+            clear_history=clear_history,
+            skip_actions=skip_actions,
+        )
+
+    def _cuda_record_memory_history_legacy(
+        self,
+        enabled,
+        record_context=True,
+        trace_alloc_max_entries=1,
+        trace_alloc_record_context=False,
+        record_context_cpp=False,
+        clear_history=False,
+        compile_context=False,
+        global_record_annotations=False,
+    ):
+        """_record_memory_history(True) or (False): frames of living blocks, and of events if they are asked for."""
+        self.machine.allocator.record_history(
+            "all" if enabled else None,
+            context=("alloc" if trace_alloc_record_context else "state") if record_context else None,
+            max_entries=trace_alloc_max_entries,
+            clear_history=clear_history,
+        )
+
+    def _cuda_isHistoryEnabled(self):
+        return self.machine.allocator.recording
+
+    def _cuda_memorySnapshot(self, selection=None):
+        """`selection`: None, or (first and second number of a pool's id, whether events are wanted); (0, 0): all."""
+        if selection is None:
+            return self.machine.allocator.snapshot()
+        *pool, with_events = selection if len(selection) == 3 else (*selection, True)
+        return self.machine.allocator.snapshot(tuple(pool), with_events)
+
+    def _cuda_allocationTraceback(self, address):
+        return self.machine.allocator.frames_of(address)
+
+    def _cuda_setMemoryMetadata(self, text):
+        self.machine.allocator.history.metadata = text
+
+    def _cuda_getMemoryMetadata(self):
+        return self.machine.allocator.history.metadata
+
+    def _cuda_attach_out_of_memory_observer(self, observer):
+        """`observer(device, bytes asked of the device, bytes allowed, bytes free)` is called before the error."""
+        self.machine.allocator.observers.append(observer)
+
+
+def _check_types(enabled, context, stacks, max_entries, skip_actions) -> None:
+    right = (
+        all(text is None or isinstance(text, str) for text in (enabled, context))
+        and isinstance(stacks, str)
+        and isinstance(max_entries, int)
+        and max_entries >= 0
+        and not isinstance(skip_actions, str)
+        and all(isinstance(action, str) for action in skip_actions)
+    )
+    if not right:
+        raise TypeError(
+            "_cuda_record_memory_history(): incompatible function arguments. The following argument types are supported:\n"
+            "    1. (arg0: str | None, arg1: str | None, arg2: str, arg3: typing.SupportsInt | typing.SupportsIndex, "
+            "arg4: bool, arg5: bool, arg6: bool, arg7: collections.abc.Sequence[str]) -> None"
+        )

@@ -1,0 +1,54 @@
+"""Bindings: what is set for the libraries of CUDA (cuBLAS, cuDNN, TunableOp)."""
+
+import os
+
+from simgpu.errors import NotModelledError
+from simgpu.hardware.gpus import cublas_workspace_bytes
+from simgpu.torch_face.bindings.base import Bindings
+
+
+class Libraries(Bindings):
+    """What torch.backends.cuda, torch.backends.cudnn and torch.cuda.tunable ask for."""
+
+    def _cuda_clearCublasWorkspaces(self):
+        self.machine.clear_blas_workspaces()
+
+    def _cuda_getCurrentBlasHandle(self):
+        """A number that is no handle: nothing can be called with it."""
+        return id(self.machine)
+
+    def _cuda_getCublasWorkspaceSize(self):
+        spec, version = self.machine.spec, self.machine.torch_version
+        return cublas_workspace_bytes(spec.compute_capability, torch_version=version, environ=os.environ)
+
+    def _cuda_get_cudnn_benchmark_limit(self):
+        return self.machine.library_settings.get("cudnn_benchmark_limit", 10)
+
+    def _cuda_set_cudnn_benchmark_limit(self, limit):
+        self.machine.library_settings["cudnn_benchmark_limit"] = limit
+
+    def _cuda_tunableop_is_enabled(self):
+        return False
+
+    def _cuda_tunableop_enable(self, value=True):
+        if value:
+            raise NotModelledError(
+                "torch.cuda.tunable.enable() lets PyTorch try several kernels for a product and keep the fastest, and "
+                "the simulated GPU runs none: leave it disabled"
+            )
+
+    def _cuda_tunableop_tuning_is_enabled(self):
+        return self.machine.library_settings.get("tuning", True)
+
+    def _cuda_tunableop_tuning_enable(self, value=True):
+        self.machine.library_settings["tuning"] = bool(value)
+
+    def _cuda_record_untuned_is_enabled(self):
+        return False
+
+    def _cuda_record_untuned_enable(self, value=True):
+        if value:
+            raise NotModelledError("torch.cuda.tunable.record_untuned_enable() is not modelled by the simulated GPU")
+
+    def _is_flash_attention_available(self):
+        return True

@@ -1,0 +1,97 @@
+"""Bindings: the allocator's counters, settings and blocks."""
+
+from simgpu.errors import NotModelledError
+from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.torch_face.bindings.base import Bindings, as_torch_error, only_device
+
+NOT_OF_ACCELERATORS = ("num_oom_rejections", "reserved_bytes_by_private_pools")
+"""Counters that torch.accelerator.memory_stats() leaves out (torch 2.13)."""
+
+
+class Memory(Bindings):
+    """torch.cuda's and torch.accelerator's functions about memory."""
+
+    def _cuda_memoryStats(self, index):
+        only_device(index)
+        return self.machine.allocator.stats()
+
+    def _cuda_resetPeakMemoryStats(self, index):
+        only_device(index)
+        self.machine.allocator.reset_peak_stats()
+
+    def _cuda_resetAccumulatedMemoryStats(self, index):
+        only_device(index)
+        self.machine.allocator.reset_accumulated_stats()
+
+    def _cuda_emptyCache(self):
+        self.machine.allocator.empty_cache()
+
+    def _cuda_setMemoryFraction(self, fraction, index):
+        only_device(index)
+        self.machine.allocator.set_memory_fraction(fraction)
+
+    def _cuda_getMemoryFraction(self, index):
+        only_device(index)
+        return self.machine.allocator.memory_fraction
+
+    def _cuda_getAllocatorBackend(self):
+        return "native"
+
+    def _cuda_cudaCachingAllocator_raw_alloc(self, nbytes, stream):
+        try:
+            return self.machine.raw_alloc(nbytes, stream)
+        except OutOfMemory as error:
+            raise as_torch_error(error) from None
+
+    def _cuda_cudaCachingAllocator_raw_delete(self, address):
+        self.machine.raw_delete(address)
+
+    def _cuda_cudaCachingAllocator_is_enabled(self):
+        return True
+
+    def _cuda_cudaCachingAllocator_enable(self, value):
+        if not value:
+            raise NotModelledError(
+                "torch.cuda.caching_allocator_enable(False) switches PyTorch's caching allocator off, and the simulated "
+                "GPU models nothing else"
+            )
+
+    def _cuda_getAllocator(self):
+        return self.machine.allocator
+
+    def _cuda_changeCurrentAllocator(self, allocator):
+        raise RuntimeError("Can't swap an already initialized allocator")
+
+    def _accelerator_setAllocatorSettings(self, text):
+        self.machine.allocator.set_settings(text)
+
+    def _accelerator_getAllocatorSettings(self):
+        return self.machine.allocator.settings.text
+
+    def _accelerator_isAllocatorInitialized(self):
+        return self.machine.initialized
+
+    def _accelerator_emptyCache(self):
+        self.machine.allocator.empty_cache()
+
+    def _accelerator_emptyHostCache(self):
+        """Pinned memory of the host is not kept."""
+
+    def _host_emptyCache(self):
+        """The same for CUDA graphs."""
+
+    def _accelerator_getDeviceStats(self, index):
+        only_device(index)
+        stats = self.machine.allocator.stats()
+        return {name: value for name, value in stats.items() if name not in NOT_OF_ACCELERATORS}
+
+    def _accelerator_resetAccumulatedStats(self, index):
+        self._cuda_resetAccumulatedMemoryStats(index)
+
+    def _accelerator_resetPeakStats(self, index):
+        self._cuda_resetPeakMemoryStats(index)
+
+    def _accelerator_getMemoryInfo(self, index):
+        only_device(index)
+        self.machine.touch()
+        return self.machine.device.mem_get_info()

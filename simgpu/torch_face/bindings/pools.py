@@ -1,0 +1,72 @@
+"""Bindings: private pools of memory, and the base of torch.cuda.MemPool."""
+
+import threading
+import weakref
+
+import torch
+
+from simgpu import machine as machines
+from simgpu.errors import NotModelledError
+from simgpu.torch_face.bindings.base import Bindings, only_device
+
+POOLS = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
+"""Functions of which torch.cuda.memory keeps a copy."""
+
+
+class Pools(Bindings):
+    """What torch.cuda.use_mem_pool calls."""
+
+    def _cuda_beginAllocateCurrentThreadToPool(self, index, pool_id):
+        """Only this thread's: on CUDA autograd runs backward in a thread of its own."""
+        only_device(index)
+        thread = threading.get_ident()
+        self.machine.allocator.pools.begin(
+            pool_id, lambda stream: threading.get_ident() == thread and torch._C._current_graph_task_id() == -1
+        )
+
+    def _cuda_beginAllocateToPool(self, index, pool_id):
+        only_device(index)
+        self.machine.allocator.pools.begin(pool_id, lambda stream: True)
+
+    def _cuda_beginAllocateCurrentStreamToPool(self, index, pool_id):
+        only_device(index)
+        chosen = self.machine.stream
+        self.machine.allocator.pools.begin(pool_id, lambda stream: stream == chosen)
+
+    def _cuda_endAllocateToPool(self, index, pool_id):
+        only_device(index)
+        self.machine.allocator.pools.end(pool_id)
+
+    def _cuda_releasePool(self, index, pool_id):
+        only_device(index)
+        self.machine.allocator.pools.release(pool_id)
+
+
+class MemPool:
+    """The base of torch.cuda.MemPool, torch._C._MemPool on CUDA builds; the pool lives as long as it does."""
+
+    def __init__(self, allocator=None, is_user_created=True, use_on_oom=False, no_split=False):
+        if allocator is not None:
+            raise NotModelledError("torch.cuda.MemPool with an allocator is not modelled by the simulated GPU")
+        machine = machines.on()
+        self._pools = machine.allocator.pools
+        self._id = self._pools.new_id(is_user_created)
+        self._pools.make(self._id, no_split=no_split, use_on_oom=use_on_oom)
+        weakref.finalize(self, _dropped, machine, self._id).atexit = False
+
+    @property
+    def id(self) -> tuple[int, int]:
+        return self._id
+
+    @property
+    def device(self) -> int:
+        return 0
+
+    def use_count(self) -> int:
+        return self._pools.users(self._id)
+
+
+def _dropped(machine, pool_id) -> None:
+    """What happens when a MemPool ends (aten/src/ATen/cuda/MemPool.cpp, ~MemPool)."""
+    if machine.active:
+        machine.allocator.drop_pool(pool_id)

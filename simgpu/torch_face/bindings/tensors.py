@@ -1,0 +1,65 @@
+"""Bindings: functions of torch._C that take tensors and look at their device."""
+
+import torch
+
+from simgpu import streams
+from simgpu.composites import sdpa
+from simgpu.machine import Machine
+from simgpu.tensors.residence import on_gpu
+from simgpu.torch_face.bindings.base import Bindings
+
+
+class Tensors(Bindings):
+    """Grouping, scattering and gathering, and which attention fits."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.group = torch._C._group_tensors_by_device_and_dtype
+
+    def _group_tensors_by_device_and_dtype(self, tensor_lists, with_indices=False):
+        """With the device that simulated tensors report."""
+        groups = {}
+        for (device, dtype), found in self.group(tensor_lists, with_indices).items():
+            first = found[0][0][0]
+            groups[streams.CUDA if on_gpu(first) else device, dtype] = found
+        return groups
+
+    def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, side=None):
+        """For the one GPU: nn.DataParallel brings its whole input there, on a stream of its own
+        (torch/csrc/cuda/comm.cpp)."""
+        if devices != [0]:
+            raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+        with torch.cuda.stream(side[0] if side else None):
+            return [tensor.to(streams.CUDA, non_blocking=True)]
+
+    def _broadcast(self, tensor, devices):
+        """To the one GPU: the tensor itself if it is there."""
+        if set(devices) != {0}:
+            raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+        return [tensor if on_gpu(tensor) else tensor.to(streams.CUDA, non_blocking=True) for _ in devices]
+
+    def _broadcast_coalesced(self, tensors, devices, buffer_size=10485760):
+        return [list(part) for part in zip(*(self._broadcast(tensor, devices) for tensor in tensors), strict=True)]
+
+    def _gather(self, tensors, dim, destination=None):
+        """How the gradient of that input goes back (the same file)."""
+        shape = list(tensors[0].shape)
+        shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+        result = torch.empty(shape, dtype=tensors[0].dtype, device="cpu" if destination == -1 else streams.CUDA)
+        for part, tensor in zip(result.split([tensor.shape[dim] for tensor in tensors], dim), tensors, strict=True):
+            part.copy_(tensor, non_blocking=destination != -1)
+        return result
+
+    def _can_use_flash_attention(self, params, debug=False):
+        return self._fits(sdpa.SDPBackend.FLASH_ATTENTION, params)
+
+    def _can_use_mem_efficient_attention(self, params, debug=False):
+        return self._fits(sdpa.SDPBackend.EFFICIENT_ATTENTION, params)
+
+    def _can_use_cudnn_attention(self, params, debug=False):
+        return self._fits(sdpa.SDPBackend.CUDNN_ATTENTION, params)
+
+    def _fits(self, backend, params) -> bool:
+        """Whether a backend can run the call that an SDPAParams describes."""
+        given = params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal
+        return sdpa.fits(backend, sdpa.Call(*given, params.enable_gqa), self.machine)

@@ -1,0 +1,31 @@
+"""A class of PyTorch's, made again on another base: its Python methods over ours instead of over C++'s."""
+
+import types
+
+
+def rebased(original: type, base: type) -> type:
+    """A class with the name and the methods of `original` on `base`; `super()` in them is `base`."""
+    made = types.new_class(original.__name__, (base,))
+    cell = types.CellType(made)
+    for name, value in vars(original).items():
+        if name not in ("__dict__", "__weakref__", "__module__"):
+            setattr(made, name, _of_class(value, cell))
+    made.__module__ = original.__module__
+    return made
+
+
+def _of_class(value, cell):
+    """A member of a class, with the cell of `super()` replaced."""
+    if isinstance(value, staticmethod):
+        return staticmethod(_of_class(value.__func__, cell))
+    if isinstance(value, property):
+        return property(*(one and _of_class(one, cell) for one in (value.fget, value.fset, value.fdel)), value.__doc__)
+    if not isinstance(value, types.FunctionType) or "__class__" not in value.__code__.co_freevars:
+        return value
+    closure = tuple(
+        cell if name == "__class__" else old
+        for name, old in zip(value.__code__.co_freevars, value.__closure__, strict=True)
+    )
+    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, closure)
+    made.__kwdefaults__, made.__doc__ = value.__kwdefaults__, value.__doc__
+    return made
