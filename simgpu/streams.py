@@ -166,8 +166,8 @@ class Generator(torch.Generator):
         captured = machine is not None and machine.clock.capture is not None
         if captured and int(seed) % 2**64 != self._seed:
             raise RuntimeError(
-                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
-                "the original seed."
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
+                "as the original seed."
             )
         self._seed = int(seed) % 2**64
         return self

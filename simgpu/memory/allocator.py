@@ -178,10 +178,9 @@ class CachingAllocator:
         size = round_size(nbytes, self.settings.roundup_power2_divisions)
         if (self._pending or self._deferred) and not self.pools.captures:
             self._free_finished(frames)
+        pool = self._small if size <= SMALL_SIZE else self._large
         if self.pools.active:
             pool = self._pool_for(size, stream)
-        else:
-            pool = self._small if size <= SMALL_SIZE else self._large
         block = self._find_free_block(pool, size, stream)
         if block is None:
             alloc_size = segment_size(size, self.settings.large_segment_size)

@@ -1,7 +1,8 @@
 """Private pools: free blocks that serve only what asks for this pool (`torch.cuda.MemPool`, CUDA graphs).
 
-While a pool is *active* (`PrivatePools.begin` … `end`) the requests that its filter picks are served from it. It belongs
-to as many users as have taken it; once the last one has released it, its segments may be given back to the device.
+While a pool is *active* (`PrivatePools.begin` … `end`) the requests that its filter picks are served from it. It
+belongs to as many users as have taken it; once the last one has released it, its segments may be given back to the
+device.
 Source: `PrivatePool`, `graph_pools`, `graph_pools_freeable` and `captures_underway` in
 `c10/cuda/CUDACachingAllocator.cpp`; compared with torch 2.13.0.
 """
@@ -39,9 +40,9 @@ class PrivatePools:
     """The private pools of one allocator.
 
     `active`: pairs of an id and a filter, latest last; the filter says of a stream whether the request of this moment
-    is to be served from the pool. `captures`: those of them that belong to CUDA graphs that are being captured; meanwhile
-    the allocator waits for no stream and gives nothing back. `no_split`: pools whose blocks are never cut. `on_oom`: pools that serve what finds no
-    memory elsewhere.
+    is to be served from the pool. `captures`: those of them that belong to CUDA graphs that are being captured;
+    meanwhile the allocator waits for no stream and gives nothing back. `no_split`: pools whose blocks are never cut.
+    `on_oom`: pools that serve what finds no memory elsewhere.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Reads the text of PYTORCH_CUDA_ALLOC_CONF as PyTorch does: `key:value,key:value`, in two passes.
 
 The first pass takes the keys that all accelerators have (`AcceleratorAllocatorConfig::parseArgs` in
-`c10/core/AllocatorConfig.cpp`), the second one CUDA's (`c10/cuda/CUDAAllocatorConfig.cpp`); each passes over the other's.
-What stands before an error counts. Compared with torch 2.13.0.
+`c10/core/AllocatorConfig.cpp`), the second one CUDA's (`c10/cuda/CUDAAllocatorConfig.cpp`); each passes over those of
+the other. What stands before an error counts. Compared with torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ def to_float(token: str) -> float:
             number = float(text)
     except OverflowError:
         number = math.inf
-    vanished = number == 0 and re.search(
-        r"[1-9a-fA-F]", re.split(r"[eEpP]" if text[1:2] not in "xX" else r"[pP]", text)[0]
-    )
+    vanished = number == 0 and re.search("[1-9]", re.split("[eEpP]", text)[0])
     if math.isinf(number) or vanished:
         raise ValueError(f"stod: '{token}' is out of range")
     return number

@@ -213,7 +213,7 @@ def test_settings_change_the_running_allocator():
         torch._C._accelerator_setAllocatorSettings("max_split_size_mb:32")
         assert torch._C._accelerator_getAllocatorSettings() == "max_split_size_mb:32"
         kept = torch.empty(10 * MiB, dtype=torch.uint8, device="cuda")
-        assert kept.numel() and torch.cuda.memory_reserved() == 1036 * MiB
+        assert kept.numel() and torch.cuda.memory_reserved() == 1034 * MiB
         settings = torch.cuda.memory._snapshot()["allocator_settings"]
         assert (settings["max_split_size"], torch.cuda.memory_stats()["max_split_size"]) == (32 * MiB, -1)
         with pytest.raises(ValueError, match="max_split_size_mb too small, must be >= 20"):

@@ -119,11 +119,13 @@ def test_a_replay_is_one_launch_of_the_clock():
 )
 def test_what_a_capture_does_not_permit(body):
     x = torch.ones(1000, device="cuda")
-    with pytest.raises(
-        torch.AcceleratorError, match="operation failed due to a previous error during capture"
-    ) as raised:
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            exec(body, {"torch": torch, "x": x})
+    with (
+        pytest.raises(
+            torch.AcceleratorError, match="operation failed due to a previous error during capture"
+        ) as raised,
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        exec(body, {"torch": torch, "x": x})
     assert "operation not permitted when stream is capturing" in str(raised.value.__context__)
     assert torch.cuda.current_stream().stream_id == 3 and not torch.cuda.is_current_stream_capturing()
 
@@ -131,9 +133,10 @@ def test_what_a_capture_does_not_permit(body):
 @pytest.mark.parametrize("body", ["x.cpu()", "torch.ones(3).cuda()", "torch.tensor([1.0], device='cuda')"])
 def test_copies_of_what_is_not_pinned(body):
     x = torch.ones(1000, device="cuda")
-    with pytest.raises(RuntimeError, match="unless the CPU tensor is pinned"):
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            exec(body, {"torch": torch, "x": x})
+    failed = pytest.raises(RuntimeError, match="unless the CPU tensor is pinned")
+    with failed, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        y = x * 2
+        exec(body, {"torch": torch, "x": y})
     assert torch.cuda.current_stream().stream_id == 0
 
 
@@ -230,6 +233,6 @@ def test_pools_for_what_finds_no_memory_and_pools_that_are_not_cut():
 
 def test_a_pool_is_active_once():
     pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool), pytest.raises(RuntimeError, match="already recording to mempool_id"):
-        with torch.cuda.use_mem_pool(pool):
-            pass
+    twice = pytest.raises(RuntimeError, match="already recording to mempool_id")
+    with torch.cuda.use_mem_pool(pool), twice, torch.cuda.use_mem_pool(pool):
+        raise AssertionError("it does not begin")

@@ -4,8 +4,8 @@
     python -m tools.oracle.face --keep      # and keep the oracle's answers as test data
 
 Each line of CALLS names what is called and is a snippet whose last expression is the answer, kept as its `repr`, or as
-"Type: message" where it raises. `tests/simgpu/test_public_names.py` compares the simulated GPU's answers with the stored
-ones, or holds it to a refusal by name, and that no public name is left out.
+"Type: message" where it raises. `tests/simgpu/test_public_names.py` compares the simulated GPU's answers with the
+stored ones, or holds it to a refusal by name, and that no public name is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tools.oracle import run
 STORED = run.ROOT / "tests" / "data" / "oracle" / "public_names.json"
 GPU = "H100"
 
-MODULES = [
+MODULES = (
     "torch.cuda",
     "torch.cuda.memory",
     "torch.cuda.amp",
@@ -45,7 +45,7 @@ MODULES = [
     "torch.accelerator.graphs",
     "torch.backends.cuda",
     "torch.backends.cudnn",
-]
+)
 
 X = "torch.ones(1000, device='cuda')"
 _DTYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
@@ -318,9 +318,6 @@ CALLS = {
     "torch.backends.cudnn.flags": "\nwith torch.backends.cudnn.flags(enabled=True): pass\n0",
 }
 
-SAME = {"torch.cuda.memory", "torch.cuda.random", "torch.cuda.graphs", "torch.accelerator.memory"}
-"""Modules whose public names stand in the module above them too, and are called there."""
-
 
 def public_names() -> set[str]:
     """The public names of MODULES, as in CALLS."""
@@ -330,12 +327,9 @@ def public_names() -> set[str]:
         above = name.rpartition(".")[0]
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == name]
         for key in {*getattr(module, "__all__", ()), *(key for key in own if key[0] != "_")}:
-            if above == "torch.cuda" and hasattr(importlib.import_module(above), key):
-                if getattr(importlib.import_module(above), key) is getattr(module, key):
-                    continue
-            if name.startswith("torch.accelerator."):
-                continue
-            found.add(f"{name}.{key}")
+            twin = getattr(importlib.import_module(above), key, None) if above == "torch.cuda" else None
+            if twin is not getattr(module, key) and not name.startswith("torch.accelerator."):
+                found.add(f"{name}.{key}")
     return found
 
 

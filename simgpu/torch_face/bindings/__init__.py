@@ -1,7 +1,7 @@
 """The functions of torch._C that a CUDA build has, on the simulated GPU: one class a subject, one method a function.
 
-Most of torch.cuda is Python over these, so memory_stats, memory_summary, memory_snapshot and their kin are PyTorch's own
-code on the simulated allocator. What is not modelled is refused by its name (`refused`).
+Most of torch.cuda is Python over these, so memory_stats, memory_summary, memory_snapshot and their kin are PyTorch's
+own code on the simulated allocator. What is not modelled is refused by its name (`refused`).
 """
 
 from simgpu.machine import Machine

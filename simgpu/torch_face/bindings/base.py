@@ -7,7 +7,7 @@ from simgpu.memory.out_of_memory import OutOfMemory
 
 
 class Bindings:
-    """Functions of torch._C for `machine`: each method without a leading letter (`_cuda_init`) is the one of its name."""
+    """Functions of torch._C for `machine`: a method that begins with an underscore is the function of its name."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

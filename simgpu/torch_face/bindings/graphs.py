@@ -113,8 +113,8 @@ class Graph:
         self._ended = True
         if self._capture.nodes == 0:
             warnings.warn(
-                "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device "
-                "or stream.",
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
+                "device or stream.",
                 stacklevel=3,
             )
         self._executable = not self._keep

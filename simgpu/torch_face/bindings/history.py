@@ -1,20 +1,9 @@
 """Bindings: the record of what the allocator did, its snapshots, and who is told of a failure."""
 
+from simgpu.memory.event_log import ACTIONS
 from simgpu.torch_face.bindings.base import Bindings
 
 STACKS = ("python", "all")
-ACTIONS = [
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "snapshot",
-    "oom",
-]
-"""What `skip_actions` may name."""
 
 
 class History(Bindings):
@@ -105,7 +94,8 @@ def _check_types(enabled, context, stacks, max_entries, skip_actions) -> None:
     )
     if not right:
         raise TypeError(
-            "_cuda_record_memory_history(): incompatible function arguments. The following argument types are supported:\n"
+            "_cuda_record_memory_history(): incompatible function arguments. The following argument types are "
+            "supported:\n"
             "    1. (arg0: str | None, arg1: str | None, arg2: str, arg3: typing.SupportsInt | typing.SupportsIndex, "
             "arg4: bool, arg5: bool, arg6: bool, arg7: collections.abc.Sequence[str]) -> None"
         )

@@ -52,8 +52,8 @@ class Memory(Bindings):
     def _cuda_cudaCachingAllocator_enable(self, value):
         if not value:
             raise NotModelledError(
-                "torch.cuda.caching_allocator_enable(False) switches PyTorch's caching allocator off, and the simulated "
-                "GPU models nothing else"
+                "torch.cuda.caching_allocator_enable(False) switches PyTorch's caching allocator off, and the "
+                "simulated GPU models nothing else"
             )
 
     def _cuda_getAllocator(self):
