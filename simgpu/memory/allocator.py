@@ -602,8 +602,8 @@ class CachingAllocator:
         """Let blocks that were freed in a capture wait for the streams that used them before it
         (insert_events_deferred_until_no_capture)."""
         for block in self._deferred:
-            for stream in self._captured_uses.pop(block, ()):
-                block.stream_uses.pop(stream, None)
+            captured = self._captured_uses.pop(block, set())
+            block.stream_uses = {stream: None for stream in block.stream_uses or () if stream not in captured}
             self._pending.add(block)
             if block.event_count == 0:
                 self._free_block(block, frames)

@@ -99,7 +99,11 @@ def _names(machine: Machine, functions: dict) -> dict:
         torch.accelerator.graphs: {"Graph": _NoGraph},
         torch.backends.cuda: {"is_built": lambda: True},
         torch.backends.cuda.cuFFTPlanCache: _fft_plans(machine.library_settings),
-        torch.backends.cudnn.m: {"version": lambda: CUDNN_VERSION, "is_available": lambda: True, "_init": lambda: True},
+        vars(torch.backends.cudnn)["m"]: {
+            "version": lambda: CUDNN_VERSION,
+            "is_available": lambda: True,
+            "_init": lambda: True,
+        },
         type(torch.backends.cudnn): {
             "benchmark_limit": torch.backends.ContextProp(
                 functions["_cuda_get_cudnn_benchmark_limit"], functions["_cuda_set_cudnn_benchmark_limit"]

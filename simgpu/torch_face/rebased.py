@@ -19,12 +19,13 @@ def _of_class(value, cell):
     if isinstance(value, staticmethod):
         return staticmethod(_of_class(value.__func__, cell))
     if isinstance(value, property):
-        return property(*(one and _of_class(one, cell) for one in (value.fget, value.fset, value.fdel)), value.__doc__)
+        getter, setter = (None if one is None else _of_class(one, cell) for one in (value.fget, value.fset))
+        return property(getter, setter, value.fdel, value.__doc__)
     if not isinstance(value, types.FunctionType) or "__class__" not in value.__code__.co_freevars:
         return value
     closure = tuple(
         cell if name == "__class__" else old
-        for name, old in zip(value.__code__.co_freevars, value.__closure__, strict=True)
+        for name, old in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
     )
     made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, closure)
     made.__kwdefaults__, made.__doc__ = value.__kwdefaults__, value.__doc__

@@ -220,5 +220,5 @@ def test_settings_change_the_running_allocator():
             torch._C._accelerator_setAllocatorSettings("max_split_size_mb:1")
         with pytest.warns(FutureWarning, match="Use torch._C._accelerator_setAllocatorSettings"):
             torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-        grown = torch.empty(30 * MiB, dtype=torch.uint8, device="cuda")
+        grown = torch.empty(1100 * MiB, dtype=torch.uint8, device="cuda")
         assert grown.numel() and torch.cuda.memory_snapshot()[-1]["is_expandable"]

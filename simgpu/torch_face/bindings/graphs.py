@@ -8,7 +8,9 @@ import weakref
 
 from simgpu import machine as machines
 from simgpu.errors import CaptureError, NotModelledError
+from simgpu.memory.event_log import DEFAULT_POOL
 from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.memory.private_pools import PoolId
 from simgpu.timing.clock import Capture
 from simgpu.torch_face.bindings.base import Bindings, as_torch_error
 
@@ -32,8 +34,8 @@ class _Held:
 
     def __init__(self, machine) -> None:
         self.machine = machine
-        self.stream = None
-        self.pool_id = None
+        self.stream = 0  # on which it was captured
+        self.pool_id: PoolId | None = None
         self.state = []
 
     def release(self) -> None:
@@ -58,10 +60,10 @@ class Graph:
     def __init__(self, keep_graph=False):
         self._machine = machines.on()
         self._keep = keep_graph
-        self._capture = None  # a timing.clock.Capture, once begun
+        self._capture: Capture | None = None  # once begun
         self._ended = self._executable = False
         self._held = _Held(self._machine)
-        self._pool_id = None
+        self._pool_id: PoolId = DEFAULT_POOL
         weakref.finalize(self, self._held.release).atexit = False
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
@@ -85,7 +87,7 @@ class Graph:
             raise NotModelledError("graph_capture_record_stream_reuse:True is not modelled by the simulated GPU")
         self._take_state()
         pools = machine.allocator.pools
-        self._pool_id = pools.new_id(by_user=False) if pool is None else tuple(pool)
+        self._pool_id = pools.new_id(by_user=False) if pool is None else (pool[0], pool[1])
         self._capture = capture = Capture(machine.stream)
         self._held.stream = machine.stream
         pools.begin(self._pool_id, lambda stream: stream in capture.streams, capture=True)
@@ -127,7 +129,7 @@ class Graph:
         self._executable = True
 
     def replay(self):
-        if not self._ended:
+        if not self._ended or self._capture is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._executable = True
         self._machine.clock.replay(self._machine.stream, self._capture)

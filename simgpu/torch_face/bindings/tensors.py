@@ -21,7 +21,7 @@ class Tensors(Bindings):
         groups = {}
         for (device, dtype), found in self.group(tensor_lists, with_indices).items():
             first = found[0][0][0]
-            groups[streams.CUDA if on_gpu(first) else device, dtype] = found
+            groups[streams.CUDA if first is not None and on_gpu(first) else device, dtype] = found
         return groups
 
     def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, side=None):
