@@ -3,6 +3,7 @@
 import contextlib
 import operator
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -19,14 +20,29 @@ from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry, remembered
-from simgpu.torch_face import attributes, compiling, cuda, legacy_types, model_files, nvml, storages
+from simgpu.torch_face import attributes, compiling, cuda, distributed, legacy_types, model_files, nvml, storages
 from simgpu.tracebacks import PATHS
+
+COMPARED = ((2, 11), (2, 12), (2, 13))
+"""The versions of PyTorch whose CUDA host code the simulated GPU was held against."""
 
 
 def installed_torch() -> tuple[int, int]:
     """Major and minor version of the PyTorch that runs."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
+
+
+def tell_of_a_newer_torch(version: tuple[int, int]) -> None:
+    """Warns, where a simulated GPU is entered, of a PyTorch that is newer than those that it was compared with."""
+    if version > COMPARED[-1]:
+        known = ", ".join(".".join(map(str, one)) for one in COMPARED)
+        warnings.warn(
+            f"the simulated GPU was compared with torch {known}, and torch {version[0]}.{version[1]} is installed: "
+            "where that allocates otherwise, its figures are those of the versions before (docs/oracle.md says how to "
+            "compare)",
+            stacklevel=4,
+        )
 
 
 def python_frames(limit: int = 64) -> list[dict]:
@@ -56,6 +72,7 @@ class Session:
 
     def start(self) -> None:
         """Makes "cuda" mean this GPU."""
+        tell_of_a_newer_torch(installed_torch())
         self._default_device = _device.CURRENT_DEVICE
         engine.prepare()
         meta_kernels.prepare()
@@ -72,6 +89,7 @@ class Session:
             attributes.patch(self._patches, functions)
             storages.patch(self._patches, functions)
             legacy_types.patch(self._patches, functions)
+            distributed.patch(self._patches)
             model_files.patch(self._patches)
             self._leave.enter_context(model_files.loaded_in_one_thread())
             for mode in (dispatch, functions):

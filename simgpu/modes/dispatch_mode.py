@@ -57,6 +57,21 @@ def is_view(operator) -> bool:
 
 
 @cache
+def is_collective(operator) -> bool:
+    """Whether it is one of torch.distributed's, which talk to other ranks."""
+    return operator.namespace in ("c10d", "_c10d_functional", "_dtensor")
+
+
+def refuse_simulated(operator, arguments) -> None:
+    """NotModelledError if an argument of a collective is a simulated tensor: there is one GPU."""
+    if any(residence.of(tensor) is not None for tensor in tensors_in(arguments)):
+        raise NotModelledError(
+            f"{operator} of simulated tensors is not modelled: the simulated GPU is one GPU, without others to talk "
+            "to. Run one rank without torch.distributed, or give it CPU tensors."
+        )
+
+
+@cache
 def is_question(operator) -> bool:
     """Whether a tensor subclass is asked about itself (prim.device), which is no operator of the dispatcher's."""
     return operator.namespace == "prim"
@@ -123,6 +138,8 @@ class DispatchMode(TorchDispatchMode):
         with _no_functions():
             if is_question(operator):
                 return operator(*args, **kwargs)
+            if is_collective(operator):
+                refuse_simulated(operator, (*args, *kwargs.values()))
             if is_view(operator):
                 if args[0].is_meta:
                     self.machine.clock.host += rates.VIEW

@@ -4,7 +4,10 @@ import warnings
 
 import pytest
 
-from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
+from labkit import formulas
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
+from simgpu.hardware.gpus import SPECS, spec
+from simgpu.machine import Machine
 
 SMALL = 8_519_680
 LARGE = 33_554_432
@@ -75,3 +78,21 @@ def test_environment_is_the_process_s_by_default(monkeypatch):
 def test_old_torch():
     with pytest.raises(ValueError, match=r"2\.0 and later, not 1\.13"):
         cublas_workspace_bytes((8, 0), (1, 13), {})
+
+
+@pytest.mark.parametrize("version", [(2, 11), (2, 12), (2, 13), (2, 14)])
+def test_the_course_has_the_same_formula(version):
+    for capability in {kind.compute_capability for kind in SPECS.values()}:
+        course = formulas.cublas_workspace(capability, ".".join(map(str, version)))
+        assert course == cublas_workspace_bytes(capability, version, {})
+
+
+def test_torch_2_15_gives_workspaces_back():
+    """After each multiplication, unless it is told to keep them."""
+    kept = Machine(spec("H100"), (2, 14))
+    given_back = Machine(spec("H100"), (2, 15))
+    for machine in (kept, given_back):
+        machine.take_blas_workspace(in_backward=False)
+    assert (kept.allocator.allocated, given_back.allocator.allocated) == (LARGE, 0)
+    assert given_back.allocator.max_allocated == LARGE
+    assert keeps_blas_workspace((2, 15), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"})
