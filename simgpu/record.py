@@ -22,10 +22,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from simgpu.memory.out_of_memory import format_size
-from simgpu.recording import provenance, replay, worker
+
+try:
+    import pandas as pd
+
+    from simgpu.recording import provenance, replay, worker
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"recording needs {missing.name}: pip install 'simgpu[record]'") from missing
 from simgpu.recording.trace import Trace
 from simgpu.recording.workloads import WORKLOADS
 

@@ -10,6 +10,23 @@ import torch
 from tests import exactness as ladder
 from tools.notebook_rules import code_cells
 
+# `pytest tests -m fast`: a look at each room, and the oracle's traces that are quickest to replay.
+FAST = (
+    "labkit/test_formulas.py",
+    "labkit/test_units.py",
+    "project/test_examples.py",
+    "simgpu/test_allocator.py",
+    "simgpu/test_arguments.py",
+    "simgpu/test_cublas.py",
+    "simgpu/test_cuda.py",
+    "simgpu/test_facade.py",
+    "simgpu/test_rules_copies.py",
+    "simgpu/test_rules_products.py",
+    "simgpu/test_session.py",
+    "simgpu/test_snapshot.py",
+    "simgpu/test_specs.py",
+    "simgpu/test_streams.py",
+)
 PROPERTY = "exactness"
 CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 
@@ -22,6 +39,13 @@ def pytest_configure(config):
     path = config.getoption("--exactness")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Writer(path))
+
+
+def pytest_collection_modifyitems(items):
+    fast = {Path(__file__).parent / name for name in FAST}
+    for item in items:
+        if item.path in fast:
+            item.add_marker(pytest.mark.fast)
 
 
 class Exactness:

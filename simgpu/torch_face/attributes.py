@@ -25,6 +25,9 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
         "_push_saved_tensors_default_hooks",
         lambda pack, unpack: push_hooks(seen_by(mode, pack), seen_by(mode, unpack)),
     )
+    # cuDNN's RNN is left out (composites/rnn.py), and with it the one buffer that its weights would be copied into
+    patches.apply(torch, "_use_cudnn_rnn_flatten_weight", lambda: False)
+    patches.apply(torch.backends.cudnn, "is_acceptable", cudnn_accepts)
     patches.apply(torch.export, "export", not_traced(mode, torch.export.export))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
@@ -92,3 +95,9 @@ def pin_memory(tensor, device=None):
     made = tensor if residence.of(tensor) is not None else tensor.clone()
     residence.pin(made.untyped_storage())
     return made
+
+
+def cudnn_accepts(tensor: torch.Tensor) -> bool:
+    """torch.backends.cudnn.is_acceptable(), as with cuDNN installed, which a CPU build of PyTorch has not."""
+    enabled = torch._C._get_cudnn_enabled()
+    return enabled and tensor.device.type == "cuda" and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES

@@ -104,6 +104,15 @@ def test_simgpu_imports_nothing_of_the_course(module):
     assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "tests", "tools")] == []
 
 
+@pytest.mark.parametrize("module", within("simgpu", SOURCES))
+def test_simgpu_needs_torch_and_little_else(module):
+    """The recorder needs what the extra `record` names, and pynvml is answered for where it is installed."""
+    if within("simgpu.recording", [module]) or module in ("simgpu.record", "simgpu.torch_face.nvml"):
+        return
+    foreign = {name.split(".")[0] for name in imports(module)} - sys.stdlib_module_names
+    assert foreign <= {"simgpu", "torch", "numpy", "sortedcontainers"}
+
+
 @pytest.mark.parametrize("module", [*within("simgpu.memory", SOURCES), *within("simgpu.hardware", SOURCES)])
 def test_the_allocator_knows_no_torch(module):
     assert within("torch", reached(module)) == []
@@ -135,7 +144,7 @@ def test_importing_the_allocator_loads_no_torch():
 def texts():
     """Every text file of the project that people write."""
     kinds = {".py", ".md", ".toml", ".txt", ".yml", ".cff", ".cfg", ".c", ".sh"}
-    folders = ("simgpu", "labkit", "tests", "tools", "benchmarks", "docs", ".github", ".ci")
+    folders = ("simgpu", "labkit", "tests", "tools", "benchmarks", "docs", "examples", ".github", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return [path for path in [*ROOT.glob("*"), *inside] if path.suffix in kinds or path.parent.name == ".ci"]
 

@@ -90,3 +90,11 @@ def test_the_host_is():
     with profile() as profiled:
         torch.ones(3, device="cuda").add(1)
     assert "aten::add" in {event.key for event in profiled.key_averages()}
+
+
+def test_what_cudnn_accepts_is_told_without_cudnn(recwarn):
+    assert torch.backends.cudnn.is_acceptable(torch.zeros(2, device="cuda"))
+    assert not torch.backends.cudnn.is_acceptable(torch.zeros(2, dtype=torch.int64, device="cuda"))
+    assert not torch.backends.cudnn.is_acceptable(torch.zeros(2))
+    torch.nn.LSTM(8, 8).cuda()
+    assert [str(one.message) for one in recwarn if "cuDNN/MIOpen" in str(one.message)] == []
