@@ -4,9 +4,29 @@ Each asks `areAnyTensorSubclassLike`, and under a dispatch mode makes a tensor w
 has just made. Those that are no operators are in `tensors/formulas.py`.
 """
 
+from functools import wraps
+
 import torch
 
-from simgpu.tensors.registry import branch
+from simgpu.tensors import engine, registry
+
+_aten = torch.ops.aten
+
+
+def branch(name: str):
+    """Registers what CUDA makes of a formula, but in torch.func's transforms, where CUDA does as PyTorch does here."""
+    operator = getattr(_aten, name).default
+
+    def register(formula):
+        @wraps(formula)
+        def gradient(*args):
+            if engine.transformed():
+                return registry.decomposed(operator, args, {})
+            return formula(*args)
+
+        return registry.branch(name)(gradient)
+
+    return register
 
 
 @branch("index_select_backward")
@@ -19,7 +39,7 @@ def index_select_backward(grad, self_sizes, dim, index):
 def gather_backward(grad, self, dim, index, sparse_grad):
     """The same file."""
     if sparse_grad:
-        return torch.ops.aten._gather_sparse_backward(self, dim, index, grad)
+        return _aten._gather_sparse_backward(self, dim, index, grad)
     return grad.new_zeros(self.shape).scatter_add_(dim, index, grad)
 
 

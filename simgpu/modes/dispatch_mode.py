@@ -256,7 +256,7 @@ class DispatchMode(TorchDispatchMode):
     def works_in_place(self, operator, args) -> bool:
         """Whether autograd's engine, under no dispatch mode, would have had this result in the first operand."""
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if first is None or not formulas.concerns(operator):
+        if first is None or not formulas.concerns(operator) or engine.transformed():
             return False
         does = None
         if engine.unshared_storage(first):

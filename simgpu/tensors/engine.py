@@ -62,6 +62,15 @@ def accumulates(operator, args) -> bool:
     return operator is _ADD and not torch.is_grad_enabled() and _of_one_kind(*args[:2]) and unshared(args[0])
 
 
+_transformed = False
+
+
+def transformed() -> bool:
+    """Whether the backward that runs is one of torch.func's, or of vmap. What it has are wrappers, which PyTorch does
+    not work on in place on CUDA either."""
+    return _transformed
+
+
 def letting_go(run):
     """torch.autograd._engine_run_backward, of which `run` is PyTorch's: what it fails at is let go of at once.
 
@@ -71,6 +80,8 @@ def letting_go(run):
     """
 
     def run_backward(*args, **kwargs):
+        global _transformed
+        outer, _transformed = _transformed, torch._C._functorch.peek_interpreter_stack() is not None
         try:
             return run(*args, **kwargs)
         except BaseException:
@@ -79,6 +90,8 @@ def letting_go(run):
                     one = torch.ones((), device="cpu")
                     run((one.requires_grad_() * 1,), (one.detach(),), False, False, (), accumulate_grad=True)
             raise
+        finally:
+            _transformed = outer
 
     return run_backward
 
