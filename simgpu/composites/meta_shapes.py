@@ -8,6 +8,7 @@ layouts.
 import torch
 from torch._prims_common import suggest_memory_format
 
+from simgpu.errors import NoValueError
 from simgpu.tensors.registry import meta
 
 
@@ -126,3 +127,14 @@ def layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, b
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
         for tensor, want in zip((input, weight, bias), wanted, strict=True)
     )
+
+
+@meta("_padded_dense_to_jagged_forward")
+def padded_to_jagged(dense, offsets, total_L=None):
+    """aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu: rows of a padded tensor, one by one.
+
+    NoValueError if it is not said how many there are: CUDA reads the last offset.
+    """
+    if total_L is None:
+        raise NoValueError("the number of rows of a jagged tensor is read from its offsets here: say total_L")
+    return torch.empty(total_L, *dense.shape[2:], dtype=dense.dtype, device="meta")

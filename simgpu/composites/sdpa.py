@@ -11,6 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from simgpu import machine as machines
+from simgpu.errors import NotModelledError
 from simgpu.handlers import handles
 from simgpu.tensors import residence
 from simgpu.tensors.registry import branch
@@ -199,6 +200,17 @@ def fused_choice(mode, function, args, kwargs):
     query, key, value, mask, dropout, causal = (given[name] for name in names)
     call = Call(query, key, value, mask, dropout, causal, given.get("enable_gqa", False))
     return choose(call, machines.on()).value
+
+
+@handles(torch.nn.functional.scaled_dot_product_attention)
+def of_nested_tensors(mode, function, args, kwargs):
+    """NotModelledError for nested tensors, whose attention PyTorch chooses in Python by the device."""
+    if any(isinstance(one, torch.Tensor) and one.is_nested for one in (*args, *kwargs.values())):
+        raise NotModelledError(
+            "the simulated GPU does not model scaled_dot_product_attention of nested tensors: pad them "
+            "(torch.nested.to_padded_tensor) and give a mask"
+        )
+    return function(*args, **kwargs)
 
 
 @branch("scaled_dot_product_attention")

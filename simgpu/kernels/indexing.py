@@ -208,3 +208,12 @@ def unfold_backward(launch: Launch) -> None:
     if step < size:
         reached = (grad.shape[dim] - 1) * step + size
         launch.scratch(8 * min(sizes[dim], reached))
+
+
+@rule("_padded_dense_to_jagged_forward.default")
+def padded_to_jagged(launch: Launch) -> None:
+    """aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu: rows of their own, then the result."""
+    (output,) = launch.outputs
+    rows = launch.scratch_like(output)
+    launch.give(output)
+    launch.release(rows)

@@ -133,6 +133,8 @@ class DispatchMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
+        if types:
+            return NotImplemented  # a subclass makes others of it (a nested tensor), of the tensors that it is made of
         if isinstance(operator, torch._ops.HigherOrderOperator):
             raise NotModelledError(f"the simulated GPU does not model {operator}")
         with _no_functions():

@@ -99,7 +99,12 @@ def of(tensor: torch.Tensor) -> Residence | None:
     with torch._C.DisableTorchFunction():
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return of(torch._C._functorch.get_unwrapped(tensor))
-        return _residences.get(id(tensor.untyped_storage())) if tensor.is_meta else None
+        if not tensor.is_meta:
+            return None
+        if hasattr(type(tensor), "__tensor_flatten__"):  # a subclass made of other tensors: a nested tensor, a DTensor
+            names, _ = tensor.__tensor_flatten__()
+            return of(getattr(tensor, names[0])) if names else None
+        return _residences.get(id(tensor.untyped_storage()))
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:

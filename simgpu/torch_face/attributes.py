@@ -7,6 +7,7 @@ import torch.export
 from torch.overrides import _get_current_function_mode_stack
 
 from simgpu.errors import NotModelledError, naming_cuda_types
+from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, residence
@@ -17,6 +18,9 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     """Puts them into torch; `mode` is the GPU's."""
     patches.apply(torch.Tensor, "record_stream", record_stream)
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
+    made = wrapped_on_meta(torch.Tensor._make_wrapper_subclass)
+    patches.apply(torch._C._nested, "nested_tensor", jagged_only(torch._C._nested.nested_tensor))
+    patches.apply(torch.Tensor, "_make_wrapper_subclass", staticmethod(made))
     run_backward = naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)
     push_hooks = torch._C._autograd._push_saved_tensors_default_hooks  # pyright: ignore[reportAttributeAccessIssue]
@@ -32,6 +36,35 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
     patches.apply(torch.autograd, "_supported_activities", lambda: {torch.profiler.ProfilerActivity.CPU})
+
+
+def jagged_only(make):
+    """torch._C._nested.nested_tensor, of which `make` is PyTorch's: nested tensors of strided layout."""
+
+    def nested_tensor(*args, **kwargs):
+        if means_gpu(kwargs.get("device")):
+            raise NotModelledError(
+                "the simulated GPU does not model nested tensors of strided layout: say layout=torch.jagged"
+            )
+        return make(*args, **kwargs)
+
+    return nested_tensor
+
+
+def wrapped_on_meta(make):
+    """torch.Tensor._make_wrapper_subclass, of which `make` is PyTorch's: a tensor made of simulated ones is a meta
+    tensor like them, else autograd would look for CUDA's streams."""
+
+    def told(value):
+        return torch.device("meta") if isinstance(value, torch.device) and means_gpu(value) else value
+
+    @wraps(make)
+    def make_wrapper_subclass(*args, **kwargs):
+        if isinstance(kwargs.get("device"), (str, int)):
+            kwargs["device"] = torch.device(kwargs["device"])
+        return make(*map(told, args), **{name: told(value) for name, value in kwargs.items()})
+
+    return make_wrapper_subclass
 
 
 def seen_by(mode: FunctionMode, hook):

@@ -205,9 +205,8 @@ def _is_overridden(argument) -> bool:
     function = getattr(type(argument), "__torch_function__", None)
     if function is None or function is torch._C._disabled_torch_function_impl:
         return False
-    return type(argument) is not torch.Tensor and getattr(function, "__func__", function) is not (
-        torch.Tensor.__torch_function__.__func__
-    )
+    inherited = getattr(function, "__func__", function) is torch.Tensor.__torch_function__.__func__
+    return type(argument) is not torch.Tensor and not inherited and torch._C._is_torch_function_enabled()
 
 
 def _let_functions_be_seen(patches: Patches) -> None:

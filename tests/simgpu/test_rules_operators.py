@@ -9,7 +9,18 @@ import torch
 from tests.exactness import ORACLE
 from tools.oracle import cases
 
-FAMILIES = ("channels", "gradients", "indexing", "losses", "norms", "recurrent", "reductions", "sorting", "triangular")
+FAMILIES = (
+    "channels",
+    "gradients",
+    "indexing",
+    "losses",
+    "nested",
+    "norms",
+    "recurrent",
+    "reductions",
+    "sorting",
+    "triangular",
+)
 
 
 @pytest.mark.parametrize("gpu", cases.GPUS)
