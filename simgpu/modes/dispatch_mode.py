@@ -72,6 +72,12 @@ def refuse_simulated(operator, arguments) -> None:
 
 
 @cache
+def makes_others(kind: type) -> bool:
+    """Whether a type of tensors says itself what an operator on them is made of."""
+    return getattr(kind, "__torch_dispatch__", None) != torch.Tensor.__torch_dispatch__
+
+
+@cache
 def is_question(operator) -> bool:
     """Whether a tensor subclass is asked about itself (prim.device), which is no operator of the dispatcher's."""
     return operator.namespace == "prim"
@@ -133,7 +139,7 @@ class DispatchMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
-        if types:
+        if types and any(map(makes_others, types)):
             return NotImplemented  # a subclass makes others of it (a nested tensor), of the tensors that it is made of
         if isinstance(operator, torch._ops.HigherOrderOperator):
             raise NotModelledError(f"the simulated GPU does not model {operator}")
