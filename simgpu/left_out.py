@@ -20,6 +20,7 @@ OPERATORS = Path(__file__).parent / "data" / "operators.json"
 CUDNN = "cuDNN's workspaces"
 CUFFT = "cuFFT's workspaces"
 SOLVERS = "the workspaces of cuSOLVER and of cuBLAS's batched solvers"
+POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
 CUDNN_RNN = "cuDNN's RNN"
 COMPILING = "what compiling saves or adds"
 UNCOMPARED = "what it takes besides its outputs"
@@ -27,6 +28,7 @@ WHY = {
     CUDNN: "only a GPU can tell their sizes; torch.backends.cudnn.enabled = False is modelled whole",
     CUFFT: "only a GPU can tell their sizes",
     SOLVERS: "only a GPU can tell their sizes",
+    POLYNOMIAL: "how many it makes depends on the matrix's norm, which is a value",
     CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",
     COMPILING: "compiled functions run eagerly here",
     UNCOMPARED: "nobody has compared it with CUDA yet",
@@ -44,6 +46,7 @@ LIBRARIES = {
         "_linalg_svd",
         "cholesky",
         "cholesky_inverse",
+        "cholesky_solve",
         "geqrf",
         "linalg_cholesky_ex",
         "linalg_eig",
@@ -59,6 +62,7 @@ LIBRARIES = {
         "linalg_qr",
         "ormqr",
     ),
+    POLYNOMIAL: ("linalg_matrix_exp",),
     CUDNN: (
         "_cudnn_ctc_loss",
         "_cudnn_rnn",

@@ -32,6 +32,7 @@ def environment(version: str, gpu: str) -> dict[str, str]:
         **os.environ,
         "LD_LIBRARY_PATH": f"{stubs}:{torch_folder / 'torch' / 'lib'}",
         "PYTHONPATH": os.pathsep.join(paths),
+        "USE_PYTORCH_KERNEL_CACHE": "0",  # what the stub of NVRTC compiles is no kernel
     }
 
 

@@ -34,9 +34,9 @@ BY_NAME: tuple[tuple[str, str], ...] = (
     *((f"op:{name}", LAYOUT) for name in ("to_sparse", "sparse.*")),
     *((f"op:{name}", "cuFFT is a stub in the oracle") for name in ("stft", "istft")),
     *((f"op:{name}", "cuSOLVER and MAGMA are stubs in the oracle") for name in (
-        "linalg.lstsq*", "linalg.eig", "linalg.eigvals", "pca_lowrank", "svd_lowrank", "geqrf", "ormqr",
-        "linalg.householder_product")),
-    ("op:jiterator*", "NVRTC is a stub in the oracle"),
+        "cholesky_solve", "linalg.lstsq*", "linalg.eig", "linalg.eigvals", "pca_lowrank", "svd_lowrank", "geqrf",
+        "ormqr", "linalg.householder_product")),
+    ("op:jiterator*", "kernels that a program writes itself"),
     ("optim:LBFGS", VALUES),
 )  # fmt: skip
 

@@ -100,7 +100,7 @@ def write(gpus: list[str], version: str, of_workloads: dict[str, Iterable[str]] 
             for name, found in json.loads(path.read_text()).items():
                 proved |= set(found["ran"])
                 for overload in found["blamed"]:
-                    differs.setdefault(overload, f"{name} ({path.stem}, {gpu})")
+                    differs.setdefault(overload, f"seen in PyTorch's sample of {name} ({path.stem}, {gpu})")
     for overloads in (of_workloads or {}).values():
         proved |= set(overloads)
     content = {
