@@ -16,11 +16,11 @@ import torch
 
 from labkit.units import MIB, whole_bytes
 
-BLOCK = 512  # kMinBlockSize, c10/core/AllocatorConfig.h
-SMALL_REQUEST = MIB  # kSmallSize: up to here a request is served from the small pool
-SMALL_SEGMENT = 2 * MIB  # kSmallBuffer; kRoundLarge has the same value
-LARGE_SEGMENT = 20 * MIB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
-OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here a request gets a segment of its own size
+MIN_BLOCK_SIZE = 512  # kMinBlockSize, c10/core/AllocatorConfig.h
+SMALL_SIZE = MIB  # kSmallSize: up to here a request is served from the small pool
+SMALL_BUFFER = 2 * MIB  # kSmallBuffer; kRoundLarge has the same value
+LARGE_BUFFER = 20 * MIB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
+MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from here a request gets a segment of its own size
 
 
 def _of_counts(formula: Callable) -> Callable:
@@ -48,7 +48,7 @@ def block(nbytes: int) -> int:
     """
     if whole_bytes(nbytes) < 0:
         raise ValueError(f"a request has a size of 0 bytes or more, not {nbytes}")
-    return -(-whole_bytes(nbytes) // BLOCK) * BLOCK
+    return -(-whole_bytes(nbytes) // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
 
 
 def segment(nbytes: int) -> int:
@@ -59,11 +59,11 @@ def segment(nbytes: int) -> int:
     size = block(nbytes)
     if size == 0:
         return 0
-    if size <= SMALL_REQUEST:
-        return SMALL_SEGMENT
-    if size < OWN_SEGMENT:
-        return LARGE_SEGMENT
-    return -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+    if size <= SMALL_SIZE:
+        return SMALL_BUFFER
+    if size < MIN_LARGE_ALLOC:
+        return LARGE_BUFFER
+    return -(-size // SMALL_BUFFER) * SMALL_BUFFER
 
 
 @_of_counts

@@ -5,7 +5,7 @@ Source: CUDA C++ Programming Guide, technical specifications per compute capabil
 
 from typing import NamedTuple
 
-KiB = 2**10
+KIB = 2**10
 
 
 class Capability(NamedTuple):
@@ -18,12 +18,12 @@ class Capability(NamedTuple):
 
 
 CAPABILITIES: dict[tuple[int, int], Capability] = {
-    (7, 0): Capability(2048, 96 * KiB, 96 * KiB),
-    (7, 5): Capability(1024, 64 * KiB, 64 * KiB),
-    (8, 0): Capability(2048, 164 * KiB, 163 * KiB),
-    (8, 6): Capability(1536, 100 * KiB, 99 * KiB),
-    (8, 9): Capability(1536, 100 * KiB, 99 * KiB),
-    (9, 0): Capability(2048, 228 * KiB, 227 * KiB),
-    (10, 0): Capability(2048, 228 * KiB, 227 * KiB),
-    (12, 0): Capability(1536, 100 * KiB, 99 * KiB),
+    (7, 0): Capability(2048, 96 * KIB, 96 * KIB),
+    (7, 5): Capability(1024, 64 * KIB, 64 * KIB),
+    (8, 0): Capability(2048, 164 * KIB, 163 * KIB),
+    (8, 6): Capability(1536, 100 * KIB, 99 * KIB),
+    (8, 9): Capability(1536, 100 * KIB, 99 * KIB),
+    (9, 0): Capability(2048, 228 * KIB, 227 * KIB),
+    (10, 0): Capability(2048, 228 * KIB, 227 * KIB),
+    (12, 0): Capability(1536, 100 * KIB, 99 * KIB),
 }

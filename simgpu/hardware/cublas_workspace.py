@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Mapping
 
-KiB = 2**10
+KIB = 2**10
 
 
 def cublas_workspace_bytes(
@@ -43,7 +43,7 @@ def cublas_workspace_bytes(
             stacklevel=2,
         )
         return default
-    return sum(int(size) * KiB * int(count) for size, count in pairs)
+    return sum(int(size) * KIB * int(count) for size, count in pairs)
 
 
 def keeps_blas_workspace(torch_version: tuple[int, int], environ: Mapping[str, str]) -> bool:
@@ -63,4 +63,4 @@ def _default_bytes(major: int, torch_version: tuple[int, int]) -> int:
         large = major in (9, 10, 12)  # 11.x (Thor) was left out until 2.14
     else:
         large = major == 9
-    return 8 * 4096 * KiB if large else 2 * 4096 * KiB + 8 * 16 * KiB
+    return 8 * 4096 * KIB if large else 2 * 4096 * KIB + 8 * 16 * KIB

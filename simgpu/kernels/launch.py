@@ -94,16 +94,16 @@ class Launch:
     that are None included. `machine`: the GPU. `in_backward`: whether autograd's own thread would run it on a real GPU.
     """
 
-    __slots__ = ("operator", "args", "kwargs", "outputs", "machine", "in_backward", "_settle", "_scratch")
+    __slots__ = ("operator", "args", "kwargs", "outputs", "machine", "in_backward", "_allocate", "_scratch")
 
-    def __init__(self, operator, args, kwargs, outputs, machine, in_backward, settle):
+    def __init__(self, operator, args, kwargs, outputs, machine, in_backward, allocate):
         self.operator = operator
         self.args = args
         self.kwargs = kwargs
         self.outputs = outputs
         self.machine = machine
         self.in_backward = in_backward
-        self._settle = settle
+        self._allocate = allocate
         self._scratch = []
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Any:
@@ -125,7 +125,7 @@ class Launch:
         """Allocates these outputs now, in this order. What is no new storage (an alias, None) is passed over."""
         for output in outputs:
             if output is not None:
-                self._settle(output)
+                self._allocate(output)
 
     def scratch(self, nbytes: int):
         """Allocates `nbytes` that nobody outside the operator sees. Freed by `release`, or when the operator ends."""

@@ -28,7 +28,7 @@ from simgpu.memory.out_of_memory import OutOfMemory, out_of_memory, rejected, to
 from simgpu.memory.pending_frees import PendingFrees
 from simgpu.memory.physical import Device
 from simgpu.memory.private_pools import PoolId, PrivatePool, PrivatePools
-from simgpu.memory.rounding import MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, round_size, segment_size
+from simgpu.memory.rounding import MIN_BLOCK_SIZE, SMALL_BUFFER, SMALL_SIZE, round_size, segment_size
 from simgpu.memory.settings import AllocatorSettings, SettingsError
 from simgpu.memory.statistics import Statistics
 
@@ -375,7 +375,7 @@ class CachingAllocator:
                 self._statistics.num_oom_rejections += 1
                 raise rejected(request.nbytes, alloc_size)
         if settings.expandable_segments:
-            granule = SMALL_SEGMENT if pool.is_small else settings.large_segment_size
+            granule = SMALL_BUFFER if pool.is_small else settings.large_segment_size
             return self._expandable.allocate(pool, request.stream, request.size, granule, request.frames)
         address = self.device.malloc(alloc_size)
         if address is None:
@@ -427,7 +427,7 @@ class CachingAllocator:
             return False
         remaining = block.size - size
         if block.pool.is_small or self.settings.expandable_segments:
-            return remaining >= MIN_BLOCK
+            return remaining >= MIN_BLOCK_SIZE
         split = self.settings.max_split_size
         return remaining > SMALL_SIZE and (split is None or size < split)
 

@@ -6,9 +6,9 @@ addresses.
 
 from __future__ import annotations
 
-MiB = 2**20
+MIB = 2**20
 
-PAGE = 2 * MiB
+PAGE = 2 * MIB
 """Granularity of `cudaMalloc` and of `cuMemCreate` on every GPU since Pascal, in bytes."""
 
 SEGMENTS_FROM = 0x7E00_0000_0000

@@ -6,21 +6,21 @@ Constants: `c10/core/AllocatorConfig.h` of PyTorch (unchanged since 1.x); rules:
 
 from __future__ import annotations
 
-from simgpu.memory.physical import MiB
+from simgpu.memory.physical import MIB
 
-MIN_BLOCK = 512
+MIN_BLOCK_SIZE = 512
 """Every block is a multiple of this many bytes."""
 
-SMALL_SIZE = 1 * MiB
+SMALL_SIZE = 1 * MIB
 """Requests up to this size come from the small pool, others from the large one."""
 
-SMALL_SEGMENT = 2 * MiB
+SMALL_BUFFER = 2 * MIB
 """Size of the small pool's segments."""
 
-MIN_LARGE_ALLOC = 10 * MiB
+MIN_LARGE_ALLOC = 10 * MIB
 """Requests of the large pool below this size share segments of `large_segment_size` (20 MiB by default)."""
 
-ROUND_LARGE = 2 * MiB
+ROUND_LARGE = 2 * MIB
 """Segments for larger requests are multiples of this."""
 
 ROUNDUP_INTERVALS = 16
@@ -33,12 +33,12 @@ def round_size(nbytes: int, divisions: tuple[int, ...] | None = None) -> int:
     `divisions` is the table of `roundup_power2_divisions` (16 entries), or None when the option is off: then
     the next multiple of 512.
     """
-    if divisions is not None and nbytes >= MIN_BLOCK:
+    if divisions is not None and nbytes >= MIN_BLOCK_SIZE:
         index = min(max(0, nbytes.bit_length() - 1 - 20), ROUNDUP_INTERVALS - 1)
         parts = divisions[index]
-        if parts > 1 and nbytes > MIN_BLOCK * parts:
+        if parts > 1 and nbytes > MIN_BLOCK_SIZE * parts:
             return _round_to_power2_division(nbytes, parts)
-    return (nbytes + MIN_BLOCK - 1) & -MIN_BLOCK
+    return (nbytes + MIN_BLOCK_SIZE - 1) & -MIN_BLOCK_SIZE
 
 
 def _round_to_power2_division(nbytes: int, parts: int) -> int:
@@ -53,7 +53,7 @@ def _round_to_power2_division(nbytes: int, parts: int) -> int:
 def segment_size(size: int, large_segment_size: int) -> int:
     """The bytes taken from the device for a block of `size` bytes that no free block can serve."""
     if size <= SMALL_SIZE:
-        return SMALL_SEGMENT
+        return SMALL_BUFFER
     if size < MIN_LARGE_ALLOC:
         return large_segment_size
     return -(-size // ROUND_LARGE) * ROUND_LARGE

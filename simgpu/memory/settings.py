@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from simgpu.memory.physical import MiB
+from simgpu.memory.physical import MIB
 from simgpu.memory.rounding import ROUNDUP_INTERVALS
 from simgpu.memory.settings_text import Parser, signed
 
@@ -49,11 +49,11 @@ class AllocatorSettings:
     """
 
     max_split_size: int | None = None
-    max_non_split_rounding_size: int = 20 * MiB
+    max_non_split_rounding_size: int = 20 * MIB
     garbage_collection_threshold: float = 0.0
     roundup_power2_divisions: tuple[int, ...] | None = None
     expandable_segments: bool = False
-    large_segment_size: int = 20 * MiB
+    large_segment_size: int = 20 * MIB
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
     text: str = ""

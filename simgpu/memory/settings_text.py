@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from simgpu.memory.physical import MiB
+from simgpu.memory.physical import MIB
 from simgpu.memory.rounding import MIN_LARGE_ALLOC, ROUNDUP_INTERVALS
 
 MAX_REGISTER_THREADS = 128
@@ -151,7 +151,7 @@ class Parser:
         elif key == BACKGROUND_THREADS:
             self.ignored[key] = self._boolean(key)
         elif key in HOST_SIZES:
-            self.ignored[key] = signed(self._integer(key) * MiB % 2**64)
+            self.ignored[key] = signed(self._integer(key) * MIB % 2**64)
         else:
             self._integer(key)  # large_segment_size_mb, which has been read
 
@@ -210,18 +210,18 @@ class Parser:
             if token == "large_segment_size_mb":
                 self.position = index + 1
                 megabytes = self._integer(token)
-                if megabytes * MiB <= MIN_LARGE_ALLOC:
+                if megabytes * MIB <= MIN_LARGE_ALLOC:
                     raise ValueError(
                         "CachingAllocator option large_segment_size_mb must be > "
-                        f"{MIN_LARGE_ALLOC // MiB} MB, got {megabytes}"
+                        f"{MIN_LARGE_ALLOC // MIB} MB, got {megabytes}"
                     )
                 self.found["large_segment_size"] = self.minimum = _bytes(megabytes)
 
     def _split_size(self, key: str) -> int:
         megabytes = self._integer(key)
-        if megabytes < self.minimum // MiB:
+        if megabytes < self.minimum // MIB:
             raise ValueError(
-                f"CachingAllocator option {key} too small, must be >= {self.minimum // MiB}, got {megabytes}"
+                f"CachingAllocator option {key} too small, must be >= {self.minimum // MIB}, got {megabytes}"
             )
         return _bytes(megabytes)
 
@@ -293,7 +293,7 @@ class Parser:
 
 def _bytes(megabytes: int) -> int:
     """MiB as bytes, at most what 64 bits hold."""
-    return min(megabytes, (2**64 - 1) // MiB) * MiB
+    return min(megabytes, (2**64 - 1) // MIB) * MIB
 
 
 def _interval(token: str) -> int:

@@ -233,7 +233,7 @@ class DispatchMode(TorchDispatchMode):
         outputs = tuple(results_in(result))
         if place is HOST:
             for output in outputs:
-                self.settle_on_host(output)
+                self.count_on_host(output)
         else:
             self.take_memory(operator, args, kwargs, outputs)
             costs.issue(self.machine, operator, args, kwargs, outputs)
@@ -299,9 +299,9 @@ class DispatchMode(TorchDispatchMode):
         try:
             if apply is None:
                 for output in outputs:
-                    self.settle(output)
+                    self.allocate(output)
                 return
-            launch = Launch(operator, args, kwargs, outputs, self.machine, in_backward, self.settle)
+            launch = Launch(operator, args, kwargs, outputs, self.machine, in_backward, self.allocate)
             try:
                 apply(launch)
                 launch.give(*outputs)
@@ -312,7 +312,7 @@ class DispatchMode(TorchDispatchMode):
             message = str(error)
         raise torch.OutOfMemoryError(message)  # outside the handler: no context may keep the outputs alive
 
-    def settle(self, output) -> None:
+    def allocate(self, output) -> None:
         """Gives an output its block, unless it has one (a view, or an argument written in place)."""
         if not isinstance(output, torch.Tensor) or not output.is_meta:
             return
@@ -327,7 +327,7 @@ class DispatchMode(TorchDispatchMode):
         elif known.nbytes < nbytes:
             residence.resize(known, nbytes)
 
-    def settle_on_host(self, output) -> None:
+    def count_on_host(self, output) -> None:
         if isinstance(output, torch.Tensor) and output.is_meta:
             storage = output.untyped_storage()
             if residence.find(storage) is None:

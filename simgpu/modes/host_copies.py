@@ -48,7 +48,7 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_
         source = tensor.detach()
         made = laid_out(mode, source, dtype, memory_format, to_host)
         if to_host:
-            mode.settle_on_host(made)
+            mode.count_on_host(made)
             if non_blocking:  # PyTorch makes it pinned then (TensorConversions.cpp, pin_out)
                 residence.pin(made.untyped_storage())
         else:
@@ -128,7 +128,7 @@ def of_kind(mode: DispatchMode, tensor, device):
     options = {"dtype": tensor.dtype, "device": device}
     if device.type == "meta":
         shell = torch.empty_strided(tensor.shape, tensor.stride(), **options)
-        mode.settle_on_host(shell)
+        mode.count_on_host(shell)
     else:
         shell = torch.full(tensor.shape, float("nan"), **options)
     if tensor.grad_fn is not None:

@@ -4,20 +4,20 @@ import pytest
 
 from simgpu.memory.allocator import CachingAllocator, OutOfMemory
 from simgpu.memory.out_of_memory import format_size
-from simgpu.memory.physical import Device, MiB
+from simgpu.memory.physical import MIB, Device
 from simgpu.memory.rounding import round_size, segment_size
 from simgpu.memory.settings import AllocatorSettings
 
-KiB = 2**10
+KIB = 2**10
 
 
-def make(conf="", total=1024 * MiB, **options):
+def make(conf="", total=1024 * MIB, **options):
     return CachingAllocator(Device(total), AllocatorSettings.parse(conf), **options)
 
 
 @pytest.mark.parametrize(
     ("requested", "block"),
-    [(1, 512), (512, 512), (513, 1024), (4000, 4096), (MiB, MiB), (MiB + 1, MiB + 512), (7 * MiB - 1, 7 * MiB)],
+    [(1, 512), (512, 512), (513, 1024), (4000, 4096), (MIB, MIB), (MIB + 1, MIB + 512), (7 * MIB - 1, 7 * MIB)],
 )
 def test_requests_round_up_to_512_bytes(requested, block):
     assert round_size(requested) == block
@@ -26,7 +26,7 @@ def test_requests_round_up_to_512_bytes(requested, block):
 
 @pytest.mark.parametrize(
     ("requested", "divisions", "block"),
-    [(1200, 2, 1536), (5 * MiB, 4, 5 * MiB), (5 * MiB + 1, 4, 6 * MiB), (8 * MiB, 4, 8 * MiB), (700, 8, 1024)],
+    [(1200, 2, 1536), (5 * MIB, 4, 5 * MIB), (5 * MIB + 1, 4, 6 * MIB), (8 * MIB, 4, 8 * MIB), (700, 8, 1024)],
 )
 def test_roundup_power2_divisions(requested, divisions, block):
     assert round_size(requested, (divisions,) * 16) == block
@@ -34,56 +34,56 @@ def test_roundup_power2_divisions(requested, divisions, block):
 
 @pytest.mark.parametrize(
     ("requested", "segment"),
-    [(1, 2), (1 * MiB, 2), (MiB + 1, 20), (10 * MiB - 512, 20), (10 * MiB, 10), (10 * MiB + 1, 12), (33 * MiB, 34)],
+    [(1, 2), (1 * MIB, 2), (MIB + 1, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (10 * MIB + 1, 12), (33 * MIB, 34)],
 )
 def test_size_of_a_new_segment(requested, segment):
-    assert segment_size(round_size(requested), 20 * MiB) == segment * MiB
+    assert segment_size(round_size(requested), 20 * MIB) == segment * MIB
     allocator = make()
     allocator.malloc(requested)
-    assert allocator.reserved == segment * MiB
+    assert allocator.reserved == segment * MIB
 
 
 def test_a_remainder_of_at_most_1_mib_stays_with_a_large_block():
     allocator = make()
-    assert allocator.malloc(19 * MiB).size == 20 * MiB
-    assert allocator.allocated == 20 * MiB
-    shorter = allocator.malloc(19 * MiB - 512)
-    assert shorter.size == 19 * MiB - 512
-    assert shorter.next.size == MiB + 512
+    assert allocator.malloc(19 * MIB).size == 20 * MIB
+    assert allocator.allocated == 20 * MIB
+    shorter = allocator.malloc(19 * MIB - 512)
+    assert shorter.size == 19 * MIB - 512
+    assert shorter.next.size == MIB + 512
 
 
 def test_small_blocks_split_down_to_512_bytes():
     allocator = make()
     blocks = [allocator.malloc(1) for _ in range(4096)]
-    assert allocator.reserved == 2 * MiB
+    assert allocator.reserved == 2 * MIB
     assert [block.address - blocks[0].address for block in blocks[:3]] == [0, 512, 1024]
 
 
 def test_best_fit_takes_the_smallest_block_that_is_large_enough():
     allocator = make()
-    blocks = [allocator.malloc(size) for size in (30 * MiB, 12 * MiB, 20 * MiB, 16 * MiB)]
+    blocks = [allocator.malloc(size) for size in (30 * MIB, 12 * MIB, 20 * MIB, 16 * MIB)]
     addresses = {block.size: block.address for block in blocks}
     for block in blocks:
         allocator.free(block)
-    assert allocator.malloc(15 * MiB).address == addresses[16 * MiB]
-    assert allocator.malloc(11 * MiB).address == addresses[12 * MiB]
-    assert allocator.reserved == 78 * MiB
+    assert allocator.malloc(15 * MIB).address == addresses[16 * MIB]
+    assert allocator.malloc(11 * MIB).address == addresses[12 * MIB]
+    assert allocator.reserved == 78 * MIB
 
 
 def test_a_stream_keeps_its_blocks():
     allocator = make()
-    block = allocator.malloc(12 * MiB, stream=3)
+    block = allocator.malloc(12 * MIB, stream=3)
     allocator.free(block)
-    assert allocator.malloc(12 * MiB).stream == 0
-    assert allocator.malloc(12 * MiB, stream=3).address == block.address
-    assert allocator.reserved == 24 * MiB
+    assert allocator.malloc(12 * MIB).stream == 0
+    assert allocator.malloc(12 * MIB, stream=3).address == block.address
+    assert allocator.reserved == 24 * MIB
 
 
 def test_small_and_large_requests_never_share_a_segment():
     allocator = make()
-    allocator.free(allocator.malloc(5 * MiB))
-    allocator.malloc(1 * MiB)
-    assert allocator.reserved == 22 * MiB
+    allocator.free(allocator.malloc(5 * MIB))
+    allocator.malloc(1 * MIB)
+    assert allocator.reserved == 22 * MIB
 
 
 def tie_break(torch_version):
@@ -93,15 +93,15 @@ def tie_break(torch_version):
         """A device whose second segment lies below its first."""
 
         def malloc(self, nbytes):
-            return super().malloc(nbytes) - len(self._segments) * 1024 * MiB
+            return super().malloc(nbytes) - len(self._segments) * 1024 * MIB
 
-    allocator = CachingAllocator(Downwards(1024 * MiB), torch_version=torch_version)
-    old, low = allocator.malloc(12 * MiB), allocator.malloc(12 * MiB)
+    allocator = CachingAllocator(Downwards(1024 * MIB), torch_version=torch_version)
+    old, low = allocator.malloc(12 * MIB), allocator.malloc(12 * MIB)
     assert low.address < old.address
     names = {old.address: "old", low.address: "low"}
     allocator.free(low)
     allocator.free(old)
-    return names[allocator.malloc(12 * MiB).address]
+    return names[allocator.malloc(12 * MIB).address]
 
 
 def test_ties_depend_on_the_version_of_torch():
@@ -110,20 +110,20 @@ def test_ties_depend_on_the_version_of_torch():
 
 def test_neighbours_merge_when_they_are_freed():
     allocator = make()
-    blocks = [allocator.malloc(5 * MiB) for _ in range(4)]
-    assert allocator.reserved == 20 * MiB
+    blocks = [allocator.malloc(5 * MIB) for _ in range(4)]
+    assert allocator.reserved == 20 * MIB
     for block in (blocks[0], blocks[2], blocks[1], blocks[3]):
         allocator.free(block)
     (segment,) = allocator.snapshot_segments()
-    assert [(block["size"], block["state"]) for block in segment["blocks"]] == [(20 * MiB, "inactive")]
+    assert [(block["size"], block["state"]) for block in segment["blocks"]] == [(20 * MIB, "inactive")]
 
 
 def test_empty_cache_gives_back_only_whole_free_segments():
     allocator = make()
-    kept, dropped = allocator.malloc(5 * MiB), allocator.malloc(100 * MiB)
+    kept, dropped = allocator.malloc(5 * MIB), allocator.malloc(100 * MIB)
     allocator.free(dropped)
     allocator.empty_cache()
-    assert (allocator.allocated, allocator.reserved) == (5 * MiB, 20 * MiB)
+    assert (allocator.allocated, allocator.reserved) == (5 * MIB, 20 * MIB)
     allocator.free(kept)
     allocator.empty_cache()
     assert (allocator.allocated, allocator.reserved, allocator.device.allocated) == (0, 0, 0)
@@ -131,11 +131,11 @@ def test_empty_cache_gives_back_only_whole_free_segments():
 
 def test_peaks_and_their_reset():
     allocator = make()
-    allocator.free(allocator.malloc(30 * MiB))
-    small = allocator.malloc(1 * MiB)
-    assert (allocator.max_allocated, allocator.max_reserved) == (30 * MiB, 32 * MiB)
+    allocator.free(allocator.malloc(30 * MIB))
+    small = allocator.malloc(1 * MIB)
+    assert (allocator.max_allocated, allocator.max_reserved) == (30 * MIB, 32 * MIB)
     allocator.reset_peak_stats()
-    assert (allocator.max_allocated, allocator.max_reserved) == (1 * MiB, 32 * MiB)
+    assert (allocator.max_allocated, allocator.max_reserved) == (1 * MIB, 32 * MIB)
     assert allocator.stats()["allocation"]["all"] == {"current": 1, "peak": 1, "allocated": 2, "freed": 1}
     allocator.reset_accumulated_stats()
     assert allocator.stats()["allocation"]["all"] == {"current": 1, "peak": 1, "allocated": 0, "freed": 0}
@@ -193,40 +193,40 @@ TEXT = (
 
 
 def test_the_message_names_the_segment_and_counts_after_the_caches_were_released():
-    allocator = CachingAllocator(Device(64 * MiB, 20 * MiB), index=2)
-    large = allocator.malloc(29 * MiB + 512)
-    small = [allocator.malloc(1 * MiB - 512 * i) for i in (1, 2)]
+    allocator = CachingAllocator(Device(64 * MIB, 20 * MIB), index=2)
+    large = allocator.malloc(29 * MIB + 512)
+    small = [allocator.malloc(1 * MIB - 512 * i) for i in (1, 2)]
     allocator.free(small[0])
     with pytest.raises(OutOfMemory) as caught:
-        allocator.malloc(3 * MiB)
+        allocator.malloc(3 * MIB)
     error = caught.value
     assert str(error) == error.message
-    assert error.message == TEXT.replace("30.00 MiB is", f"{(large.size + small[1].size) / MiB:.2f} MiB is").replace(
-        "2.00 MiB is reserved", f"{(32 * MiB - large.size - small[1].size) / MiB:.2f} MiB is reserved"
+    assert error.message == TEXT.replace("30.00 MiB is", f"{(large.size + small[1].size) / MIB:.2f} MiB is").replace(
+        "2.00 MiB is reserved", f"{(32 * MIB - large.size - small[1].size) / MIB:.2f} MiB is reserved"
     )
-    assert (error.size, error.alloc_size) == (3 * MiB, 20 * MiB)
-    assert (error.device_free, error.device_total) == (12 * MiB, 64 * MiB)
-    assert (error.allocated, error.reserved) == (large.size + small[1].size, 32 * MiB)
+    assert (error.size, error.alloc_size) == (3 * MIB, 20 * MIB)
+    assert (error.device_free, error.device_total) == (12 * MIB, 64 * MIB)
+    assert (error.allocated, error.reserved) == (large.size + small[1].size, 32 * MIB)
     assert error.allowed is None
     assert not error.rejected
 
 
 def test_work_goes_on_after_an_error():
-    allocator = make(total=64 * MiB)
-    blocks = [allocator.malloc(20 * MiB) for _ in range(3)]
+    allocator = make(total=64 * MIB)
+    blocks = [allocator.malloc(20 * MIB) for _ in range(3)]
     with pytest.raises(OutOfMemory):
-        allocator.malloc(20 * MiB)
+        allocator.malloc(20 * MIB)
     stats = allocator.stats()
     assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 1)
-    assert allocator.allocated == 60 * MiB
+    assert allocator.allocated == 60 * MIB
     allocator.free(blocks.pop())
-    assert allocator.malloc(20 * MiB).size == 20 * MiB
+    assert allocator.malloc(20 * MIB).size == 20 * MIB
 
 
 def test_a_full_cache_is_given_back_before_giving_up():
-    allocator = make(total=64 * MiB)
-    allocator.free(allocator.malloc(50 * MiB))
-    allocator.malloc(60 * MiB)
+    allocator = make(total=64 * MIB)
+    allocator.free(allocator.malloc(50 * MIB))
+    allocator.malloc(60 * MIB)
     stats = allocator.stats()
     assert (stats["num_ooms"], stats["num_alloc_retries"], stats["num_device_free"]) == (0, 1, 1)
 
@@ -234,17 +234,17 @@ def test_a_full_cache_is_given_back_before_giving_up():
 def test_a_memory_fraction_limits_and_is_named():
     allocator = make()
     allocator.set_memory_fraction(0.25)
-    allocator.malloc(200 * MiB)
+    allocator.malloc(200 * MIB)
     with pytest.raises(OutOfMemory, match=r"in use\. 256\.00 MiB allowed; Of the allocated memory 200\.00 MiB"):
-        allocator.malloc(100 * MiB)
+        allocator.malloc(100 * MIB)
     allocator.set_memory_fraction(1.0)
-    allocator.malloc(100 * MiB)
+    allocator.malloc(100 * MIB)
 
 
 def test_other_processes_are_named():
-    device = Device(64 * MiB, 4 * MiB, non_pytorch=2 * MiB, other_processes={4711: 50 * MiB})
+    device = Device(64 * MIB, 4 * MIB, non_pytorch=2 * MIB, other_processes={4711: 50 * MIB})
     with pytest.raises(OutOfMemory) as caught:
-        CachingAllocator(device).malloc(20 * MiB)
+        CachingAllocator(device).malloc(20 * MIB)
     assert "Process 4711 has 50.00 MiB memory in use. " in str(caught.value)
     assert "this process has 6.00 MiB memory in use. " in str(caught.value)
     assert "of which 8.00 MiB is free" in str(caught.value)
@@ -258,7 +258,7 @@ def test_an_exabyte():
 def test_rejected_beforehand():
     allocator = make("throw_on_cudamalloc_oom:True")
     with pytest.raises(OutOfMemory) as caught:
-        allocator.malloc(1025 * MiB - 100)
+        allocator.malloc(1025 * MIB - 100)
     assert str(caught.value) == (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         "per_process_memory_fraction limit. Requested size: 1.00 GiB"
@@ -274,8 +274,8 @@ def test_rejected_beforehand():
         (0, "0 bytes"),
         (1024, "1024 bytes"),
         (1025, "1.00 KiB"),
-        (MiB, "1024.00 KiB"),
-        (20 * MiB, "20.00 MiB"),
+        (MIB, "1024.00 KiB"),
+        (20 * MIB, "20.00 MiB"),
         (2**30, "1024.00 MiB"),
         (2**30 + 2**24, "1.02 GiB"),
     ],
@@ -289,36 +289,36 @@ def test_sizes_in_messages(nbytes, text):
 
 def test_a_block_used_on_another_stream_stays_active_until_that_stream_is_done():
     allocator = make()
-    block = allocator.malloc(12 * MiB)
+    block = allocator.malloc(12 * MIB)
     allocator.record_stream(block, 3)
     allocator.free(block)
     stats = allocator.stats()
-    assert (allocator.allocated, stats["active_bytes"]["all"]["current"]) == (0, 12 * MiB)
+    assert (allocator.allocated, stats["active_bytes"]["all"]["current"]) == (0, 12 * MIB)
     (segment,) = allocator.snapshot_segments()
     assert segment["blocks"][0]["state"] == "active_pending_free"
-    assert allocator.malloc(12 * MiB).address != block.address
+    assert allocator.malloc(12 * MIB).address != block.address
     allocator.synchronize()
-    assert allocator.stats()["active_bytes"]["all"]["current"] == 24 * MiB  # seen only at the next request
-    assert allocator.malloc(12 * MiB).address == block.address
+    assert allocator.stats()["active_bytes"]["all"]["current"] == 24 * MIB  # seen only at the next request
+    assert allocator.malloc(12 * MIB).address == block.address
 
 
 def test_the_streams_can_report_for_themselves():
     done = set()
     allocator = make(record_event=lambda stream: lambda: stream in done)
-    block = allocator.malloc(12 * MiB)
+    block = allocator.malloc(12 * MIB)
     allocator.record_stream(block, 0)  # its own stream: nothing to wait for
     allocator.record_stream(block, 3)
     allocator.record_stream(block, 35)
     allocator.free(block)
     done.add(3)
-    assert allocator.malloc(12 * MiB).address != block.address
+    assert allocator.malloc(12 * MIB).address != block.address
     done.add(35)
-    assert allocator.malloc(12 * MiB).address == block.address
+    assert allocator.malloc(12 * MIB).address == block.address
 
 
 def test_empty_cache_waits_for_all_streams():
     allocator = make()
-    block = allocator.malloc(12 * MiB)
+    block = allocator.malloc(12 * MIB)
     allocator.record_stream(block, 3)
     allocator.free(block)
     allocator.empty_cache()
@@ -328,12 +328,12 @@ def test_empty_cache_waits_for_all_streams():
 
 def test_waiting_for_one_stream():
     allocator = make()
-    blocks = [allocator.malloc(12 * MiB) for _ in range(2)]
+    blocks = [allocator.malloc(12 * MIB) for _ in range(2)]
     for block, stream in zip(blocks, (3, 35), strict=True):
         allocator.record_stream(block, stream)
         allocator.free(block)
     allocator.synchronize(35)
-    assert allocator.malloc(12 * MiB).address == blocks[1].address
+    assert allocator.malloc(12 * MIB).address == blocks[1].address
 
 
 # Expandable segments.
@@ -341,22 +341,22 @@ def test_waiting_for_one_stream():
 
 def test_an_expandable_segment_grows_in_place():
     allocator = make("expandable_segments:True")
-    blocks = [allocator.malloc(30 * MiB) for _ in range(3)]
-    assert allocator.reserved == 100 * MiB  # granules of 20 MiB: 2 for the first block, 1 more, 2 more
-    assert [block.address - blocks[0].address for block in blocks] == [0, 30 * MiB, 60 * MiB]
+    blocks = [allocator.malloc(30 * MIB) for _ in range(3)]
+    assert allocator.reserved == 100 * MIB  # granules of 20 MiB: 2 for the first block, 1 more, 2 more
+    assert [block.address - blocks[0].address for block in blocks] == [0, 30 * MIB, 60 * MIB]
     for block in blocks:
         allocator.free(block)
-    allocator.malloc(95 * MiB)
-    assert allocator.reserved == 100 * MiB
+    allocator.malloc(95 * MIB)
+    assert allocator.reserved == 100 * MIB
     assert len(allocator.snapshot_segments()) == 1
 
 
 def test_expandable_segments_give_back_whole_granules():
     allocator = make("expandable_segments:True")
-    first, second = allocator.malloc(30 * MiB), allocator.malloc(70 * MiB)
+    first, second = allocator.malloc(30 * MIB), allocator.malloc(70 * MIB)
     allocator.free(second)
     allocator.empty_cache()
-    assert allocator.reserved == 40 * MiB
+    assert allocator.reserved == 40 * MIB
     allocator.free(first)
     allocator.empty_cache()
     assert (allocator.reserved, allocator.device.allocated) == (0, 0)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import Device, MiB
+from simgpu.memory.physical import MIB, Device
 from simgpu.memory.settings import AllocatorSettings
 
-TOTAL = 300 * MiB
+TOTAL = 300 * MIB
 CONFS = (
     "",
     "max_split_size_mb:32",
@@ -24,9 +24,9 @@ CONFS = (
 
 sizes = st.one_of(
     st.integers(0, 4096),
-    st.integers(1, 2 * MiB),
-    st.integers(1, 60 * MiB),
-    st.sampled_from([MiB, MiB + 1, 10 * MiB, 20 * MiB, 400 * MiB]),
+    st.integers(1, 2 * MIB),
+    st.integers(1, 60 * MIB),
+    st.sampled_from([MIB, MIB + 1, 10 * MIB, 20 * MIB, 400 * MIB]),
 )
 streams = st.sampled_from([0, 0, 0, 3, 35])
 steps = st.lists(

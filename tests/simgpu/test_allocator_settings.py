@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu.memory.physical import MiB
+from simgpu.memory.physical import MIB
 from simgpu.memory.settings import AllocatorSettings, SettingsError
 from tools.oracle import settings_texts
 
@@ -17,7 +17,7 @@ def test_defaults():
     settings = parse("")
     assert settings == AllocatorSettings()
     assert settings.max_split_size is None
-    assert settings.max_non_split_rounding_size == settings.large_segment_size == 20 * MiB
+    assert settings.max_non_split_rounding_size == settings.large_segment_size == 20 * MIB
     assert settings.as_snapshot() == {
         "PYTORCH_CUDA_ALLOC_CONF": "",
         "max_split_size": -1,
@@ -40,17 +40,17 @@ def test_every_option():
         "throw_on_cudamalloc_oom:True,backend:native,pinned_num_register_threads:4,"
         "pinned_use_cuda_host_register:True,pinned_max_cached_size_mb:10"
     )
-    assert settings.max_split_size == 64 * MiB
-    assert settings.max_non_split_rounding_size == 30 * MiB
+    assert settings.max_split_size == 64 * MIB
+    assert settings.max_non_split_rounding_size == 30 * MIB
     assert settings.garbage_collection_threshold == 0.8
     assert settings.expandable_segments
-    assert settings.large_segment_size == 24 * MiB
+    assert settings.large_segment_size == 24 * MIB
     assert settings.per_process_memory_fraction == 0.5
     assert settings.throw_on_cudamalloc_oom
     snapshot = settings.as_snapshot()
     assert snapshot["pinned_num_register_threads"] == 4
     assert snapshot["pinned_use_cuda_host_register"] is True
-    assert snapshot["max_cached_size"] == 10 * MiB
+    assert snapshot["max_cached_size"] == 10 * MIB
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_options_that_change_nothing_here_are_accepted(text):
     [("30.5", 30), ("+30", 30), ("3 0", 30), ("\t3\n0", 30), ("30,max_split_size_mb:40", 40), ("-1", 17592186044415)],
 )
 def test_numbers_are_read_as_pytorch_reads_them(text, megabytes):
-    assert parse(f"max_split_size_mb:{text}").max_split_size == megabytes * MiB
+    assert parse(f"max_split_size_mb:{text}").max_split_size == megabytes * MIB
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_the_other_backend_is_not_modelled():
 
 def test_environment():
     both = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:50", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40"}
-    assert AllocatorSettings.from_environment(both).max_split_size == 40 * MiB
+    assert AllocatorSettings.from_environment(both).max_split_size == 40 * MIB
     del both["PYTORCH_CUDA_ALLOC_CONF"]
-    assert AllocatorSettings.from_environment(both).max_split_size == 50 * MiB
+    assert AllocatorSettings.from_environment(both).max_split_size == 50 * MIB
     assert AllocatorSettings.from_environment({**both, "PYTORCH_CUDA_ALLOC_CONF": ""}).max_split_size is None
     assert AllocatorSettings.from_environment({}) == AllocatorSettings()
 
@@ -182,7 +182,7 @@ def test_later_settings_reset_some_options_and_keep_others():
     )
     later = first.updated("per_process_memory_fraction:0.5")
     assert later.expandable_segments
-    assert later.large_segment_size == later.max_non_split_rounding_size == 40 * MiB
+    assert later.large_segment_size == later.max_non_split_rounding_size == 40 * MIB
     assert later.max_split_size is later.roundup_power2_divisions is None
     assert later.garbage_collection_threshold == 0.0
     assert later.per_process_memory_fraction == 0.5
@@ -208,17 +208,17 @@ def test_random_texts_are_read_as_by_the_oracle():
 def test_settings_change_the_running_allocator():
     """The figures are the oracle's. A freed segment of 1024 MiB is not cut any more."""
     with simgpu.simulated_gpu("H100"):
-        freed = torch.empty(1024 * MiB, dtype=torch.uint8, device="cuda")
+        freed = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
         del freed
         torch._C._accelerator_setAllocatorSettings("max_split_size_mb:32")
         assert torch._C._accelerator_getAllocatorSettings() == "max_split_size_mb:32"
-        kept = torch.empty(10 * MiB, dtype=torch.uint8, device="cuda")
-        assert kept.numel() and torch.cuda.memory_reserved() == 1034 * MiB
+        kept = torch.empty(10 * MIB, dtype=torch.uint8, device="cuda")
+        assert kept.numel() and torch.cuda.memory_reserved() == 1034 * MIB
         settings = torch.cuda.memory._snapshot()["allocator_settings"]
-        assert (settings["max_split_size"], torch.cuda.memory_stats()["max_split_size"]) == (32 * MiB, -1)
+        assert (settings["max_split_size"], torch.cuda.memory_stats()["max_split_size"]) == (32 * MIB, -1)
         with pytest.raises(ValueError, match="max_split_size_mb too small, must be >= 20"):
             torch._C._accelerator_setAllocatorSettings("max_split_size_mb:1")
         with pytest.warns(FutureWarning, match="Use torch._C._accelerator_setAllocatorSettings"):
             torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-        grown = torch.empty(1100 * MiB, dtype=torch.uint8, device="cuda")
+        grown = torch.empty(1100 * MIB, dtype=torch.uint8, device="cuda")
         assert grown.numel() and torch.cuda.memory_snapshot()[-1]["is_expandable"]

@@ -7,7 +7,7 @@ import pytest
 
 from simgpu.memory import snapshot as snapshots
 from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import Device, MiB
+from simgpu.memory.physical import MIB, Device
 from simgpu.memory.settings import AllocatorSettings
 from simgpu.memory.snapshot import SnapshotError
 
@@ -20,16 +20,16 @@ def recorded(conf="", **options):
     """An allocator that has recorded a few events, an error among them."""
     ticks = iter(range(1000, 10**6))
     allocator = CachingAllocator(
-        Device(200 * MiB), AllocatorSettings.parse(conf), clock=lambda: next(ticks), frames=frames
+        Device(200 * MIB), AllocatorSettings.parse(conf), clock=lambda: next(ticks), frames=frames
     )
     allocator.record_history(**options)
     kept = allocator.malloc(3000)
-    large = allocator.malloc(30 * MiB, stream=3)
+    large = allocator.malloc(30 * MIB, stream=3)
     allocator.record_stream(large, 0)
     allocator.free(large)
-    allocator.malloc(5 * MiB)
+    allocator.malloc(5 * MIB)
     with pytest.raises(OutOfMemory):
-        allocator.malloc(300 * MiB)
+        allocator.malloc(300 * MIB)
     allocator.empty_cache()
     return allocator, kept
 
@@ -38,16 +38,16 @@ def test_the_events_in_their_order():
     allocator, _ = recorded()
     (trace,) = allocator.snapshot()["device_traces"]
     assert [(entry["action"], entry["size"], entry["stream"]) for entry in trace] == [
-        ("segment_alloc", 2 * MiB, 0),
+        ("segment_alloc", 2 * MIB, 0),
         ("alloc", 3000, 0),
-        ("segment_alloc", 30 * MiB, 3),
-        ("alloc", 30 * MiB, 3),
-        ("free_requested", 30 * MiB, 3),
-        ("segment_alloc", 20 * MiB, 0),
-        ("alloc", 5 * MiB, 0),
-        ("free_completed", 30 * MiB, 3),
-        ("segment_free", 30 * MiB, 3),
-        ("oom", 300 * MiB, 0),
+        ("segment_alloc", 30 * MIB, 3),
+        ("alloc", 30 * MIB, 3),
+        ("free_requested", 30 * MIB, 3),
+        ("segment_alloc", 20 * MIB, 0),
+        ("alloc", 5 * MIB, 0),
+        ("free_completed", 30 * MIB, 3),
+        ("segment_free", 30 * MIB, 3),
+        ("oom", 300 * MIB, 0),
     ]
     assert [entry["time_us"] for entry in trace] == list(range(1000, 1010))
     assert list(trace[0]) == [
@@ -61,7 +61,7 @@ def test_the_events_in_their_order():
         "pool_id",
         "frames",
     ]
-    assert trace[-1]["device_free"] == (200 - 2 - 20) * MiB
+    assert trace[-1]["device_free"] == (200 - 2 - 20) * MIB
     assert trace[1]["frames"] == frames()
 
 
@@ -69,7 +69,7 @@ def test_a_snapshot_is_itself_an_event_after_it_was_taken():
     allocator, kept = recorded()
     assert allocator.snapshot()["device_traces"][0][-1]["action"] == "oom"
     last = allocator.snapshot()["device_traces"][0][-1]
-    assert (last["action"], last["size"]) == ("snapshot", kept.size + 5 * MiB)
+    assert (last["action"], last["size"]) == ("snapshot", kept.size + 5 * MIB)
     assert "frames" not in last
 
 
@@ -86,7 +86,7 @@ def test_frames_of_blocks_and_segments():
 def test_the_frames_of_a_free():
     """Checked on the oracle: with context "all" those of the free, with "alloc" those of the allocation."""
     names = iter(["malloc", "free", "malloc again"])
-    allocator = CachingAllocator(Device(64 * MiB), frames=lambda: [next(names)])
+    allocator = CachingAllocator(Device(64 * MIB), frames=lambda: [next(names)])
     for context in ("all", "alloc"):
         allocator.record_history(context=context, clear_history=True)
         allocator.free(allocator.malloc(1))
@@ -98,9 +98,9 @@ def test_the_frames_of_a_free():
 
 def test_a_segment_that_was_split_has_no_frames():
     """The remainder of the first split keeps them, and merges away (also on the oracle)."""
-    allocator = CachingAllocator(Device(200 * MiB), frames=frames)
+    allocator = CachingAllocator(Device(200 * MIB), frames=frames)
     allocator.record_history()
-    whole, split = allocator.malloc(30 * MiB), allocator.malloc(3 * MiB)
+    whole, split = allocator.malloc(30 * MIB), allocator.malloc(3 * MIB)
     by_address = {segment["address"]: segment["frames"] for segment in allocator.snapshot_segments()}
     assert by_address == {whole.address: frames(), split.address: []}
 
@@ -133,7 +133,7 @@ def test_stopping_and_starting_again():
 )
 def test_recording_refuses_unknown_values(options, message):
     with pytest.raises(ValueError, match=message):
-        CachingAllocator(Device(MiB)).record_history(**options)
+        CachingAllocator(Device(MIB)).record_history(**options)
 
 
 # Files.

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import RANGES_FROM, SEGMENTS_FROM, Device, MiB
+from simgpu.memory.physical import MIB, RANGES_FROM, SEGMENTS_FROM, Device
 from simgpu.memory.settings import AllocatorSettings, SettingsError
 from tools.oracle.run import DEFAULT_VERSION, ROOT, environment
 
 STORED = ROOT / "tests" / "data" / "allocator_sequences"
-TOTAL, CONTEXT = 1536 * MiB, 500 * MiB
+TOTAL, CONTEXT = 1536 * MIB, 500 * MIB
 ORACLE_SEGMENTS_FROM, ORACLE_RANGES_FROM = 0x2000_0000_0000, 0x6000_0000_0000
 STREAMS = (0, 3, 35)
 """Ids of the streams of a sequence: the default one and the first two of the pool (`Stream.stream_id`)."""
@@ -185,15 +185,15 @@ def _draw_size(rng: random.Random) -> int:
     if kind < 0.30:
         return rng.randint(1, 8192)
     if kind < 0.45:
-        return rng.randint(8192, MiB)
+        return rng.randint(8192, MIB)
     if kind < 0.55:
-        edge = rng.choice([1, 2, 4, 8, 10, 12, 16, 20, 32, 40, 64, 100, 128]) * MiB
+        edge = rng.choice([1, 2, 4, 8, 10, 12, 16, 20, 32, 40, 64, 100, 128]) * MIB
         return edge + rng.choice([-512, -1, 0, 1, 512, 4096])
     if kind < 0.85:
-        return rng.randint(MiB, 20 * MiB)
+        return rng.randint(MIB, 20 * MIB)
     if kind < 0.97:
-        return rng.randint(20 * MiB, 120 * MiB)
-    return rng.randint(120 * MiB, 700 * MiB)
+        return rng.randint(20 * MIB, 120 * MIB)
+    return rng.randint(120 * MIB, 700 * MIB)
 
 
 # On the oracle: the same file, run as a script by the oracle's Python.
