@@ -93,6 +93,7 @@ def use_gpu(name: str = "A100-80GB") -> GPU:
         return gpu
     with contextlib.ExitStack() as stack:
         gpu = stack.enter_context(simulated_gpu(asked or name))
+        torch.cuda.init()  # as asking a real GPU for its name does
         _notebook = stack.pop_all()
     print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, no values.")
     return gpu

@@ -201,6 +201,7 @@ def test_what_an_exception_keeps_alive_is_named(monkeypatch):
 
 
 def test_the_ledger_takes_no_memory():
+    torch.cuda.init()
     before = torch.cuda.memory_stats()
     ledger = Ledger(history=True)
     for name in "ab":
