@@ -38,7 +38,7 @@ def in_cuda_words(message: str) -> str:
 
 
 def naming_cuda_types(run):
-    """torch.autograd._engine_run_backward, of which `run` is PyTorch's: an error names a tensor's type on CUDA.
+    """torch.autograd._engine_run_backward (`run` is PyTorch's own): an error names a tensor's type on CUDA.
 
     A saved tensor that was changed in place is reported with its type (torch/csrc/autograd/saved_variable.cpp,
     SavedVariable::unpack), "[torch.cuda.FloatTensor [4, 4]]" on a GPU.

@@ -1,4 +1,4 @@
-"""The registry of PyTorch functions that the function mode runs otherwise on the simulated GPU."""
+"""The registry of PyTorch functions that the function mode answers in its own way on the simulated GPU."""
 
 _handlers = {}
 

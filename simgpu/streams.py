@@ -191,7 +191,7 @@ class Generator(torch.Generator):
 
 
 def _any(real: type, simulated: type, default: str, make=None) -> type:
-    """What takes the place of one of torch's classes whose first argument, `device`, says of which device it is:
+    """What takes the place of one of torch's classes whose first argument, `device`, says whose it is:
     simulated for cuda, PyTorch's own otherwise. Both are its instances."""
 
     class Meta(type):

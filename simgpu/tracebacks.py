@@ -1,7 +1,8 @@
 """Tracebacks as they are on a GPU.
 
 An error keeps the frames that it went through, and these their tensors: what stays allocated in an `except` is what
-PyTorch's Python and the user's hold there. The frames of the simulated GPU stand for C++, which lets go.
+PyTorch's Python and the user's hold there. The frames of the simulated GPU stand for C++, which holds nothing after an
+error.
 """
 
 import os

@@ -109,7 +109,7 @@ def cast(value, dtype: torch.dtype):
 
 
 def _all(operator, dtype, args, kwargs):
-    """Casts the last argument first and lets go of the first one first, as compiled C++ does."""
+    """Casts the last argument first and frees the first one first, as compiled C++ does."""
     named = {name: cast(kwargs[name], dtype) for name in reversed(kwargs)}
     made = [cast(arg, dtype) for arg in reversed(args)]
     result = operator(*reversed(made), **named)

@@ -1,8 +1,9 @@
 """LSTMs and GRUs as CUDA's C++ makes them of operators where cuDNN is off: each step is one fused kernel.
 
 aten/src/ATen/native/RNN.cpp asks is_cuda() in the middle of its loops over layers, directions and steps, so that the
-loops are here again. What a C++ scope lets go is let go here in the same order. With cuDNN on, CUDA has cuDNN run the
-whole sequence, and what that reserves for the backward pass only a GPU can tell: these loops stand in for it too.
+loops are written again here. Tensors are freed in the order in which C++ frees them at the end of a scope. With cuDNN
+on, a real GPU has cuDNN run the whole sequence; what cuDNN reserves for the backward pass only a GPU can tell, so these
+loops stand in for it too, and say so.
 """
 
 from typing import NamedTuple
@@ -19,7 +20,7 @@ GRU_WORKSPACE = 5  # numbers kept of each hidden one: RNN.cu, GRU_WORKSPACE_MULT
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction; CellParams of RNN.cpp."""
+    """The weights of one layer in one direction (RNN.cpp, CellParams)."""
 
     of_input: torch.Tensor
     of_hidden: torch.Tensor
@@ -29,8 +30,12 @@ class Weights(NamedTuple):
 
 
 def _lstm_step(x, state, weights: Weights):
-    """LSTMCell. In a state the hidden values, which are the output, come last: of a C++ tuple, the first of which they
-    are, Python's tuple of the other order lets go in the same one, and GCC evaluates arguments from the last on."""
+    """One step of an LSTM: `x` [batch, input size] and a state (cells, hidden) give the next state (RNN.cpp, LSTMCell).
+
+    A state is (cells, hidden) here and (hidden, cells) in C++. C++ destroys a tuple from its last element on, Python
+    from its first, so this order frees the tensors as C++ does. The two products are computed in the order in which GCC
+    evaluates the arguments of a call: the last one first.
+    """
     cells, hidden = state
     of_input = torch.matmul(x, weights.of_input.t())
     of_hidden = torch.matmul(hidden, weights.of_hidden.t())
@@ -44,7 +49,7 @@ def _lstm_step(x, state, weights: Weights):
 
 
 def _gru_step(x, state, weights: Weights):
-    """GRUCell"""
+    """One step of a GRU: `x` [batch, input size] and a state (hidden,) give the next state (RNN.cpp, GRUCell)."""
     (hidden,) = state
     of_input = torch.matmul(x, weights.of_input.t())
     of_hidden = torch.matmul(hidden, weights.of_hidden.t())
@@ -54,7 +59,7 @@ def _gru_step(x, state, weights: Weights):
 
 
 def _gathered(params, biases: bool, projections: bool = False) -> list[Weights]:
-    """gather_params: those of each layer and direction."""
+    """The flat list `params` as one `Weights` for each layer and direction (RNN.cpp, gather_params)."""
     each = 2 + 2 * biases + projections
     groups = [params[start : start + each] for start in range(0, len(params), each)]
     if biases or not projections:
@@ -63,13 +68,16 @@ def _gathered(params, biases: bool, projections: bool = False) -> list[Weights]:
 
 
 def _let_go(tensors: list) -> None:
-    """Empties a list from its beginning, as C++ does a vector; Python would begin at its end."""
+    """Empties a list from its beginning, as C++ empties a vector; Python would begin at the end."""
     tensors.reverse()
     tensors.clear()
 
 
 def _steps(cell, inputs, state, weights: Weights):
-    """FullLayer on a list of steps: the output of each, and the last state."""
+    """Runs `cell` over a list of steps: the output of each step, and the last state (RNN.cpp, FullLayer).
+
+    Raises RuntimeError, as PyTorch does, for no steps.
+    """
     outputs = []
     for x in inputs:
         state = cell(x, state, weights)
@@ -80,7 +88,7 @@ def _steps(cell, inputs, state, weights: Weights):
 
 
 def _layer(cell, x, state, weights: Weights):
-    """FullLayer: all steps in one direction."""
+    """One layer in one direction: the outputs of all steps, stacked, and the last state (RNN.cpp, FullLayer)."""
     outputs, state = _steps(cell, x.unbind(0), state, weights)
     stacked = torch.stack(outputs, 0)
     _let_go(outputs)
@@ -88,7 +96,7 @@ def _layer(cell, x, state, weights: Weights):
 
 
 def _both_ways(cell, x, states, weights):
-    """FullBidirectionalLayer"""
+    """One layer in both directions: their outputs side by side, and both last states (FullBidirectionalLayer)."""
     inputs = x.unbind(0)
     forth, forth_state = _steps(cell, inputs, states[0], weights[0])
     forth_stacked = torch.stack(forth, 0)
@@ -108,12 +116,12 @@ def _cut(state, start: int, end: int):
 
 
 def _joined(states):
-    """hidden_concat: the parts of a state, one after the other."""
+    """Several states joined to one along the batch (RNN.cpp, hidden_concat)."""
     return tuple(torch.cat(parts, 0) for parts in zip(*states, strict=True))
 
 
 def _packed(cell, x, state, weights: Weights, batch_sizes):
-    """PackedLayer: sequences that end leave the state."""
+    """One layer over packed sequences: a sequence that ends leaves the state (RNN.cpp, PackedLayer)."""
     outputs, ended, offset, last = [], [], 0, batch_sizes[0]
     for size in batch_sizes:
         step = x.narrow(0, offset, size)
@@ -133,7 +141,7 @@ def _packed(cell, x, state, weights: Weights, batch_sizes):
 
 
 def _packed_backwards(cell, x, first, weights: Weights, batch_sizes):
-    """ReversedPackedLayer: sequences join the state where they begin."""
+    """The same from the last step to the first: a sequence joins the state where it begins (ReversedPackedLayer)."""
     outputs, offset, last = [], x.shape[0], batch_sizes[-1]
     state = _cut(first, 0, last)
     for size in reversed(batch_sizes):
@@ -151,7 +159,7 @@ def _packed_backwards(cell, x, first, weights: Weights, batch_sizes):
 
 
 def _packed_both_ways(cell, x, states, weights, batch_sizes):
-    """PackedBidirectionalLayer"""
+    """One layer over packed sequences in both directions (PackedBidirectionalLayer)."""
     forth, forth_state = _packed(cell, x, states[0], weights[0], batch_sizes)
     back, back_state = _packed_backwards(cell, x, states[1], weights[1], batch_sizes)
     joined = torch.cat([forth, back], -1)
@@ -160,7 +168,10 @@ def _packed_both_ways(cell, x, states, weights, batch_sizes):
 
 
 def _stack(cell, x, states, weights, layers, dropout, train, bidirectional, batch_sizes=None):
-    """apply_layer_stack: the last layer's output, and the last state of each layer and direction."""
+    """All layers, with dropout between them: the last one's output, and the last state of each layer and direction.
+
+    RNN.cpp, apply_layer_stack. Raises RuntimeError, as PyTorch does, where states or weights do not fit the layers.
+    """
     if bidirectional:
         states, weights = (list(zip(items[::2], items[1::2], strict=True)) for items in (states, weights))
     if not layers == len(states) == len(weights):
@@ -233,36 +244,42 @@ for _name in ("rnn_tanh", "rnn_relu"):
 
 @branch("lstm.input")
 def lstm(*args):
+    """nn.LSTM on padded sequences: the output, and the last hidden and cell states."""
     _tell_of_cudnn(args[0])
     return _batch_first(_lstm, *args)
 
 
 @branch("gru.input")
 def gru(*args):
+    """nn.GRU on padded sequences: the output, and the last hidden state."""
     _tell_of_cudnn(args[0])
     return _batch_first(_gru, *args)
 
 
 @branch("lstm.data")
 def packed_lstm(data, batch_sizes, hx, params, *options):
+    """nn.LSTM on packed sequences."""
     _tell_of_cudnn(data)
     return _lstm(data, hx, params, *options, batch_sizes)
 
 
 @branch("gru.data")
 def packed_gru(data, batch_sizes, hx, params, *options):
+    """nn.GRU on packed sequences."""
     _tell_of_cudnn(data)
     return _gru(data, hx, params, *options, batch_sizes)
 
 
 @branch("lstm_cell")
 def lstm_cell(x, hx, *weights):
+    """nn.LSTMCell: one step."""
     cells, hidden = _lstm_step(x, (hx[1], hx[0]), Weights(*weights))
     return hidden, cells
 
 
 @branch("gru_cell")
 def gru_cell(x, hx, *weights):
+    """nn.GRUCell: one step."""
     return _gru_step(x, (hx,), Weights(*weights))[0]
 
 

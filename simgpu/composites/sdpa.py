@@ -150,7 +150,7 @@ def efficient_fits(call: Call, machine: machines.Machine) -> bool:
 
 
 def alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
-    """Elements of which a head's size must be a multiple for memory-efficient attention (minimum_gemm_alignment)."""
+    """Memory-efficient attention wants a head's size to be a multiple of this (minimum_gemm_alignment)."""
     half = dtype in HALF
     tensor_cores = capability[0] >= 8 or (capability[0] >= 7 and half)
     least = 4 if capability[0] >= 8 else 1

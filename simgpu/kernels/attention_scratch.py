@@ -82,6 +82,7 @@ def flash_size(size: int) -> int:
 
 @rule("_scaled_dot_product_flash_attention.default")
 def flash(launch: Launch) -> None:
+    """mha_fwd: output and log-sum-exp, partial results where the keys are split, the state of the random numbers."""
     query, key = launch["query", "key"]
     dropout = launch["dropout_p"]
     out, lse, rng_state, unused, *_ = tensors_of(launch)
@@ -103,6 +104,7 @@ def flash(launch: Launch) -> None:
 
 @rule("_scaled_dot_product_flash_attention_backward.default")
 def flash_backward(launch: Launch) -> None:
+    """mha_bwd: copies, the gradients, then sums in fp32; keys and values shared by several heads are summed after."""
     grad_out, query, key, out = launch["grad_out", "query", "key", "out"]
     batch, heads, length, size = query.shape
     copy_heads_last(launch, grad_out)
@@ -132,6 +134,7 @@ def keep_on_host(launch: Launch, *tensors) -> None:
 
 @rule("_scaled_dot_product_efficient_attention.default")
 def efficient(launch: Launch) -> None:
+    """_efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads."""
     query, value = launch["query", "value"]
     out, lse, seed, offset = tensors_of(launch)
     launch.give(out, lse)
@@ -190,6 +193,7 @@ def backward_workspace(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, v
 
 @rule("_scaled_dot_product_efficient_attention_backward.default")
 def efficient_backward(launch: Launch) -> None:
+    """_efficient_attention_backward: a copy, the gradients, the rows' sums, and the kernel's workspace."""
     grad_out, query, key, value, out = launch["grad_out_", "query", "key", "value", "out"]
     spec = launch.machine.spec
     batch, heads, length, size = query.shape

@@ -1,6 +1,6 @@
 """What CUDA's implementations of convolution allocate, each a function that makes the tensors its C++ makes.
 
-They run with every operator seen, and let go of tensors in the order in which C++ destroys locals: latest first.
+Every operator that they call is seen, and they free tensors in the order in which C++ destroys locals: latest first.
 """
 
 from collections.abc import Callable

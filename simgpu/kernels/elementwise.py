@@ -1,4 +1,4 @@
-"""Pointwise operators whose CUDA code allocates otherwise than its outputs in order."""
+"""Pointwise operators whose CUDA code allocates more than its outputs, or allocates them in another order."""
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
 

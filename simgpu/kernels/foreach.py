@@ -77,7 +77,7 @@ def _lie_alike(lists) -> bool:
 
 @rule("_fused_sgd_")
 def fused_sgd(launch: Launch) -> None:
-    """FusedSgdKernel.cu: no memory, and no gradient that lies otherwise than its parameter."""
+    """FusedSgdKernel.cu takes no memory. RuntimeError for a gradient with other strides than its parameter."""
     params, grads, momenta = launch["self", "grads", "momentum_buffer_list"]
     lists, names = ((params, grads), "{params, grads}")
     if momenta:
@@ -91,14 +91,14 @@ def fused_sgd(launch: Launch) -> None:
 
 @rule("_fused_adagrad_")
 def fused_adagrad(launch: Launch) -> None:
-    """FusedAdagradKernel.cu: the same."""
+    """FusedAdagradKernel.cu: takes no memory, and wants the same of its lists."""
     if not _lie_alike(launch["self", "grads", "state_sums"]):
         raise RuntimeError("params, grads, and state_sums must have same dtype, device, and layout")
 
 
 @rule("_fused_adam_", "_fused_adamw_")
 def fused_adam(launch: Launch) -> None:
-    """FusedAdamKernel.cu, FusedAdamWKernel.cu: the same."""
+    """FusedAdamKernel.cu, FusedAdamWKernel.cu: take no memory, and want the same of their lists."""
     lists = [states for states in launch["self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"] if states]
     if not _lie_alike(lists):
         names = "and exp_avg_sqs" if len(lists) == 4 else "exp_avg_sqs, and max_exp_avg_sqs"

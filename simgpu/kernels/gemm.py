@@ -115,6 +115,7 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
 
 @rule("mm.default", "mm.out", "mm.dtype")
 def product(launch: Launch) -> None:
+    """mm_out_cuda_impl: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
     launch.give(output)
     left, right = launch["self", "mat2"]
@@ -132,6 +133,7 @@ def product_with_addend(launch: Launch) -> None:
 
 @rule("bmm.default", "bmm.out", "bmm.dtype")
 def batched_product(launch: Launch) -> None:
+    """bmm_out_cuda_impl: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
     launch.give(output)
     left, right = launch["self", "mat2"]
@@ -140,6 +142,7 @@ def batched_product(launch: Launch) -> None:
 
 @rule("baddbmm.default", "baddbmm.out", "baddbmm_.default")
 def batched_product_with_addend(launch: Launch) -> None:
+    """baddbmm_out_cuda_impl: the addend is copied into the output first."""
     (output,) = launch.outputs
     launch.give(output)
     left, right = launch["batch1", "batch2"]
@@ -171,6 +174,7 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
 
 @rule("mv.default", "mv.out")
 def matrix_times_vector(launch: Launch) -> None:
+    """mv: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
     launch.give(output)
     matrix, vector = launch["self", "vec"]
@@ -179,6 +183,7 @@ def matrix_times_vector(launch: Launch) -> None:
 
 @rule("addmv.default", "addmv.out", "addmv_.default")
 def matrix_times_vector_with_addend(launch: Launch) -> None:
+    """addmv_out_cuda: the addend is copied into the output first."""
     (output,) = launch.outputs
     launch.give(output)
     matrix, vector = launch["mat", "vec"]
@@ -187,5 +192,6 @@ def matrix_times_vector_with_addend(launch: Launch) -> None:
 
 @rule("dot.default", "vdot.default")
 def inner_product(launch: Launch) -> None:
+    """dot_cuda, vdot_cuda: the output and cuBLAS's workspace."""
     launch.give(*launch.outputs)
     launch.machine.take_blas_workspace(launch.in_backward)

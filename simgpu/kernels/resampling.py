@@ -27,6 +27,7 @@ def copy_unless(launch: Launch, layout: torch.memory_format, *tensors) -> None:
 
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "avg_pool2d.default")
 def pool(launch: Launch) -> None:
+    """The outputs, then a copy of an input that is neither contiguous nor channels_last."""
     launch.give(*launch.outputs)
     tensor = launch["self"]
     copy_unless(launch, suggest_memory_format(tensor), tensor)
@@ -34,6 +35,7 @@ def pool(launch: Launch) -> None:
 
 @rule("max_pool2d_with_indices_backward.default")
 def max_pool_2d_backward(launch: Launch) -> None:
+    """The gradient, then copies of the input, of the incoming gradient and of the indices."""
     launch.give(*launch.outputs)
     grad, tensor, indices = launch["grad_output", "self", "indices"]
     copy_unless(launch, suggest_memory_format(tensor), tensor, grad, indices)
@@ -41,6 +43,7 @@ def max_pool_2d_backward(launch: Launch) -> None:
 
 @rule("avg_pool2d_backward.default")
 def avg_pool_2d_backward(launch: Launch) -> None:
+    """The gradient, then copies of the input and of the incoming gradient."""
     launch.give(*launch.outputs)
     grad, tensor = launch["grad_output", "self"]
     copy_unless(launch, suggest_memory_format(tensor), tensor, grad)
@@ -48,6 +51,7 @@ def avg_pool_2d_backward(launch: Launch) -> None:
 
 @rule("max_pool3d_with_indices_backward.default")
 def max_pool_3d_backward(launch: Launch) -> None:
+    """The gradient, then a copy of the incoming one, laid out as the input."""
     launch.give(*launch.outputs)
     grad, tensor = launch["grad_output", "self"]
     copy_unless(launch, suggest_memory_format(tensor), grad)
@@ -63,6 +67,7 @@ def adaptive_avg_pool_2d(launch: Launch) -> None:
 
 @rule("_adaptive_avg_pool2d_backward.default")
 def adaptive_avg_pool_2d_backward(launch: Launch) -> None:
+    """The gradient, then a copy of the incoming one, unless the input is channels_last."""
     launch.give(*launch.outputs)
     grad, tensor = launch["grad_output", "self"]
     if suggest_memory_format(tensor) == CONTIGUOUS:
@@ -71,18 +76,21 @@ def adaptive_avg_pool_2d_backward(launch: Launch) -> None:
 
 @rule("_adaptive_avg_pool3d.default")
 def adaptive_avg_pool_3d(launch: Launch) -> None:
+    """A copy of the input before the output."""
     copy_unless(launch, CONTIGUOUS, launch["self"])
     launch.give(*launch.outputs)
 
 
 @rule("adaptive_max_pool2d.default")
 def adaptive_max_pool_2d(launch: Launch) -> None:
+    """The outputs, then contiguous copies of them and of the input."""
     launch.give(*launch.outputs)
     copy_unless(launch, CONTIGUOUS, *launch.outputs, launch["self"])
 
 
 @rule("adaptive_max_pool2d_backward.default")
 def adaptive_max_pool_2d_backward(launch: Launch) -> None:
+    """The gradient, then copies of the incoming one, of the indices and of the gradient itself."""
     (output,) = launch.outputs
     grad, indices = launch["grad_output", "indices"]
     launch.give(output)
@@ -94,6 +102,7 @@ def adaptive_max_pool_2d_backward(launch: Launch) -> None:
 
 @rule("upsample_nearest2d.default", "_upsample_nearest_exact2d.default")
 def nearest_2d(launch: Launch) -> None:
+    """The output, then copies for the kernel that is taken: the one for channels_last, or the contiguous one."""
     (output,) = launch.outputs
     tensor = launch["self"]
     launch.give(output)
@@ -106,6 +115,7 @@ def nearest_2d(launch: Launch) -> None:
 @rule("upsample_nearest2d_backward.default", "_upsample_nearest_exact2d_backward.default")
 @rule("upsample_bilinear2d_backward.default")
 def upsample_2d_backward(launch: Launch) -> None:
+    """The gradient, then copies for the kernel that is taken: the one for channels_last, or the contiguous one."""
     (output,) = launch.outputs
     grad = launch["grad_output"]
     launch.give(output)
@@ -127,12 +137,14 @@ def _in_channels_last(tensor, output) -> bool:
 @rule("_upsample_bilinear2d_aa.default", "_upsample_bicubic2d_aa.default")
 @rule("upsample_nearest3d.default", "_upsample_nearest_exact3d.default")
 def contiguous_both(launch: Launch) -> None:
+    """The output, then contiguous copies of the output and of the input."""
     launch.give(*launch.outputs)
     copy_unless(launch, CONTIGUOUS, *launch.outputs, launch["self"])
 
 
 @rule("upsample_trilinear3d_backward.default")
 def trilinear_backward(launch: Launch) -> None:
+    """The gradient, then contiguous copies of the incoming one and of the gradient itself."""
     launch.give(*launch.outputs)
     copy_unless(launch, CONTIGUOUS, launch["grad_output"], *launch.outputs)
 
@@ -150,5 +162,6 @@ def trilinear_backward(launch: Launch) -> None:
 @rule("reflection_pad1d.default", "reflection_pad1d_backward.default")
 @rule("reflection_pad2d.default", "reflection_pad2d_backward.default", "reflection_pad3d.default")
 def contiguous_operand(launch: Launch) -> None:
+    """The outputs, then a contiguous copy of the first operand."""
     launch.give(*launch.outputs)
     copy_unless(launch, CONTIGUOUS, launch.first)

@@ -21,6 +21,7 @@ def _dim(launch: Launch) -> int:
 
 @rule("sort.default", "sort.stable")
 def sort(launch: Launch) -> None:
+    """The outputs, then the scratch of sorting (Sort.cpp)."""
     values, indices = launch.outputs
     launch.give(values, indices)
     _sort(launch, launch["self"], _dim(launch), values)

@@ -51,6 +51,7 @@ def take(launch: Launch, destination, source, non_blocking: bool) -> None:
 
 @rule("copy_.default")
 def copy(launch: Launch) -> None:
+    """Takes and frees what a copy between host and GPU takes; one within the GPU takes nothing."""
     destination, source = launch["self", "src"]
     take(launch, destination, source, bool(launch["non_blocking"]))
 
@@ -63,6 +64,7 @@ made_of_others(
 
 @rule("_foreach_copy_.default")
 def copy_lists(launch: Launch) -> None:
+    """The same for each pair of tensors."""
     destinations, sources = launch["self", "src"]
     for destination, source in zip(destinations, sources, strict=True):
         take(launch, destination, source, bool(launch["non_blocking"]))

@@ -13,6 +13,7 @@ Tensor = torch.Tensor
 
 @handles(Tensor.__repr__, Tensor.__str__)
 def representation(mode, function, args, kwargs):
+    """repr() and str(): device, size, and what else PyTorch would show; never values."""
     tensor = args[0]
     if residence.of(tensor) is None:
         return function(*args, **kwargs)
@@ -32,6 +33,7 @@ def _described(tensor) -> str:
 
 @handles(Tensor.__format__)
 def formatted(mode, function, args, kwargs):
+    """format(): a floating-point scalar as item() gives it, anything else as repr() does."""
     tensor, spec = args
     if residence.of(tensor) is None:
         return function(*args)
@@ -42,6 +44,7 @@ def formatted(mode, function, args, kwargs):
 
 @handles(Tensor.item, Tensor.__float__)
 def item(mode, function, args, kwargs):
+    """item() and float(): the value where it is known, else nan for a float, and NoValueError for the rest."""
     tensor = args[0]
     if residence.of(tensor) is None:
         return function(*args, **kwargs)
@@ -69,6 +72,7 @@ def _no_value(what: str, tensor) -> str:
 @handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
 @handles(Tensor.allclose, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
+    """Whatever cannot go on without a value: the known one, what a sound run would have, or NoValueError."""
     if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "

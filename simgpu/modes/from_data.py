@@ -14,6 +14,7 @@ _NAMES = {torch.asarray: "obj", torch.scalar_tensor: "s"}  # of the data, where 
 
 @handles(torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, Tensor.new_tensor)
 def from_data(mode, function, args, kwargs):
+    """torch.tensor and its kin: the data becomes a tensor on the host, and goes to the GPU if that is asked for."""
     kwargs = dict(kwargs)
     like = args[0] if function is Tensor.new_tensor else None
     rest = args[1:] if like is not None else args

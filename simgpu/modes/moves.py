@@ -44,6 +44,7 @@ def stays_real(tensor, device) -> bool:
 
 @handles(Tensor.to)
 def to(mode, function, args, kwargs):
+    """Tensor.to in each of its forms."""
     tensor, *rest = args
     options = dict(kwargs)
     copy, memory_format = options.pop("copy", None), options.get("memory_format")
@@ -73,6 +74,7 @@ def parse_to(mode, function, args, kwargs):
 
 @handles(Tensor.cuda)
 def cuda(mode, function, args, kwargs):
+    """Tensor.cuda: to the simulated GPU."""
     tensor, *rest = args
     device = named(rest[0] if rest else kwargs.get("device"))
     if device is not None and device.type != "cuda":
@@ -84,6 +86,7 @@ def cuda(mode, function, args, kwargs):
 
 @handles(Tensor.cpu)
 def cpu(mode, function, args, kwargs):
+    """Tensor.cpu: to the host."""
     if stays_real(args[0], None):
         return function(*args, **kwargs)
     return moved(mode, args[0], CPU, None, kwargs.get("memory_format"))
@@ -112,6 +115,7 @@ def cast_to_type(mode, function, args, kwargs):
 
 @handles(Tensor.type_as)
 def type_as(mode, function, args, kwargs):
+    """Tensor.type_as: to the device and the dtype of another tensor."""
     tensor, other = (*args, *kwargs.values())
     device = residence.device_of(other)
     return function(*args, **kwargs) if stays_real(tensor, device) else moved(mode, tensor, device, other.dtype)
@@ -119,6 +123,7 @@ def type_as(mode, function, args, kwargs):
 
 @handles(Tensor.data.__set__)  # pyright: ignore[reportAttributeAccessIssue]
 def set_data(mode, function, args, kwargs):
+    """`tensor.data = value`, also across devices."""
     tensor, value = args
     if torch._has_compatible_shallow_copy_type(tensor, value):
         return function(*args)
@@ -136,4 +141,5 @@ def compatible(mode, function, args, kwargs):
 
 @handles(Tensor.is_pinned)
 def is_pinned(mode, function, args, kwargs):
+    """Whether a tensor of the host was pinned here."""
     return residence.is_pinned(args[0].untyped_storage())

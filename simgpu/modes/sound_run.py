@@ -78,11 +78,13 @@ def _known(tensor):
 @handles(torch.isnan, torch.isinf, torch.isposinf, torch.isneginf)
 @handles(Tensor.isnan, Tensor.isinf, Tensor.isposinf, Tensor.isneginf)
 def is_not_finite(mode, function, args, kwargs):
+    """isnan(), isinf() and kin: no element is, as in a sound run."""
     return _remember(function(*args, **kwargs), False)
 
 
 @handles(torch.isfinite, Tensor.isfinite)
 def is_finite(mode, function, args, kwargs):
+    """isfinite(): every element is, as in a sound run."""
     return _remember(function(*args, **kwargs), True)
 
 

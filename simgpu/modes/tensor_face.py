@@ -12,29 +12,34 @@ Tensor = torch.Tensor
 
 @handles(Tensor.device.__get__)
 def device(mode, function, args, kwargs):
+    """Tensor.device: "cuda:0" or "cpu" for a simulated tensor."""
     found = function(*args)
     return residence.device_of(args[0]) if found == META else found
 
 
 @handles(Tensor.is_cuda.__get__)  # pyright: ignore[reportAttributeAccessIssue]
 def is_cuda(mode, function, args, kwargs):
+    """Tensor.is_cuda: whether the tensor is on the simulated GPU."""
     return on_gpu(args[0])
 
 
 @handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)  # pyright: ignore[reportAttributeAccessIssue]
 def is_elsewhere(mode, function, args, kwargs):
+    """Tensor.is_meta and Tensor.is_cpu: no simulated tensor is meta."""
     kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"  # pyright: ignore[reportAttributeAccessIssue]
     return residence.device_of(args[0]).type == kind
 
 
 @handles(Tensor.get_device, torch.get_device)
 def get_device(mode, function, args, kwargs):
+    """Tensor.get_device: 0 on the simulated GPU, -1 on the host."""
     where = residence.device_of(args[0])
     return 0 if where == CUDA else function(*args) if where == META else -1
 
 
 @handles(Tensor.data_ptr)
 def data_ptr(mode, function, args, kwargs):
+    """Tensor.data_ptr: the address in the simulated GPU's memory."""
     place = residence.of(args[0])
     if place is None or place.block is None:
         return function(*args)

@@ -72,7 +72,7 @@ def transformed() -> bool:
 
 
 def letting_go(run):
-    """torch.autograd._engine_run_backward, of which `run` is PyTorch's: what it fails at is let go of at once.
+    """torch.autograd._engine_run_backward (`run` is PyTorch's own): after a failure its graph is freed at once.
 
     What a failed backward still had to do waits in the queue of its thread, tensors of the graph included, until
     somebody takes it from there and sees that it is of no use (torch/csrc/autograd/engine.cpp, thread_main). A GPU's

@@ -92,7 +92,7 @@ FORWARD = frozenset().union(*(call.forward for call in CALLS))
 
 
 def concerns(operator) -> bool:
-    """Whether an operator is one that formulas or the engine call otherwise than on CUDA."""
+    """Whether formulas or the engine call this operator in another way on meta tensors than on CUDA."""
     return operator in _calls
 
 

@@ -2,8 +2,8 @@
 
 PyTorch has most of them twice: in C++, where CUDA's operators share them, and in Python (torch/_meta_registrations.py,
 torch._refs), which replace the former when torch is imported. Python's take a hundred times as long, and lay some
-results otherwise than CUDA: they convert half-precision operands first, which makes an expanded one dense, and decide
-anew about dims of size 1. Here C++'s are used where there are any.
+results in another layout than CUDA: they convert half-precision operands first, which makes an expanded one dense, and
+decide anew about dims of size 1. Here C++'s are used where there are any.
 """
 
 from functools import cache

@@ -82,7 +82,7 @@ def seen_by(mode: FunctionMode, hook):
 
 
 def not_traced(mode: FunctionMode, export):
-    """torch.export.export, of which `export` is PyTorch's. Its modes and the simulated GPU's do not go together."""
+    """torch.export.export (`export` is PyTorch's own). Its modes and the simulated GPU's do not go together."""
 
     @wraps(export)
     def call(*args, **kwargs):
@@ -94,7 +94,7 @@ def not_traced(mode: FunctionMode, export):
 
 
 def host_only(init):
-    """torch.autograd.profiler.profile.__init__, of which `init` is PyTorch's; torch.profiler.profile makes one of
+    """torch.autograd.profiler.profile.__init__ (`init` is PyTorch's own); torch.profiler.profile makes one of
     these. There are no kernels that CUPTI could tell of."""
 
     @wraps(init)

@@ -23,7 +23,7 @@ def patch(patches: Patches, machine: Machine) -> None:
 
 
 def told(patches: Patches, machine: Machine, compile_):
-    """torch.compile or Module.compile, of which `compile_` is PyTorch's: says once that it runs eagerly."""
+    """torch.compile or Module.compile (`compile_` is PyTorch's own): says once that it runs eagerly."""
 
     @wraps(compile_)
     def compile(*args, **kwargs):

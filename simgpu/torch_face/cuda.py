@@ -141,7 +141,7 @@ class _Runtime:
 
     @staticmethod
     def cudaProfilerStart() -> int:
-        """For NVIDIA's profilers, of which none is attached."""
+        """For NVIDIA's profilers; none is attached."""
         return 0
 
     cudaProfilerStop = cudaProfilerStart

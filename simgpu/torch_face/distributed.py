@@ -29,7 +29,7 @@ def patch(patches: Patches) -> None:
 
 
 def without_nccl(make):
-    """A function that makes a process group, of which `make` is PyTorch's: NotModelledError if it is to be NCCL's."""
+    """A function that makes a process group (`make` is PyTorch's own): NotModelledError if it is to be NCCL's."""
     signature = inspect.signature(make)
 
     @wraps(make)

@@ -46,7 +46,7 @@ class CudaType(type):
 
 
 def default_setter(mode: FunctionMode, set_default):
-    """torch._C._set_default_tensor_type, of which `set_default` is PyTorch's: a CUDA type also makes the GPU the place
+    """torch._C._set_default_tensor_type (`set_default` is PyTorch's own): a CUDA type also makes the GPU the place
     of tensors that are made without a word about the device."""
 
     def call(kind):

@@ -27,7 +27,7 @@ def patch(patches: Patches) -> None:
 
 
 def on_host_first(opened):
-    """safetensors.safe_open, of which `opened` is its own: that writes to a tensor's address, where nothing is."""
+    """safetensors.safe_open (`opened` is its own, which writes to a tensor's address, where nothing is)."""
 
     @wraps(opened, updated=())
     def safe_open(filename, framework, device="cpu", **options):

@@ -38,7 +38,7 @@ def on_gpu(storage) -> bool:
 
 
 def device_of(getter) -> property:
-    """torch.UntypedStorage.device, of which `getter` is PyTorch's."""
+    """torch.UntypedStorage.device (`getter` is PyTorch's own)."""
 
     def device(storage):
         place = residence.find(storage)
@@ -48,7 +48,7 @@ def device_of(getter) -> property:
 
 
 def resized(resize):
-    """torch.UntypedStorage.resize_, of which `resize` is PyTorch's: the storage gets a new block, then gives its old
+    """torch.UntypedStorage.resize_ (`resize` is PyTorch's own): the storage gets a new block, then gives its old
     one back (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
 
     @wraps(resize)
@@ -64,7 +64,7 @@ def resized(resize):
 
 
 def address(data_ptr):
-    """torch.UntypedStorage.data_ptr, of which `data_ptr` is PyTorch's: where the block begins, and 0 on the host."""
+    """torch.UntypedStorage.data_ptr (`data_ptr` is PyTorch's own): where the block begins, and 0 on the host."""
 
     @wraps(data_ptr)
     def call(storage):
@@ -86,7 +86,7 @@ def _copied(mode: FunctionMode, storage, to_host: bool = False, non_blocking: bo
 
 
 def to(mode: FunctionMode, move):
-    """torch.UntypedStorage.to, of which `move` is PyTorch's. A storage on cuda:0 is copied if "cuda" is asked for."""
+    """torch.UntypedStorage.to (`move` is PyTorch's own). A storage on cuda:0 is copied if "cuda" is asked for."""
 
     @wraps(move)
     def call(storage, *, device, non_blocking=False):
@@ -103,7 +103,7 @@ def to(mode: FunctionMode, move):
 
 
 def cuda(move):
-    """torch.UntypedStorage.cuda, of which `move` is PyTorch's."""
+    """torch.UntypedStorage.cuda (`move` is PyTorch's own)."""
 
     @wraps(move)
     def call(storage, device=None, non_blocking=False):
@@ -113,7 +113,7 @@ def cuda(move):
 
 
 def cpu(move):
-    """torch.UntypedStorage.cpu, of which `move` is PyTorch's."""
+    """torch.UntypedStorage.cpu (`move` is PyTorch's own)."""
 
     @wraps(move)
     def call(storage):
@@ -123,7 +123,7 @@ def cpu(move):
 
 
 def clone(mode: FunctionMode, copy):
-    """torch.UntypedStorage.clone, of which `copy` is PyTorch's."""
+    """torch.UntypedStorage.clone (`copy` is PyTorch's own)."""
 
     @wraps(copy)
     def call(storage):
@@ -133,7 +133,7 @@ def clone(mode: FunctionMode, copy):
 
 
 def is_shared(asked):
-    """torch.UntypedStorage.is_shared, of which `asked` is PyTorch's: all memory of a GPU may be
+    """torch.UntypedStorage.is_shared (`asked` is PyTorch's own): all memory of a GPU may be
     (torch/csrc/StorageSharing.cpp, THPStorage_isShared)."""
 
     @wraps(asked)
@@ -144,7 +144,7 @@ def is_shared(asked):
 
 
 def represented(representation):
-    """torch.UntypedStorage.__repr__, of which `representation` is PyTorch's; bytes without values are not shown."""
+    """torch.UntypedStorage.__repr__ (`representation` is PyTorch's own); bytes without values are not shown."""
 
     @wraps(representation)
     def call(storage):

@@ -10,7 +10,7 @@ from simgpu.errors import NotModelledError
 from simgpu.torch_face.bindings.base import Bindings, only_device
 
 POOLS = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
-"""Functions of which torch.cuda.memory keeps a copy."""
+"""Functions that torch.cuda.memory keeps copies of."""
 
 
 class Pools(Bindings):
