@@ -29,12 +29,13 @@ class NoValueError(RuntimeError):
 _TYPE = re.compile(r"\[Meta(\w+)Type \[")
 
 
-_DEVICE = re.compile(r"""(device type:? '?|device ")meta\b""")
+_DEVICE_TYPE = re.compile(r"(device type:? '?)meta\b")
+_DEVICE = re.compile(r"(?<![\w.-])meta(?![\w.-]| tensors?\b)")  # "it's on meta", 'device "meta"'; not "meta tensor"
 
 
 def in_cuda_words(message: str) -> str:
     """A message of PyTorch's about a simulated tensor: where it says that the device is meta, it is CUDA's."""
-    return _DEVICE.sub(lambda found: found[1] + ("cuda:0" if found[1].endswith('"') else "cuda"), message)
+    return _DEVICE.sub("cuda:0", _DEVICE_TYPE.sub(r"\1cuda", message))
 
 
 def naming_cuda_types(run):
@@ -49,7 +50,7 @@ def naming_cuda_types(run):
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            said = _TYPE.sub(r"[torch.cuda.\1Tensor [", str(error))
+            said = in_cuda_words(_TYPE.sub(r"[torch.cuda.\1Tensor [", str(error)))
             if said == str(error):
                 raise
             raise RuntimeError(said) from None

@@ -2,7 +2,7 @@
 
 import torch
 
-from simgpu.errors import NoValueError
+from simgpu.errors import NotModelledError, NoValueError
 from simgpu.handlers import handles
 from simgpu.modes import sound_run
 from simgpu.tensors import residence, values
@@ -99,3 +99,13 @@ def _with_values(argument):
     """A tensor's values where they are known, else the argument itself."""
     known = values.of(argument) if isinstance(argument, Tensor) and residence.of(argument) is not None else None
     return argument if known is None else known.clone()
+
+
+@handles(Tensor.__dlpack__, Tensor.__dlpack_device__)
+def given_to_others(mode, function, args, kwargs):
+    if not on_gpu(args[0]):
+        return function(*args, **kwargs)
+    raise NotModelledError(
+        "the simulated GPU has no memory that another library could work on, so DLPack's exchange is not modelled: "
+        "copy the tensor to the CPU first"
+    )

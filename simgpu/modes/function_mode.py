@@ -15,7 +15,7 @@ from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
 from simgpu.modes import deep_copies, from_data, indexing, moves, sound_run, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
-from simgpu.modes.dispatch_mode import GPU, DispatchMode
+from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
 from simgpu.tensors import residence
 from simgpu.tensors.residence import CUDA, HOST, on_gpu
@@ -62,9 +62,10 @@ class FunctionMode(TorchFunctionMode):
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
         except RuntimeError as error:
             said = in_cuda_words(str(error))
-            if said == str(error) or not any(isinstance(one, Tensor) and residence.of(one) for one in args):
+            given = tensors_in((*args, *(kwargs or {}).values()))
+            if type(error) is not RuntimeError or said == str(error) or not any(map(residence.of, given)):
                 raise
-            raise type(error)(said) from None
+            raise RuntimeError(said) from None
         finally:
             dispatch.function_depth -= 1
 

@@ -36,3 +36,19 @@ def test_other_errors_pass_as_they_are():
     y.sum().backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda x: torch.tensor_split(x, x[:1].long()), "it's on cuda:0"),
+        (lambda x: x.requires_grad_().backward(torch.ones(4)), "expected device cuda:0 but got cpu"),
+        (lambda x: torch.nn.LSTM(4, 4, device="cuda")(torch.ones(2, 4)), "parameter tensor at cuda:0"),
+        (lambda x: torch.from_dlpack(x), "DLPack"),
+    ],
+)
+def test_no_message_says_that_a_tensor_is_meta(ask, said):
+    with labkit.simulated_gpu("A100-80GB"), pytest.raises((RuntimeError, NotImplementedError)) as caught:
+        ask(torch.ones(4, device="cuda"))
+    assert said in str(caught.value)
+    assert "meta" not in str(caught.value)
