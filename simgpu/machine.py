@@ -59,6 +59,7 @@ class Machine:
         self.clock = Clock(spec)
         self.left_out = LeftOut(spec.key)
         self.stream = 0  # handle of the current stream; 0 is the default stream
+        self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
@@ -78,6 +79,7 @@ class Machine:
     def deactivate(self):
         """Gives "cuda" back to whatever it meant before."""
         self.active = False
+        self.casts.clear()
         _current.remove(self)
 
     def touch(self) -> None:

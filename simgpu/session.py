@@ -109,10 +109,10 @@ class Session:
             torch.set_default_device(self._default_device)
         self._patches.undo()
         self._leave.close()
-        autocast.stop()
         registry.let_go()
         remembered.forget()
         self.machine.deactivate()
+        autocast.stop()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from functools import cache
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.tensors import registry, residence
 
 KEY = "AutocastPrivateUse1"
@@ -61,8 +62,6 @@ BANNED = {
     )
 }
 
-_casts: dict[int, tuple[weakref.ref, torch.Tensor]] = {}  # of fp32 leaves, by identity, for the outermost region
-
 
 def lower_precision() -> torch.dtype:
     """The dtype of the current autocast("cuda") region."""
@@ -100,11 +99,12 @@ def cast(value, dtype: torch.dtype):
     )
     if not keep:
         return value.to(dtype)
-    known = _casts.get(id(value))
+    casts = machines.on().casts
+    known = casts.get(id(value))
     if known is not None and known[0]() is value:
         return known[1]
     made = value.to(dtype)
-    _casts[id(value)] = weakref.ref(value), made
+    casts[id(value)] = weakref.ref(value), made
     return made
 
 
@@ -240,7 +240,8 @@ def patch(patches) -> None:
 
     def clear_autocast_cache():
         clear_cache()
-        _casts.clear()
+        if machines.current() is not None:
+            machines.current().casts.clear()
 
     for owner in (torch, torch._C):
         patches.apply(owner, "set_autocast_enabled", set_autocast_enabled)
@@ -253,6 +254,5 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Leaves nothing on and nothing cached."""
-    switch(False)
-    _casts.clear()
+    """Leaves nothing on, unless a GPU outside goes on in a region of its own."""
+    switch(machines.current() is not None and torch.is_autocast_enabled("cuda"))

@@ -69,8 +69,7 @@ def _no_value(what: str, tensor) -> str:
 
 
 @handles(Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.tolist, Tensor.numpy, Tensor.__array__)
-@handles(Tensor.__contains__, torch.is_nonzero, Tensor.is_nonzero, torch.equal, Tensor.equal, torch.allclose)
-@handles(Tensor.allclose, Tensor.__complex__)
+@handles(torch.is_nonzero, Tensor.is_nonzero, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
     """Whatever cannot go on without a value: the known one, what a sound run would have, or NoValueError."""
     if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
@@ -85,6 +84,11 @@ def needs_value(mode, function, args, kwargs):
         if known is not None:
             mode.dispatch.read_value(args[0])
             return bool(known)
+    return _of_values(mode, function, args, kwargs)
+
+
+def _of_values(mode, function, args, kwargs):
+    """The answer from the values of the tensors, where they are known. Raises NoValueError where one's are not."""
     for argument in args[:2]:
         if isinstance(argument, Tensor) and values.of(argument) is not None:
             mode.dispatch.read_value(argument)
@@ -93,6 +97,44 @@ def needs_value(mode, function, args, kwargs):
         if isinstance(argument, Tensor) and residence.of(argument) is not None:
             raise NoValueError(_no_value(f"{function.__name__.strip('_')}()", argument))
     return function(*args, **kwargs)
+
+
+def _found(mode, what: str, given, compared) -> bool:
+    """What a comparison on the GPU, one boolean, comes to; NoValueError in the words of its caller."""
+    if values.of(compared) is None:
+        raise NoValueError(_no_value(f"{what}()", given))
+    return bool(item(mode, Tensor.item, (compared,), {}))
+
+
+@handles(Tensor.__contains__)
+def contains(mode, function, args, kwargs):
+    """torch/_tensor.py"""
+    tensor, element = args
+    if residence.of(tensor) is None or not isinstance(element, (Tensor, int, float, complex)):
+        return function(*args)
+    return _found(mode, "contains", tensor, (element == tensor).any())
+
+
+@handles(torch.equal, Tensor.equal)
+def equal(mode, function, args, kwargs):
+    """aten/src/ATen/native/cuda/Equal.cpp: nothing is compared that has another size, or is the same memory."""
+    tensor, other = (*args, *kwargs.values())[:2]
+    if not (on_gpu(tensor) and on_gpu(other)) or tensor.dtype != other.dtype:
+        return _of_values(mode, function, args, kwargs)
+    if tensor.shape != other.shape:
+        return False
+    alike = tensor.stride() == other.stride() and tensor.storage_offset() == other.storage_offset()
+    if tensor.untyped_storage() is other.untyped_storage() and alike:
+        return True
+    return _found(mode, "equal", tensor, torch.eq(tensor, other).all())
+
+
+@handles(torch.allclose, Tensor.allclose)
+def all_close(mode, function, args, kwargs):
+    """aten/src/ATen/native/TensorCompare.cpp, allclose"""
+    if not on_gpu(args[0]):
+        return _of_values(mode, function, args, kwargs)
+    return _found(mode, "allclose", args[0], torch.isclose(*args, **kwargs).all())
 
 
 def _with_values(argument):

@@ -29,12 +29,22 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
                 host_copies.take_in_vain(mode.dispatch, tensor, dtype)
             raise
     if there == CUDA:
-        return host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+        return of_its_class(tensor, host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking))
     if there.type == "meta":  # pyright: ignore[reportOptionalMemberAccess]
         return mode.new_tensors_in("meta", host_copies.same_layout, (tensor, dtype, memory_format), {})
     if there.type == "cpu" and here != META:  # pyright: ignore[reportOptionalMemberAccess]
-        return host_copies.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking)
+        return of_its_class(tensor, host_copies.to_host(mode.dispatch, tensor, dtype, memory_format, non_blocking))
     return tensor.to(there, dtype or tensor.dtype)
+
+
+def of_its_class(tensor, copy):
+    """A copy, as a tensor of the subclass that the tensor is of, if its results are (Tensor.__torch_function__): a
+    lazy module's buffer, say."""
+    kind = type(tensor)
+    if kind is Tensor or issubclass(kind, torch.nn.Parameter) or copy is tensor:
+        return copy
+    keeps = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    return copy.as_subclass(kind) if keeps else copy
 
 
 def stays_real(tensor, device) -> bool:

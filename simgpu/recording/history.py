@@ -22,11 +22,13 @@ def record(
     *,
     where: Callable[[Sequence[Mapping]], str] | None = None,
     nvml: Callable[[], int | None] = lambda: None,
+    stacks: str = "all",
 ) -> tuple[Trace, object]:
     """The trace of `workload(stage)`, and what the workload returned, None after an error.
 
     `where(frames)` says in a line where an event came from, from its stack of Python and C++; without it no stacks are
-    kept. `nvml()` is NVML's figure for the device, asked at each stage.
+    kept, and `stacks="python"` leaves out those of C++, which take long to read. `nvml()` is NVML's figure for the
+    device, asked at each stage.
 
     Automatic garbage collection is off meanwhile, and done at each stage: when it runs depends on how many
     Python objects a process has made, not on the workload. Events after the last stage are left out. An
@@ -43,7 +45,7 @@ def record(
     automatic = gc.isenabled()
     gc.disable()
     context = None if where is None else "all"
-    torch.cuda.memory._record_memory_history("all", context=context, stacks="all", max_entries=MOST_EVENTS)
+    torch.cuda.memory._record_memory_history("all", context=context, stacks=stacks, max_entries=MOST_EVENTS)
     try:
         try:
             made = workload(stage)

@@ -85,6 +85,20 @@ def test_casts_of_weights_are_kept_until_the_outermost_region_ends():
             assert allocated() == before
 
 
+def test_each_gpu_keeps_its_own_casts():
+    weight = nn.Parameter(torch.zeros(1024, 1024, device="cuda"))
+    x = torch.zeros(1, 1024, dtype=torch.float16, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda"):
+        torch.mm(x, weight)
+        before = allocated()
+        with labkit.simulated_gpu("T4"), torch.autocast("cuda", enabled=False):
+            other = nn.Parameter(torch.zeros(8, 8, device="cuda"))
+            with torch.autocast("cuda"):
+                torch.mm(torch.zeros(1, 8, device="cuda"), other)
+        torch.mm(x, weight)
+        assert allocated() == before
+
+
 def test_backward_runs_in_the_dtype_of_forward():
     x = operand(requires_grad=True)
     with torch.autocast("cuda"):

@@ -155,6 +155,12 @@ class TestModules:
         assert model.weight.grad.device.type == "cpu"
         assert allocated() == 0
 
+    def test_lazy_modules_learn_their_sizes_on_the_gpu(self):
+        model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()).to("cuda")
+        assert model[0].weight.is_cuda and type(model[1].running_mean) is nn.parameter.UninitializedBuffer
+        model(torch.rand(4, 2, device="cuda")).sum().backward()
+        assert model[0].weight.shape == (3, 2) and model[0].weight.grad.is_cuda and model[1].running_mean.is_cuda
+
     def test_deepcopy_and_state_dict(self):
         model = nn.Linear(4, 4, device="cuda")
         twin = copy.deepcopy(model)

@@ -14,6 +14,7 @@ from tools.oracle.align import Hunk, hunks
 MIB = 2**20
 OF_BLOCKS = ("alloc", "free_requested", "free_completed", "oom")
 OF_THE_ORDER = re.compile(r"inactive_split.*\.(peak|allocated|freed)$")  # how often free blocks were joined on the way
+END_OF_AUTOCAST = re.compile(r"clear_autocast_cache|autocast_mode\.py:\d+ __exit__")
 NEARBY = 100  # events within which a missing and an extra one of the same size are one that came at another time
 
 
@@ -23,7 +24,7 @@ def freed_in_any_order(event: Event) -> bool:
     PyTorch keeps them in a hash map by address (`cached_casts` in aten/src/ATen/autocast_mode.cpp): the order in which
     they go differs from one run of the oracle to the next.
     """
-    return event.action == "free_completed" and "clear_autocast_cache" in event.where
+    return event.action == "free_completed" and bool(END_OF_AUTOCAST.search(event.where))
 
 
 def unordered_runs(events: list[Event]) -> Iterator[tuple[int, int]]:

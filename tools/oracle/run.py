@@ -48,13 +48,19 @@ def run(version: str, gpu: str, arguments: list[str]) -> int:
 
 
 def record(
-    names: Iterable[str], gpu: str, folder: Path, *, version: str | None = None, code: str | None = None
+    names: Iterable[str],
+    gpu: str,
+    folder: Path,
+    *,
+    version: str | None = None,
+    code: str | None = None,
+    quick: bool = False,
 ) -> Iterator[tuple[str, str | None]]:
     """Record the workloads `names`, and the snippet `code` as "code", into `folder`.
 
-    On the oracle of torch `version`, or, if that is None, on the simulated GPU. As each is done, yields its
-    name, and its log if it failed, else None. Raises RuntimeError with the worker's own errors where it could
-    not start.
+    On the oracle of torch `version`, or, if that is None, on the simulated GPU; `quick` leaves out the stacks of C++.
+    As each is done, yields its name, and its log if it failed, else None. Raises RuntimeError with the worker's own
+    errors where it could not start.
     """
     names = list(names)
     if not names and code is None:
@@ -62,6 +68,7 @@ def record(
     environ = here(os.environ) if version is None else environment(version, gpu)
     command = [sys.executable, "-m", "tools.oracle.worker", str(folder), *names, "--gpu", gpu]
     command += ["--simulated"] if version is None else []
+    command += ["--quick"] if quick else []
     command += ["--code", code] if code is not None else []
     with subprocess.Popen(
         command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

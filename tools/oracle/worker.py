@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--simulated", action="store_true", help="on the simulated GPU")
     parser.add_argument("--code", help="a snippet to record too")
+    parser.add_argument("--quick", action="store_true", help="no stacks of C++, which take the oracle long to read")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
     options = parser.parse_args()
 
@@ -59,7 +60,7 @@ def main() -> None:
         for_transformers["transformers"] = transformers.__version__
     libraries = _imported({library for task in tasks.values() for library in getattr(task, "libraries", ())})
     options.folder.mkdir(parents=True, exist_ok=True)
-    _warm_up(options.simulated)
+    _warm_up(options)
     gc.collect()
     gc.freeze()
     for name, task in tasks.items():
@@ -71,23 +72,27 @@ def main() -> None:
 
 def _imported(libraries: set[str]) -> dict[str, str]:
     """Imports libraries, before the fork, and gives their versions."""
+    if "torchvision" in libraries or "timm" in libraries:
+        from tools.oracle.zoo import vision
+
+        vision.without_operators()
     for library in libraries:
         import_module(library)
     return {library: metadata.version(library) for library in libraries}
 
 
-def _warm_up(simulated: bool) -> None:
+def _warm_up(options: argparse.Namespace) -> None:
     """Do once, before the fork, what takes seconds at first and leaves nothing behind."""
     import torch
 
-    if simulated:
+    if options.simulated:
         # Meta kernels import much of torch. No backward: autograd refuses to run after a fork once it has run before.
         from tools.oracle.simulated import simulated_gpu
 
         with simulated_gpu("A100-80GB"):
             x = torch.ones(2, 2, device="cuda")
             torch.nn.functional.gelu(x @ x).softmax(-1).sum()
-    else:
+    elif not options.quick:
         # Reading C++ stacks begins with reading symbols.
         torch._C._profiler.symbolize_tracebacks(
             [torch._C._profiler.gather_traceback(python=True, script=False, cpp=True)]
@@ -149,7 +154,7 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
     else:
         device = nullcontext()
     with device:
-        trace, _ = record(name, task, provenance, where=labels.where)
+        trace, _ = record(name, task, provenance, where=labels.where, stacks="python" if options.quick else "all")
     trace.save(options.folder / f"{name}.json.gz")
 
 

@@ -39,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=1, help="differences shown of a model (default %(default)s)")
     parser.add_argument("--brief", action="store_true", help="verdicts only")
     parser.add_argument("--fresh", action="store_true", help="ask the oracle again")
+    parser.add_argument("--quick", action="store_true", help="without the stacks of C++: several times as fast")
     parser.add_argument("--keep", action="store_true", help="store the traces of what is equal for the tests to replay")
     parser.add_argument("--list", action="store_true", help="name what there is, and run nothing")
 
@@ -51,7 +52,7 @@ def do(options) -> int:
         return 0
     causes: dict[str, list[str]] = defaultdict(list)
     equal = 0
-    for entry, outcome in outcomes(entries, options.gpu, options.torch, options.fresh):
+    for entry, outcome in outcomes(entries, options.gpu, options.torch, options.fresh, options.quick):
         verdict, cause = judged(entry, outcome, options)
         print(verdict, flush=True)
         if cause is None:
@@ -80,7 +81,7 @@ def chosen(options) -> list[Entry]:
 
 
 def outcomes(
-    entries: list[Entry], gpu: str, version: str, fresh: bool
+    entries: list[Entry], gpu: str, version: str, fresh: bool, quick: bool
 ) -> Iterator[tuple[Entry, tuple[Trace, Trace] | str]]:
     """Of each entry the oracle's and the simulated trace, or the log of the side that failed.
 
@@ -102,7 +103,7 @@ def outcomes(
                 if name not in asked:
                     yield by_name[name], (Trace.load(known[name]), Trace.load(scratch / f"{name}.json.gz"))
             oracle = scratch / "oracle"
-            for name, log in run.record(asked, gpu, oracle, version=version):
+            for name, log in run.record(asked, gpu, oracle, version=version, quick=quick):
                 if log is not None:
                     yield by_name[name], f"on the oracle: {log}"
                     continue
