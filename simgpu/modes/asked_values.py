@@ -106,6 +106,13 @@ def _found(mode, what: str, given, compared) -> bool:
     return bool(item(mode, Tensor.item, (compared,), {}))
 
 
+def _every(mode, what: str, given, compared) -> bool:
+    """Whether all of a comparison holds; C++ drops the comparison after that."""
+    found = _found(mode, what, given, compared.all())
+    del compared
+    return found
+
+
 @handles(Tensor.__contains__)
 def contains(mode, function, args, kwargs):
     """torch/_tensor.py"""
@@ -126,7 +133,7 @@ def equal(mode, function, args, kwargs):
     alike = tensor.stride() == other.stride() and tensor.storage_offset() == other.storage_offset()
     if tensor.untyped_storage() is other.untyped_storage() and alike:
         return True
-    return _found(mode, "equal", tensor, torch.eq(tensor, other).all())
+    return _every(mode, "equal", tensor, torch.eq(tensor, other))
 
 
 @handles(torch.allclose, Tensor.allclose)
@@ -134,7 +141,7 @@ def all_close(mode, function, args, kwargs):
     """aten/src/ATen/native/TensorCompare.cpp, allclose"""
     if not on_gpu(args[0]):
         return _of_values(mode, function, args, kwargs)
-    return _found(mode, "allclose", args[0], torch.isclose(*args, **kwargs).all())
+    return _every(mode, "allclose", args[0], torch.isclose(*args, **kwargs))
 
 
 def _with_values(argument):
