@@ -59,6 +59,45 @@ def weight_norm(v, g, dim=0):
     return torch.empty_like(v, memory_format=torch.contiguous_format), norms
 
 
+@meta("multilabel_margin_loss_forward")
+def multilabel_margin_loss(input, target, reduction):
+    """aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: which classes are targets, in the dtype of the input."""
+    rows = input.shape[:1] if reduction == 0 and input.dim() == 2 else ()
+    return input.new_empty(rows), input.new_empty(target.shape)
+
+
+@meta("fractional_max_pool3d_backward")
+def fractional_max_pool3d_backward(grad_output, input, *options):
+    """aten/src/ATen/native/cuda/FractionalMaxPool3d.cu: contiguous."""
+    return torch.empty(input.shape, dtype=input.dtype, device="meta")
+
+
+@meta("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
+    """aten/src/ATen/native/cuda/EmbeddingBag.cu, _embedding_bag_cuda: indices in the wider dtype of the two given."""
+    index = torch.promote_types(indices.dtype, offsets.dtype)
+    bags = offsets.shape[0] - include_last_offset
+    if bags < 0:
+        raise RuntimeError("include_last_offset: numBags should be at least 1")
+    width, of_maximum = weight.shape[1], mode == 2
+    return (
+        weight.new_empty(bags, width),
+        indices.new_empty(indices.shape[0], dtype=index),
+        indices.new_empty(offsets.shape, dtype=index),
+        indices.new_empty((bags, width) if of_maximum else 0, dtype=index),
+    )
+
+
 @meta("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 def loss_backward(grad_output, input, *options):
     """aten/src/ATen/native/BinaryOps.cpp, Loss.cpp: contiguous, whatever the input is."""
@@ -77,7 +116,7 @@ def multi_margin_loss(input, target, p=1, margin=1, weight=None, reduction=1):
     return input.new_empty(target.shape if reduction == 0 else ())
 
 
-@meta("multi_margin_loss_backward")
+@meta("multi_margin_loss_backward", "multilabel_margin_loss_backward")
 def multi_margin_loss_backward(grad_output, input, target, *options):
     """The same file: contiguous."""
     return torch.empty(input.shape, dtype=input.dtype, device="meta")

@@ -13,13 +13,17 @@ PyTorch's, or a trace of the oracle) and has a test.
 """
 
 from simgpu.kernels import (  # noqa: F401  (they register their rules)
+    any_device,
     attention_scratch,
     batch_norm,
     convolution,
+    distances,
     elementwise,
+    embedding_bag,
     foreach,
     gemm,
     group_norm,
+    grouped_gemm,
     indexing,
     losses,
     norms,
@@ -27,6 +31,9 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     resampling,
     rms_norm,
     rnn_cells,
+    sampling,
+    searching,
+    segments,
     selection,
     softmax,
     sorting,

@@ -1,8 +1,18 @@
 """Pointwise operators whose CUDA code allocates more than its outputs, or allocates them in another order."""
 
+from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 
 made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison
+
+
+def _by_powers(tensor, exponent) -> bool:
+    """aten/src/ATen/native/BinaryOps.cpp, ldexp: one kernel for floating point numbers and integer exponents, else a
+    product with powers of two."""
+    return not tensor.is_floating_point() or exponent.is_floating_point() or exponent.is_complex()
+
+
+made_of_others("ldexp.Tensor", "ldexp.out", "ldexp_.default", when=_by_powers)
 
 
 @rule("native_dropout.default")
@@ -38,8 +48,13 @@ def filled(launch: Launch) -> None:
         launch.scratch_like(value)
 
 
-@rule("cumsum_.default", "cumprod_.default")
-def running(launch: Launch) -> None:
-    """aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops: one number is filled with itself."""
-    if launch["self"].dim() == 0:
-        launch.scratch_like(launch["self"])
+@rule("_efficientzerotensor.default", only=True)
+def zeros_without_memory(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorFactories.cpp, _efficientzerotensor_cuda: zeros that no memory holds."""
+    launch.outputs[0].untyped_storage().resize_(0)
+
+
+@rule("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel", only=True)
+def quantize(launch: Launch) -> None:
+    """Their results have an element of 1 byte, and on meta tensors one of 4."""
+    raise NotModelledError("the simulated GPU does not model quantized tensors: see torch.ao.quantization on the CPU")

@@ -71,11 +71,20 @@ def _check_supported(kernel: str, dtype: torch.dtype) -> None:
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{_TYPE_NAMES[dtype][1]}'")
 
 
+def check_same(left, right, batched: bool = False) -> None:
+    """RuntimeError, as from PyTorch, for operands of two dtypes."""
+    if left.dtype == right.dtype:
+        return
+    if batched:
+        names = " but found ".join(_TYPE_NAMES[operand.dtype][1] for operand in (left, right))
+        raise RuntimeError(f"expected scalar type {names}")
+    names = " != ".join(_TYPE_NAMES[operand.dtype][0] for operand in (left, right))
+    raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
+
+
 def _gemm(launch: Launch, left, right, output) -> None:
     """What addmm_out_cuda_impl takes once the output is there: copies, output first, and the workspace."""
-    if left.dtype != right.dtype:
-        names = " != ".join(_TYPE_NAMES[operand.dtype][0] for operand in (left, right))
-        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
+    check_same(left, right)
     if output.numel() == 0 or left.shape[1] == 0:
         return
     _check_supported("addmm_cuda", left.dtype)
@@ -96,9 +105,7 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
     if output.numel() == 0 or left.shape[2] == 0:
         return
     _check_supported("baddbmm_cuda", left.dtype)
-    if left.dtype != right.dtype:
-        names = " but found ".join(_TYPE_NAMES[operand.dtype][1] for operand in (left, right))
-        raise RuntimeError(f"expected scalar type {names}")
+    check_same(left, right, batched=True)
     copies = []
     (_, rows, columns), (_, row_stride, column_stride) = output.shape, output.stride()
     transposed = False
@@ -195,3 +202,19 @@ def inner_product(launch: Launch) -> None:
     """dot_cuda, vdot_cuda: the output and cuBLAS's workspace."""
     launch.give(*launch.outputs)
     launch.machine.take_blas_workspace(launch.in_backward)
+
+
+FLOAT8 = (8, 9)  # compute capability from which there are products of 8-bit floats
+
+
+@rule("_scaled_mm.default")
+def scaled_product(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/ScaledBlas.cpp, _scaled_mm_out_cuda: by cuBLASLt, in cuBLAS's workspace."""
+    if launch.machine.spec.compute_capability < FLOAT8:
+        raise RuntimeError(
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
+        )
+    (output,) = launch.outputs
+    launch.give(output)
+    if output.numel():
+        launch.machine.take_blas_workspace(launch.in_backward)

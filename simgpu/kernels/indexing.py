@@ -1,13 +1,14 @@
 """Reading and writing by index."""
 
+import math
 from math import ceil
 
 import torch
 
 from simgpu.kernels import cub
-from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.launch import Launch, made_of_others, prepared, rule
 from simgpu.kernels.reduction_scratch import reduce_all
-from simgpu.tensors import residence
+from simgpu.tensors import bounds, residence
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
@@ -27,19 +28,29 @@ def embedding_backward(launch: Launch) -> None:
     n, index = indices.numel(), indices.element_size()
     if n <= FEW_INDICES and not by_frequency:
         return
-    launch.scratch(n * index)  # the indices sorted
-    launch.scratch(n * index)  # where each was
+    sort_indices(launch, n, index, weights if padding >= 0 else weights - 1 - padding)
+    if by_frequency:
+        count_equal(launch, n, index)
+    sum_by_index(launch, grad, n, index, weights, atomically=True)
+
+
+def sort_indices(launch: Launch, n: int, index: int, largest: int) -> None:
+    """Scratch for `n` indices of `index` bytes, the largest of them `largest`, sorted and with where each was."""
+    launch.scratch(n * index)
+    launch.scratch(n * index)
     ramp = launch.scratch(n * index)
     bits = None
     if launch.machine.torch_version >= (2, 13):  # before, all bits of an index are sorted by
-        bits = max(weights if padding >= 0 else weights - 1 - padding, 1).bit_length()
-    launch.release(launch.scratch(cub.radix_sort(n, index, index, launch.machine.spec, bits)))
-    launch.release(ramp)
-    if by_frequency:
-        launch.scratch(n * index)
-        for _ in range(2):  # counts upwards, then their maximum downwards
-            launch.release(launch.scratch(cub.scan_by_key(n, index, launch.machine.spec)))
-    sum_by_index(launch, grad, n, index, weights, atomically=True)
+        bits = max(largest, 1).bit_length()
+    launch.release(launch.scratch(cub.radix_sort(n, index, index, launch.machine.spec, bits)), ramp)
+
+
+def count_equal(launch: Launch, n: int, index: int) -> None:
+    """Scratch for how often each of `n` sorted indices of `index` bytes occurs, and for counting it: upwards, then the
+    maximum downwards."""
+    launch.scratch(n * index)
+    for _ in range(2):
+        launch.release(launch.scratch(cub.scan_by_key(n, index, launch.machine.spec)))
 
 
 def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomically: bool) -> None:
@@ -217,3 +228,72 @@ def padded_to_jagged(launch: Launch) -> None:
     rows = launch.scratch_like(output)
     launch.give(output)
     launch.release(rows)
+
+
+@rule("masked_scatter_.default")
+def masked_scatter(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda: how many are chosen before each element, counted
+    from a mask as large as the tensor."""
+    tensor, mask, source = launch["self", "mask", "source"]
+    n = tensor.numel()
+    if n == 0:
+        return
+    launch.scratch(n * 8)
+    launch.contiguous(mask.expand(tensor.shape))
+    launch.release(launch.scratch(cub.scan(n, 8)))
+    launch.contiguous(source)
+
+
+@rule("index_reduce.default", "index_reduce.out", "index_reduce_.default")
+def index_reduce(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Indexing.cu, index_reduce_func_cuda_impl: for a mean, how often each is written."""
+    launch.give(*launch.outputs)
+    tensor, index, source, reduce = launch["self", "index", "source", "reduce"]
+    if not launch["include_self"] and index.dtype != torch.int64:
+        launch.release(launch.scratch_like(index, torch.int64))
+    if reduce == "mean":
+        launch.scratch_like(tensor)
+        launch.release(launch.scratch_like(source))
+        launch.release(launch.scratch_like(tensor, torch.bool))
+
+
+@made_of_others("repeat_interleave.Tensor")
+def repeat_interleave(repeats, *, output_size=None):
+    """aten/src/ATen/native/Repeat.h, repeat_interleave_common: where each one's copies end; the last end is the size,
+    unless the caller says it."""
+    if repeats.numel() == 0:
+        return torch.empty_like(repeats)
+    repeats = repeats.contiguous()
+    ends = repeats.cumsum(0)
+    size = ends[-1].item() if output_size is None else output_size
+    result = torch.empty((size,), dtype=repeats.dtype, device=repeats.device)
+    return result
+
+
+def _not_contiguous(tensors, *args, **kwargs) -> bool:
+    return not all(tensor.is_contiguous() for tensor in tensors)
+
+
+made_of_others("_chunk_cat.default", "_chunk_cat.out", when=_not_contiguous)
+BLOCK_BYTES = 2048  # of the output that a block of threads copies: TensorShape.cu, BYTES_PER_BLOCK
+
+
+@rule("_chunk_cat.default", "_chunk_cat.out")
+def chunk_cat(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/TensorShape.cu, _chunk_cat_out_cuda_contiguous: sends the device six tables over the
+    tensors and one over the blocks of threads, of 8 bytes an entry."""
+    launch.give(*launch.outputs)
+    (output,) = launch.outputs
+    tensors, dim, chunks = launch["tensors", "dim", "num_chunks"]
+    blocks = 0
+    for tensor in tensors:
+        kept = ceil(tensor.shape[dim] / chunks) * math.prod(tensor.shape[dim % tensor.dim() + 1 :])
+        blocks += ceil(kept * output.element_size() / BLOCK_BYTES)
+    launch.scratch(8 * (6 * len(tensors) + 2 + blocks))
+
+
+@prepared("as_strided_.default", when=lambda *args, **kwargs: True)
+def within_its_storage(tensor, *args):
+    """aten/src/ATen/native/TensorShape.cpp, as_strided__symint: the same is asked as of a view."""
+    bounds.check(tensor, *args)
+    return (tensor, *args)

@@ -5,15 +5,20 @@ from typing import Any
 
 import torch
 
+from simgpu.kernels import any_device
+from simgpu.kernels.siblings import siblings
 from simgpu.tensors import arguments
 
 _rules = {}
+_of_siblings = {}  # what holds unless there is a rule
 _made_of_others = {}
 _prepared = {}
 
 
-def rule(*names: str):
-    """Registers a function of one `Launch` for operators: "mm" is aten.mm in all its overloads; "mm.out" is one."""
+def rule(*names: str, only: bool = False):
+    """Registers a function of one `Launch` for operators: "mm" is aten.mm in all its overloads; "mm.default" is one,
+    and with it those that write the same into a tensor that is there (mm.out, cumsum_), unless `only` it is meant.
+    """
 
     def register(function):
         for name in names:
@@ -24,6 +29,7 @@ def rule(*names: str):
                 if key in _rules:
                     raise ValueError(f"two rules for {key}: {_rules[key].__qualname__}, {function.__qualname__}")
                 _rules[key] = function
+                _of_siblings.update(dict.fromkeys([] if only else siblings(key), function))
         return function
 
     return register
@@ -51,12 +57,12 @@ def made_of_others(*names: str, when=None):
 
 
 def others_of(operator, args, kwargs):
-    """What `made_of_others` was given for an OpOverload that is called like this: (function, or None for PyTorch's
-    own), or None if nothing."""
-    if operator not in _made_of_others:
-        return None
-    function, when = _made_of_others[operator]
-    return (function,) if when is None or when(*args, **kwargs) else None
+    """How CUDA makes an OpOverload that is called like this of others: (function, or None for PyTorch's own kernel), or
+    None if it has a kernel of its own."""
+    if operator in _made_of_others:
+        function, when = _made_of_others[operator]
+        return (function,) if when is None or when(*args, **kwargs) else None
+    return (None,) if rule_for(operator) is None and any_device.on_gpu_too(operator) else None
 
 
 def prepared(*names: str, when):
@@ -83,7 +89,7 @@ def preparation_of(operator, args, kwargs):
 
 def rule_for(operator):
     """The rule of an OpOverload, or None."""
-    return _rules.get(operator)
+    return _rules.get(operator) or _of_siblings.get(operator)
 
 
 class Launch:

@@ -58,7 +58,7 @@ def _count(launch: Launch) -> int:
     return torch.broadcast_shapes(launch["self"].shape, launch["target"].shape).numel()
 
 
-@rule("mse_loss.default", "smooth_l1_loss.default")
+@rule("mse_loss.default", "smooth_l1_loss.default", only=True)
 def full_size(launch: Launch) -> None:
     """aten/src/ATen/native/BinaryOps.cpp, mse_loss_out: the result is made as large as the losses, and keeps that
     storage when it is resized to the one number that they are reduced to."""
@@ -83,7 +83,7 @@ def huber_loss(launch: Launch) -> None:
     reduce_all(launch, _count(launch), output.dtype)
 
 
-@rule("binary_cross_entropy.default")
+@rule("binary_cross_entropy.default", only=True)
 def binary_cross_entropy(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Loss.cu: the losses, whose storage the result keeps, and a number copied into it."""
     (output,) = launch.outputs
@@ -95,7 +95,7 @@ def binary_cross_entropy(launch: Launch) -> None:
     reduce_all(launch, _count(launch), output.dtype)
 
 
-@rule("log_sigmoid_forward.default")
+@rule("log_sigmoid_forward.default", only=True)
 def log_sigmoid(launch: Launch) -> None:
     """aten/src/ATen/native/Activation.cpp, log_sigmoid_forward_out_cuda: the buffer that it returns is empty."""
     launch.outputs[1].untyped_storage().resize_(0)
@@ -123,3 +123,27 @@ def multi_margin_loss_backward(launch: Launch) -> None:
     launch.give(*launch.outputs)
     if tensor.numel():
         launch.contiguous(tensor, grad, target, launch["weight"])
+
+
+@rule("multilabel_margin_loss_forward.default")
+def multilabel_margin_loss(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: copies of what is read, which classes are targets, and
+    the losses of the rows."""
+    tensor, target, reduction = launch["self", "target", "reduction"]
+    output, is_target = launch.outputs
+    launch.contiguous(tensor, target)
+    launch.give(is_target)
+    if tensor.dim() < 2 or reduction == NONE:
+        launch.give(output)
+        return
+    losses = launch.scratch(tensor.shape[0] * tensor.element_size())
+    launch.give(output)
+    reduce_all(launch, tensor.shape[0], tensor.dtype)
+    launch.release(losses)
+
+
+@rule("multilabel_margin_loss_backward.default")
+def multilabel_margin_loss_backward(launch: Launch) -> None:
+    """The same file."""
+    launch.give(*launch.outputs)
+    launch.contiguous(*launch["self", "target", "is_target", "grad_output"])

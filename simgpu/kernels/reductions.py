@@ -44,12 +44,24 @@ def sums(launch: Launch) -> None:
     reduce(launch, tensor, launch.get("dim"), accumulator_of(output.dtype), output.element_size())
 
 
-@rule("linalg_vector_norm.default")
+@rule("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
 def norms(launch: Launch) -> None:
-    """ReduceNormKernel.cu"""
+    """aten/src/ATen/native/LinearAlgebra.cpp, linalg_vector_norm_out, and ReduceNormKernel.cu."""
     (output,) = launch.outputs
     launch.give(output)
-    reduce(launch, launch["self"], launch["dim"], accumulator_of(output.dtype), output.element_size())
+    reduce_to_norms(launch, launch["self"], launch["dim"], output.dtype)
+
+
+def reduce_to_norms(launch: Launch, tensor: torch.Tensor, dims, dtype: torch.dtype) -> None:
+    """The scratch of norms of `dtype` over some dims (None: all); of single elements they are the absolute values."""
+    reduced = range(tensor.dim()) if not dims else [dims] if isinstance(dims, int) else dims
+    if tensor.numel() and tensor.dim() and all(tensor.shape[dim] == 1 for dim in reduced):
+        if tensor.dtype != dtype:
+            launch.release(launch.scratch_like(tensor, None if tensor.dtype.is_complex else dtype))
+        return
+    if not tensor.dtype.is_complex:
+        tensor = converted(launch, tensor, dtype)
+    reduce(launch, tensor, dims, accumulator_of(dtype), dtype.itemsize)
 
 
 @rule("amax.default", "amin.default")
@@ -114,6 +126,22 @@ def moments(launch: Launch) -> None:
     launch.give(*launch.outputs)
     tensor = launch["self"]
     reduce(launch, tensor, launch["dim"], 4 * max(4, tensor.element_size()), tensor.element_size())
+
+
+@rule("renorm.default")
+def renorm(launch: Launch) -> None:
+    """aten/src/ATen/native/Normalization.cpp, renorm_out: the norms, for halves in float32, and then the factors."""
+    (output,) = launch.outputs
+    launch.give(output)
+    tensor, dim = launch["self", "dim"]
+    dim %= tensor.dim()
+    others = [i for i in range(tensor.dim()) if i != dim]
+    norms = tensor.shape[dim]
+    accumulator = torch.float32 if tensor.dtype in HALVES else tensor.dtype
+    launch.scratch(norms * accumulator.itemsize)
+    reduce_to_norms(launch, tensor, others, accumulator)
+    if accumulator != tensor.dtype:
+        launch.scratch(norms * tensor.element_size())
 
 
 @rule("count_nonzero.default", "count_nonzero.dim_IntList")

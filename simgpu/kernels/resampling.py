@@ -165,3 +165,34 @@ def contiguous_operand(launch: Launch) -> None:
     """The outputs, then a contiguous copy of the first operand."""
     launch.give(*launch.outputs)
     copy_unless(launch, CONTIGUOUS, launch.first)
+
+
+@rule("fractional_max_pool2d_backward.default")
+def fractional_max_pool_2d_backward(launch: Launch) -> None:
+    """A copy of the gradient, and then the output."""
+    launch.contiguous(launch["grad_output"])
+    launch.give(*launch.outputs)
+
+
+@rule("max_unpool2d.default", "max_unpool3d.default")
+def max_unpool(launch: Launch) -> None:
+    """MaxUnpooling.cu: copies of what is read, and then the output."""
+    launch.contiguous(*launch["self", "indices"])
+    launch.give(*launch.outputs)
+
+
+@rule("im2col.default", "col2im.default", only=True)
+def columns(launch: Launch) -> None:
+    """Im2Col.cu, Col2Im.cu: the output is made like the input, and then resized; it keeps its storage if that is large
+    enough."""
+    (output,) = launch.outputs
+    tensor = launch["self"]
+    if output.nbytes <= tensor.nbytes:
+        output.untyped_storage().resize_(tensor.nbytes)
+        launch.give(output)
+        launch.contiguous(tensor)
+        return
+    first = launch.scratch_like(tensor)
+    launch.contiguous(tensor)
+    launch.give(output)
+    launch.release(first)

@@ -4,6 +4,7 @@ from math import ceil, log, log2
 
 import torch
 
+from simgpu.errors import NoValueError
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import accumulator_of, reduce, reduce_all
@@ -127,16 +128,21 @@ def _select(launch: Launch, rows: int, length: int, element: int) -> None:
 
 @rule("cumsum.default", "cumprod.default", "logcumsumexp.default")
 def cumulative(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not."""
+    """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not. One number is filled
+    with itself (aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops), in place with a copy."""
     (output,) = launch.outputs
     launch.give(output)
     tensor, dim = launch["self", "dim"]
-    if tensor.numel() == 0 or tensor.dim() == 0:
+    if tensor.numel() == 0:
+        return
+    if tensor.dim() == 0:
+        if launch.operator._opname.endswith("_"):
+            launch.scratch_like(tensor)
         return
     if tensor.dtype != output.dtype:
         launch.scratch_like(tensor, output.dtype)
         tensor = torch.empty_like(tensor, dtype=output.dtype)
-    launch.contiguous(tensor)
+    launch.contiguous(output, tensor)
     if tensor.numel() == tensor.shape[dim]:
         _scan(launch, tensor.numel(), output.dtype)
 
@@ -253,3 +259,25 @@ def along_a_dim(launch: Launch) -> None:
     """The same file, median_with_indices_impl and kthvalue_out_cuda: read a contiguous tensor."""
     launch.contiguous(launch["self"])
     launch.give(*launch.outputs)
+
+
+FUSED_MODE = 2048  # elements of a row that one block of threads finds the mode of: TensorModeKernel.cpp
+
+
+@rule("mode.default")
+def mode(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/TensorModeKernel.cpp: rows are read one after the other; long ones are sorted and
+    counted, in memory that follows from how many of their elements differ."""
+    launch.give(*launch.outputs)
+    tensor = launch["self"]
+    if tensor.dim() == 0 or tensor.numel() < 2:
+        return
+    length = tensor.shape[_dim(launch)]
+    if length == 1:
+        return
+    if length > FUSED_MODE:
+        raise NoValueError(
+            f"mode() of rows of {length} elements takes memory that follows from how many of them differ, and a "
+            f"simulated tensor has no values. Rows of up to {FUSED_MODE} elements need none."
+        )
+    launch.contiguous(tensor.transpose(_dim(launch), -1))

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu import machine as machines
 from simgpu.errors import NotModelledError, NoValueError
-from simgpu.kernels import Launch, others_of, preparation_of, rule_for, transfer
+from simgpu.kernels import Launch, any_device, others_of, preparation_of, rule_for, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
-from simgpu.tensors import engine, formulas, layout, meta_kernels, residence, values, wrong_device
+from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing import rates
@@ -90,15 +90,6 @@ def is_composite(operator) -> bool:
     return operator._can_decompose() and not has_kernel and not is_view(operator)
 
 
-@cache
-def kernel_of_others(operator):
-    """The key of an operator's kernel that calls other operators, whatever the device. KeyError if it has none."""
-    for name in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
-        if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), name):
-            return getattr(torch._C.DispatchKey, name)
-    raise KeyError(f"{operator} has no kernel made of other operators")
-
-
 def tensors_in(arguments):
     """The tensors among arguments, lists of tensors included."""
     for argument in arguments:
@@ -152,7 +143,7 @@ class DispatchMode(TorchDispatchMode):
                 if args[0].is_meta:
                     self.machine.clock.host += rates.VIEW
                     if operator is _aten.as_strided.default:
-                        layout.check_bounds(*args, **kwargs)
+                        bounds.check(*args, **kwargs)
                 return operator(*args, **kwargs)
             if is_composite(operator):
                 with self:
@@ -161,7 +152,8 @@ class DispatchMode(TorchDispatchMode):
                 self.seen.add(operator)
             others = others_of(operator, args, kwargs)
             try:
-                if others is not None and self.check_places(operator, args, kwargs) == GPU:
+                apart = others is not None and self.check_places(operator, args, kwargs) == GPU
+                if apart and not (self.called_by_engine() and self.works_in_place(operator, args)):
                     return self.run_others(operator, *others, args, kwargs)
                 prepare = preparation_of(operator, args, kwargs)
                 if prepare is not None and self.check_places(operator, args, kwargs) == GPU:
@@ -177,13 +169,17 @@ class DispatchMode(TorchDispatchMode):
         try:
             with self:
                 if function is None:
-                    return operator._op_dk(kernel_of_others(operator), *args, **kwargs)
-                result = function(*args, **kwargs)
+                    result = operator._op_dk(any_device.kernel_of(operator), *args, **kwargs)
+                else:
+                    result = function(*args, **kwargs)
             if operator in costs.KERNEL_AMONG_OTHERS:
                 costs.issue(self.machine, operator, args, kwargs, tuple(results_in(result)))
-            return result
         finally:
             self.function_depth -= 1
+        if self.called_by_engine():
+            self.count += 1
+            self.note_made(operator, results_in(result))
+        return result
 
     def run_before(self, prepare, args, kwargs):
         """The arguments that CUDA's code makes by operators of its own, which count as part of the one to come."""

@@ -9,7 +9,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._device import _device_constructors
 
-from simgpu.composites import branches, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
+from simgpu.composites import (  # noqa: F401  (they register what they hold)
+    branches,
+    encoder,
+    gradients,
+    grouped_mm,
+    meta_shapes,
+    rnn,
+    sdpa,
+)
 from simgpu.errors import in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current

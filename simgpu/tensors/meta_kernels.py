@@ -22,6 +22,7 @@ _FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like",
 _kernels: dict = {}
 _prepared = False
 _take_numbers: set = set()
+_take_number_first: set = set()  # by their type tensors both, of which C++ gives the first as a number, as rsub does
 
 
 def _overload(name: str):
@@ -65,6 +66,7 @@ def prepare() -> None:
         _kernels.update(_found())
         _prepared = True
         _take_numbers.update(filter(_takes_number, _kernels))
+        _take_number_first.update(one for one in _take_numbers if str(one._schema.arguments[0].type) == "Tensor")
 
 
 @cache
@@ -91,12 +93,13 @@ def run(operator, args, kwargs):
     if kernel is None:
         made = lists.results(operator, args, kwargs)
         return remembered.run(operator, args, kwargs) if made is NotImplemented else made
-    if args and type(args[0]) in (bool, int, float):
-        return operator(*args, **kwargs)
-    if operator in _take_numbers and len(args) > 1 and not isinstance(args[1], torch.Tensor):
-        if type(args[1]) not in (bool, int, float):
+    if operator in _take_numbers and len(args) > 1:
+        if type(args[1]) in (bool, int, float):
+            args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
+        elif type(args[0]) in (bool, int, float) and operator in _take_number_first:
+            args = (_number(type(args[0]), args[1].dtype), *args[1:])
+        elif not (isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor)):
             return operator(*args, **kwargs)
-        args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
     return kernel.call_boxed(_META_KEYS, *args, **kwargs)
 
 

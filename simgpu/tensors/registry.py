@@ -49,6 +49,11 @@ def meta(*names: str):
     return register
 
 
+def has_shapes(operator) -> bool:
+    """Whether `meta` has the shapes of an operator."""
+    return operator in _metas
+
+
 def branch_of(operator):
     """What CUDA makes of an operator, or None."""
     return _branches.get(operator)

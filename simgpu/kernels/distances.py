@@ -1,0 +1,28 @@
+"""Distances between rows (aten/src/ATen/native/cuda/DistanceKernel.cu)."""
+
+import torch
+
+from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.reduction_scratch import accumulator_of, reduce
+
+
+@rule("_pdist_backward.default")
+def pdist_backward(launch: Launch) -> None:
+    """pdist_backward_kernel_impl: what each row takes from every other one, then the sum."""
+    (output,) = launch.outputs
+    launch.give(output)
+    grad, tensor, p = launch["grad", "self", "p"]
+    if p == 0 or grad.numel() == 0 or tensor.numel() == 0:
+        return
+    shares = torch.empty(tensor.shape[0] - 1, *output.shape, dtype=output.dtype, device="meta")
+    launch.scratch_like(shares)
+    reduce(launch, shares, [0], accumulator_of(output.dtype), output.element_size())
+
+
+@rule("_cdist_forward.default")
+def cdist(launch: Launch) -> None:
+    """aten/src/ATen/native/Distance.cpp, cdist_impl: batches are made equal and contiguous."""
+    first, second = launch["x1", "x2"]
+    batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    launch.contiguous(*(tensor.expand(*batch, *tensor.shape[-2:]) for tensor in (first, second)))
+    launch.give(*launch.outputs)

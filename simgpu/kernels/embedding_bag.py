@@ -1,0 +1,66 @@
+"""Embedding bags: rows of a table summed, averaged or compared by bag (aten/src/ATen/native/cuda/EmbeddingBag.cu)."""
+
+import torch
+
+from simgpu.kernels.indexing import count_equal, sort_indices, sum_by_index
+from simgpu.kernels.launch import Launch, made_of_others, rule
+
+MAX = 2  # at::native::EmbeddingBagMode
+
+
+def _promote(launch: Launch, indices, offsets) -> None:
+    """promoteIndicesAndOffsets: scratch for what is not of the wider of their dtypes."""
+    index = torch.promote_types(indices.dtype, offsets.dtype)
+    for given in (indices, offsets):
+        if given.dtype != index:
+            launch.scratch_like(given, index)
+
+
+@rule("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def embedding_bag(launch: Launch) -> None:
+    """_embedding_bag_cuda: indices and offsets in the wider of their dtypes, then outputs in another order."""
+    _promote(launch, *launch["indices", "offsets"])
+    output, offset_to_bag, bag_size, max_indices = launch.outputs
+    launch.give(bag_size, offset_to_bag, output, max_indices)
+
+
+def _dense(
+    grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, by_frequency, mode, sparse, *more
+):
+    return not sparse
+
+
+@made_of_others("_embedding_bag_backward.default", when=_dense)
+def embedding_bag_backward(
+    grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, by_frequency, mode, sparse, *more
+):
+    """aten/src/ATen/native/EmbeddingBag.cpp, _embedding_bag_backward: converted again."""
+    index = torch.promote_types(indices.dtype, offsets.dtype)
+    indices, offsets = indices.to(index), offsets.to(index)
+    options = (num_weights, by_frequency, mode, *more)
+    return torch.ops.aten._embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, *options)
+
+
+@rule("_embedding_bag_dense_backward.default")
+def dense_backward(launch: Launch) -> None:
+    """_embedding_bag_dense_backward_cuda: the gradient made contiguous; then atomic additions for a maximum, and for
+    sums all indices sorted."""
+    grad, indices, weights = launch["grad", "indices", "num_weights"]
+    launch.contiguous(grad)
+    n, index = indices.numel(), indices.element_size()
+    if launch["mode"] == MAX or n == 0:
+        launch.give(*launch.outputs)
+        if n and grad.dtype == torch.bfloat16:
+            raise NotImplementedError("\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'")
+        return
+    sort_indices(launch, n, index, weights)
+    if launch["scale_grad_by_freq"]:
+        count_equal(launch, n, index)
+    sum_by_index(launch, grad, n, index, weights, atomically=False)
+
+
+@rule("_embedding_bag_per_sample_weights_backward.default")
+def weights_backward(launch: Launch) -> None:
+    """_embedding_bag_per_sample_weights_backward_cuda"""
+    _promote(launch, *launch["indices", "offsets"])
+    launch.give(*launch.outputs)

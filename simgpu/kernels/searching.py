@@ -1,0 +1,125 @@
+"""Looking for values: sorted boundaries, histograms, membership, what is not zero."""
+
+from math import ceil
+
+import torch
+
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import reduce
+
+TILE = 512 * 16  # elements that a block of threads looks at in a turn: Nonzero.cu, nonzero_static_cuda_out_impl
+
+
+@rule("searchsorted.Tensor", "searchsorted.Tensor_out", "searchsorted.Scalar", "searchsorted.Scalar_out")
+@rule("bucketize.Tensor", "bucketize.Tensor_out", "bucketize.Scalar", "bucketize.Scalar_out")
+def searchsorted(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Bucketization.cu, BucketizationUtils.h: a number becomes a tensor on the device, what
+    is not contiguous is copied, and what is not of the common dtype converted."""
+    boundaries = launch.get("sorted_sequence", None)
+    boundaries = launch["boundaries"] if boundaries is None else boundaries
+    searched, sorter = launch["self"], launch.get("sorter")
+    common = torch.result_type(boundaries, searched)
+    if not isinstance(searched, torch.Tensor):
+        searched = torch.tensor(searched, dtype=torch.float64 if isinstance(searched, float) else None, device="meta")
+        launch.scratch_like(searched)
+    if sorter is not None and sorter.numel():
+        _check_range(launch, sorter)
+    launch.give(*launch.outputs)
+    if searched.numel() == 0:
+        return
+    given = [searched, boundaries, sorter]
+    copies = launch.contiguous(*given)
+    for place, tensor in enumerate(given[:2]):
+        if tensor.dtype != common:
+            copy, copies[place] = copies[place], launch.scratch_like(tensor, common)
+            launch.release(copy)
+    launch.release(*reversed(copies))
+
+
+def _check_range(launch: Launch, indices: torch.Tensor) -> None:
+    """The least and the largest of indices, which the host compares with what they point into."""
+    element = indices.element_size()
+    lowest, highest = launch.scratch(element), launch.scratch(element)
+    copy = launch.contiguous(indices)
+    reduce(launch, torch.empty(indices.shape, dtype=indices.dtype, device="meta"), None, 2 * element, element)
+    launch.release(*copy, highest, lowest)
+
+
+@rule("histc.default", "histc.out")
+def histc(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/SummaryOps.cu, _histc_cuda_template: without a range, that of the values."""
+    launch.give(*launch.outputs)
+    tensor, least, most = launch["self", "min", "max"]
+    if least != most or tensor.numel() == 0:
+        return
+    element = tensor.element_size()
+    extremes = launch.scratch(element), launch.scratch(element)
+    copy = launch.contiguous(tensor)
+    reduce(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, 2 * element, element)
+    launch.release(*copy, *extremes)
+
+
+@rule("nonzero_static.default", "nonzero_static.out")
+def nonzero_static(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Nonzero.cu, nonzero_static_cuda_out_impl: counts by block of threads, and their sums,
+    for as many blocks as there are multiprocessors at most."""
+    launch.give(*launch.outputs)
+    tensor, size = launch["self", "size"]
+    if size == 0 or tensor.numel() == 0 or tensor.dim() == 0:
+        return
+    launch.contiguous(tensor)
+    tiles = ceil(tensor.numel() / TILE)
+    blocks = ceil(tiles / ceil(tiles / launch.machine.spec.multiprocessors))
+    launch.scratch(4 * blocks)
+    launch.scratch(8 * blocks)
+
+
+@made_of_others("isin.Tensor_Tensor")
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    """aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu and isin_sorting: all with all where those that
+    are looked for are few, else by sorting both together."""
+    found = torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
+    if elements.numel() == 0:
+        return found
+    if test_elements.numel() < 10.0 * elements.numel() ** 0.145:
+        return _among_few(found, elements, test_elements, invert)
+    if assume_unique:
+        together, order = torch.cat([elements.ravel(), test_elements.ravel()]), None
+    else:
+        flat, order = torch._unique(elements, sorted=False, return_inverse=True)
+        tested, _ = torch._unique(test_elements, sorted=False)
+        together = torch.cat([flat, tested])
+        del flat, tested
+    return _among_many(found, together, order, invert)
+
+
+def _among_few(found, elements, tested, invert):
+    tested = tested.view([1] * elements.dim() + [-1])
+    compared = elements.unsqueeze(-1).ne(tested) if invert else elements.unsqueeze(-1).eq(tested)
+    result = compared.all(-1) if invert else compared.any(-1)
+    found.copy_(result)
+    del result, compared
+    return found
+
+
+def _among_many(found, together, order, invert):
+    ordered, places = together.sort(stable=True, dim=0, descending=False)
+    duplicate = torch.empty_like(ordered, dtype=torch.bool)
+    first, second = ordered[1:], ordered[:-1]
+    duplicate[:-1].copy_(first.ne(second) if invert else first.eq(second))
+    duplicate[-1:].fill_(invert)
+    mask = torch.empty_like(duplicate)
+    mask.index_copy_(0, places, duplicate)
+    if order is None:
+        found.copy_(mask[: found.numel()].view_as(found))
+    else:
+        found.copy_(torch.ops.aten.index.Tensor(mask, [order]))
+    del mask, duplicate, first, second, ordered, places
+    return found
+
+
+@made_of_others("isin.Tensor_Scalar")
+def isin_scalar(elements, test_element, *, assume_unique=False, invert=False):
+    """The same file: compared with the number."""
+    found = torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
+    return found.copy_(elements.ne(test_element) if invert else elements.eq(test_element))

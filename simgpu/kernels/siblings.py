@@ -1,0 +1,21 @@
+"""Overloads of an operator that run the same CUDA code and write into a tensor that is there: out= and in place."""
+
+import torch
+
+from simgpu.kernels import any_device
+
+
+def _inputs(operator) -> list[tuple[str, str]]:
+    """Names and types of an operator's arguments, those left out that are given to be written as results."""
+    arguments = operator._schema.arguments
+    return [(one.name, str(one.type)) for one in arguments if not one.is_out]
+
+
+def siblings(operator):
+    """The overloads that CUDA has a kernel of (not those that any device computes apart and copies)."""
+    name = operator._opname
+    for packet in (getattr(torch.ops.aten, name), getattr(torch.ops.aten, f"{name}_", None)):
+        for overload in packet.overloads() if packet is not None else ():
+            other = getattr(packet, overload)
+            if other is not operator and _inputs(other) == _inputs(operator) and not any_device.on_gpu_too(other):
+                yield other
