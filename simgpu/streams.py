@@ -155,7 +155,7 @@ class Generator(torch.Generator):
 
     def __init__(self, device="cuda"):
         self._seed = 0
-        self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)  # pyright: ignore[reportArgumentType]
 
     @property
     def device(self):

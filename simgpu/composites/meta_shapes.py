@@ -163,7 +163,7 @@ def layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, b
     """aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda: contiguous, those that are wanted."""
     wanted = (output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None)
     return tuple(
-        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if want else None  # pyright: ignore[reportArgumentType]
         for tensor, want in zip((input, weight, bias), wanted, strict=True)
     )
 

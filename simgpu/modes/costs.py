@@ -201,7 +201,7 @@ def _counted(plan, args, kwargs, outputs) -> int:
         return 0
 
 
-def operations(operator, args, kwargs, outputs) -> int:
+def operations(operator, args, kwargs, outputs) -> float:
     """Floating-point operations of a call, as torch.utils.flop_counter counts them; 0 for what it does not know."""
     plan = plan_of(operator)
     if plan.flops is None:

@@ -74,7 +74,7 @@ def refuse_simulated(operator, arguments) -> None:
 @cache
 def makes_others(kind: type) -> bool:
     """Whether a type of tensors says itself what an operator on them is made of."""
-    return getattr(kind, "__torch_dispatch__", None) != torch.Tensor.__torch_dispatch__
+    return getattr(kind, "__torch_dispatch__", None) != torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @cache

@@ -94,7 +94,7 @@ def set_data(mode: DispatchMode, tensor, value) -> None:
     The two exchange their implementations; the Python object, its requires_grad and its gradient stay. The gradient is
     not moved, as on CUDA, but it must be of the same kind as the tensor, meta or not, and loses its values.
     """
-    with torch.utils._python_dispatch._disable_current_modes():  # what is made here takes no memory
+    with _disable_current_modes():  # what is made here takes no memory
         if tensor.is_meta and value.is_meta and tensor._use_count() > 1:  # a gradient, say, known to C++ alone
             tensor.data = as_normal(value)
             return

@@ -81,7 +81,7 @@ def letting_go(run):
 
     def run_backward(*args, **kwargs):
         global _transformed
-        outer, _transformed = _transformed, torch._C._functorch.peek_interpreter_stack() is not None
+        outer, _transformed = _transformed, torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
         try:
             return run(*args, **kwargs)
         except BaseException:

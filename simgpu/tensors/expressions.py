@@ -56,7 +56,7 @@ class View(NamedTuple):
 
 def view(expression: Expression, tensor: torch.Tensor) -> View:
     """A view that lies as `tensor` does in its storage."""
-    return View(expression, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+    return View(expression, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())  # pyright: ignore[reportArgumentType]
 
 
 class Call:
@@ -93,7 +93,7 @@ class Call:
 
     def _compute(self) -> dict:
         found = {}
-        for expression in self.written:
+        for expression in self.written:  # pyright: ignore[reportOptionalIterable]
             found[expression] = _bytes_of(expression).clone()
 
         def there(one: View):
@@ -102,7 +102,7 @@ class Call:
         args, kwargs = _mapped(there, self.args), _mapped(there, self.kwargs)
         results = self.function(*args, **kwargs)
         results = list(results) if isinstance(results, (list, tuple)) else [results]
-        for number, where in self.outputs.items():
+        for number, where in self.outputs.items():  # pyright: ignore[reportOptionalMemberAccess]
             found[number] = torch.zeros(where.of.nbytes, dtype=torch.uint8)
             where.tensor(found[number]).copy_(results[number])
         return found

@@ -7,6 +7,7 @@ decide anew about dims of size 1. Here C++'s are used where there are any.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 import torch._meta_registrations as registrations
@@ -84,7 +85,7 @@ def _number(kind: type, dtype: torch.dtype) -> torch.Tensor:
     return _scalar(dtype)
 
 
-def run(operator, args, kwargs):
+def run(operator, args, kwargs) -> Any:
     """The operator's result on meta tensors."""
     if operator._opname in _FACTORIES and "out" not in kwargs:
         args, kwargs = args[:1], {name: value for name, value in kwargs.items() if name != "generator"}

@@ -7,6 +7,7 @@ lives exactly as long as the storage, so a weak reference to it tells.
 """
 
 import weakref
+from typing import Any
 
 import torch
 
@@ -50,8 +51,8 @@ class Residence(weakref.ref):
         self.machine = machine
         self.home = home
         self.nbytes = nbytes
-        self.values: torch.Tensor | None = None
-        self.made = None
+        self.values: Any = None
+        self.made: Any = None
 
     @property
     def on_gpu(self) -> bool:
@@ -97,12 +98,12 @@ def find(storage) -> Residence | None:
 def of(tensor: torch.Tensor) -> Residence | None:
     """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
     with torch._C.DisableTorchFunction():
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return of(torch._C._functorch.get_unwrapped(tensor))
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # pyright: ignore[reportAttributeAccessIssue]
+            return of(torch._C._functorch.get_unwrapped(tensor))  # pyright: ignore[reportAttributeAccessIssue]
         if not tensor.is_meta:
             return None
         if hasattr(type(tensor), "__tensor_flatten__"):  # a subclass made of other tensors: a nested tensor, a DTensor
-            names, _ = tensor.__tensor_flatten__()
+            names, _ = tensor.__tensor_flatten__()  # pyright: ignore[reportAttributeAccessIssue]
             return of(getattr(tensor, names[0])) if names else None
         return _residences.get(id(tensor.untyped_storage()))
 

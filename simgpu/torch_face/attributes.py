@@ -19,7 +19,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     patches.apply(torch.Tensor, "record_stream", record_stream)
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
     made = wrapped_on_meta(torch.Tensor._make_wrapper_subclass)
-    patches.apply(torch._C._nested, "nested_tensor", jagged_only(torch._C._nested.nested_tensor))
+    patches.apply(torch._C._nested, "nested_tensor", jagged_only(torch._C._nested.nested_tensor))  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(torch.Tensor, "_make_wrapper_subclass", staticmethod(made))
     run_backward = naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)

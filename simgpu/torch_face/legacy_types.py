@@ -1,5 +1,7 @@
 """The tensor types of old, torch.cuda.FloatTensor and its kin: as constructors, in isinstance, and as the default."""
 
+from typing import Any
+
 import torch
 
 from simgpu.modes.function_mode import FunctionMode
@@ -19,6 +21,12 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
 
 class CudaType(type):
     """The class of torch.cuda.FloatTensor, say: no tensor is its direct instance, isinstance asks device and dtype."""
+
+    on_host: Any
+    dtype: torch.dtype
+    layout: torch.layout
+    is_cuda: bool
+    is_sparse: bool
 
     def __new__(cls, name, on_host):
         made = super().__new__(cls, name, (), {"__module__": "torch.cuda"})

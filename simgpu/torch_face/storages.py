@@ -55,7 +55,7 @@ def resized(resize):
     def resize_(storage, size):
         if on_gpu(storage):
             try:
-                residence.resize(residence.find(storage), size)
+                residence.resize(residence.find(storage), size)  # pyright: ignore[reportArgumentType]
             except OutOfMemory as error:
                 raise torch.OutOfMemoryError(str(error)) from None
         return resize(storage, size)
@@ -95,7 +95,7 @@ def to(mode: FunctionMode, move):
             return move(storage, device=there, non_blocking=non_blocking)
         if storage.device == named(device):
             return storage
-        if there.type not in ("cuda", "cpu"):
+        if there.type not in ("cuda", "cpu"):  # pyright: ignore[reportOptionalMemberAccess]
             return refused(move)(storage)
         return _copied(mode, storage, there != CUDA, non_blocking)
 
