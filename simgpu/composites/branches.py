@@ -4,7 +4,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NotModelledError, NoValueError
-from simgpu.tensors import values
+from simgpu.tensors import residence, values
 from simgpu.tensors.registry import branch, decomposed
 
 
@@ -133,3 +133,13 @@ def isclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     del difference
     close |= error.isfinite().__iand__(error <= allowed)
     return close
+
+
+@branch("tensor_split.tensor_indices_or_sections")
+def tensor_split(self, tensor_indices_or_sections, dim=0):
+    """aten/src/ATen/native/TensorShape.cpp: the places are read on the host."""
+    if residence.device_of(tensor_indices_or_sections).type != "cpu":
+        where = residence.device_of(tensor_indices_or_sections)
+        raise RuntimeError(f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {where}")
+    name = torch.ops.aten.tensor_split.tensor_indices_or_sections
+    return decomposed(name, (self, tensor_indices_or_sections, dim), {})

@@ -1,9 +1,35 @@
 """Pointwise operators whose CUDA code allocates more than its outputs, or allocates them in another order."""
 
+import torch
+
 from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 
 made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison
+# aten/src/ATen/native/UnaryOps.cpp: for each of p numbers counted up, added, lgamma in place, their sum
+made_of_others("mvlgamma.default", "mvlgamma_.default")
+
+
+@made_of_others("equal.default")
+def equal(self, other):
+    """aten/src/ATen/native/cuda/Equal.cpp, cuda_equal: a comparison, whether all of it is true, and the host asks."""
+    if self.shape != other.shape:
+        return False
+    if self.numel() == 0:
+        return True
+    same = self == other
+    every = same.all()
+    return bool(torch.ops.aten._local_scalar_dense.default(every))
+
+
+@rule("bernoulli.default", "bernoulli.out", "bernoulli_.Tensor")
+def probabilities(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/DistributionTemplates.h, bernoulli_kernel: probabilities in half precision are
+    converted to float32."""
+    launch.give(*launch.outputs)
+    given = launch.get("p", launch.first)
+    if isinstance(given, torch.Tensor) and given.dtype in (torch.float16, torch.bfloat16):
+        launch.scratch_like(given, torch.float32)
 
 
 def _by_powers(tensor, exponent) -> bool:

@@ -8,6 +8,7 @@ import math
 
 import torch
 
+from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.tensors.layout import is_dense
 
@@ -103,3 +104,9 @@ def fused_adam(launch: Launch) -> None:
     if not _lie_alike(lists):
         names = "and exp_avg_sqs" if len(lists) == 4 else "exp_avg_sqs, and max_exp_avg_sqs"
         raise RuntimeError(f"params, grads, exp_avgs, {names} must have same dtype, device, and layout")
+
+
+@rule("_foreach_mm.default")
+def products(launch: Launch) -> None:
+    """torch/_native/ops: stacks and grouped products, by shapes and GPU."""
+    raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")

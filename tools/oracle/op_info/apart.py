@@ -20,6 +20,8 @@ CHECKS = (  # of values, which the oracle reads as 0
     "Expected all rows of lengths along axis",
     "input tensor should not contain infs or NaNs",
     "repeats can not be negative",
+    "aweights cannot be negative",
+    "fweights cannot be negative",
     "index_select(): Index to scalar can have only 1 value, got 0 value(s)",
     "ZeroDivisionError: float division by zero",  # by the number of batches that batch norm has seen
 )
