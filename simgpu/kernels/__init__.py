@@ -40,6 +40,14 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     transfer,
     triangular,
 )
-from simgpu.kernels.launch import Launch, others_of, preparation_of, rule, rule_for
+from simgpu.kernels.launch import (
+    Launch,
+    has_others,
+    has_preparation,
+    others_of,
+    preparation_of,
+    rule,
+    rule_for,
+)
 
-__all__ = ["Launch", "others_of", "preparation_of", "rule", "rule_for"]
+__all__ = ["Launch", "has_others", "has_preparation", "others_of", "preparation_of", "rule", "rule_for"]

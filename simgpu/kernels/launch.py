@@ -65,6 +65,11 @@ def others_of(operator, args, kwargs):
     return (None,) if rule_for(operator) is None and any_device.on_gpu_too(operator) else None
 
 
+def has_others(operator) -> bool:
+    """Whether `others_of` has something for an OpOverload, for some calls at least."""
+    return operator in _made_of_others or (rule_for(operator) is None and any_device.on_gpu_too(operator))
+
+
 def prepared(*names: str, when):
     """Says of operators that CUDA's code first makes other arguments of those given, by operators of its own.
 
@@ -85,6 +90,11 @@ def preparation_of(operator, args, kwargs):
     """What `prepared` was given for an OpOverload that is called like this, or None."""
     function, when = _prepared.get(operator, (None, None))
     return function if function is not None and when(*args, **kwargs) else None
+
+
+def has_preparation(operator) -> bool:
+    """Whether `prepared` was told of an OpOverload, for some calls at least."""
+    return operator in _prepared
 
 
 def rule_for(operator):

@@ -8,7 +8,7 @@ memory slower.
 """
 
 import logging
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import ceil
 
 import torch
@@ -17,6 +17,7 @@ from simgpu.hardware.gpus import Spec
 from simgpu.kernels.foreach import CHUNK
 from simgpu.kernels.transfer import temporaries
 from simgpu.tensors import arguments, residence
+from simgpu.tensors.identity import once_for_each
 from simgpu.timing import rates
 from simgpu.timing.clock import TO_GPU, TO_HOST
 
@@ -108,7 +109,7 @@ class Plan:
         self.makes_new = any(one.alias_info is None for one in schema.returns)
 
 
-plan_of = cache(Plan)
+plan_of = once_for_each(Plan)
 
 
 def size(tensor: torch.Tensor) -> int:

@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu import machine as machines
 from simgpu.errors import NotModelledError, NoValueError
-from simgpu.kernels import Launch, any_device, others_of, preparation_of, rule_for, transfer
+from simgpu.kernels import Launch, any_device, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
+from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
@@ -25,41 +26,12 @@ from simgpu.timing.clock import TO_HOST
 GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
 _aten = torch.ops.aten
-
-# Operators that read or write across devices, so that their arguments may live on different ones.
-CROSSING = {
-    _aten.copy_.default,
-    _aten._foreach_copy_.default,
-    _aten._to_copy.default,
-    _aten.set_.source_Storage,
-    _aten.set_.source_Tensor,
-}
-# Operators that take index tensors from the host and bring them to the device themselves.
-HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
-# Operators that read a tensor's values on the host, and are made of others on the device.
-HOST_VALUES = {_aten._pack_padded_sequence.default}
-# Operators that take a scalar tensor from the host, which their meta kernels refuse.
-HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
+_COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_dense.default, _aten.as_strided.default
 
 DATA_DEPENDENT = (
     "{operator} gives a tensor whose size depends on the values of its input, and a simulated tensor has no values. "
     "Compute that part on the CPU from real data, or use a form with a fixed size (torch.where instead of a mask)."
 )
-
-
-@cache
-def is_view(operator) -> bool:
-    """Whether all that the operator returns are views of its arguments, always (reshape and contiguous may copy)."""
-    returns = operator._schema.returns
-    if not returns or any(r.alias_info is None or r.alias_info.is_write for r in returns):
-        return False
-    return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
-
-
-@cache
-def is_collective(operator) -> bool:
-    """Whether it is one of torch.distributed's, which talk to other ranks."""
-    return operator.namespace in ("c10d", "_c10d_functional", "_dtensor")
 
 
 def refuse_simulated(operator, arguments) -> None:
@@ -75,19 +47,6 @@ def refuse_simulated(operator, arguments) -> None:
 def makes_others(kind: type) -> bool:
     """Whether a type of tensors says itself what an operator on them is made of."""
     return getattr(kind, "__torch_dispatch__", None) != torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@cache
-def is_question(operator) -> bool:
-    """Whether a tensor subclass is asked about itself (prim.device), which is no operator of the dispatcher's."""
-    return operator.namespace == "prim"
-
-
-@cache
-def is_composite(operator) -> bool:
-    """Whether it is made of other operators and has no kernel of its own; seen whole only in inference mode."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta")
-    return operator._can_decompose() and not has_kernel and not is_view(operator)
 
 
 def tensors_in(arguments):
@@ -108,6 +67,11 @@ def results_in(result):
         yield result
 
 
+def outputs_of(result) -> tuple:
+    """The same as a tuple."""
+    return (result,) if isinstance(result, torch.Tensor) else tuple(results_in(result))
+
+
 class DispatchMode(TorchDispatchMode):
     """Runs ATen operators on the simulated GPU `machine`."""
 
@@ -117,6 +81,7 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self.machine = machine
         self.new_tensors_go = None  # HOST, GPU or "meta": where operators put new tensors that name the device meta
+        self.ran = set()  # facts of the operators that ran on the GPU
         self.function_depth = 0  # calls by Python under way; 0 within backward means autograd's engine calls
         self.count = 0  # of operators that have run
         self.seen = set()  # those of formulas.FORWARD that have
@@ -132,39 +97,34 @@ class DispatchMode(TorchDispatchMode):
             return operator(*args, **kwargs)
         if types and any(map(makes_others, types)):
             return NotImplemented  # a subclass makes others of it (a nested tensor), of the tensors that it is made of
-        if isinstance(operator, torch._ops.HigherOrderOperator):
-            raise NotModelledError(f"the simulated GPU does not model {operator}")
+        facts = facts_of(operator)
+        kind = facts.kind
         with _no_functions():
-            if is_question(operator):
-                return operator(*args, **kwargs)
-            if is_collective(operator):
-                refuse_simulated(operator, (*args, *kwargs.values()))
-            if is_view(operator):
+            if kind is VIEW:
                 if args[0].is_meta:
                     self.machine.clock.host += rates.VIEW
-                    if operator is _aten.as_strided.default:
+                    if operator is _AS_STRIDED:
                         bounds.check(*args, **kwargs)
                 return operator(*args, **kwargs)
-            if is_composite(operator):
-                with self:
-                    return composite(operator, args, kwargs)
-            if operator in formulas.FORWARD:
-                self.seen.add(operator)
-            others = others_of(operator, args, kwargs)
-            try:
-                apart = others is not None and self.check_places(operator, args, kwargs) == GPU
-                if apart and not (self.called_by_engine() and self.works_in_place(operator, args)):
-                    return self.run_others(operator, *others, args, kwargs)
-                prepare = preparation_of(operator, args, kwargs)
-                if prepare is not None and self.check_places(operator, args, kwargs) == GPU:
-                    args = self.run_before(prepare, args, kwargs)
-                return self.run(operator, args, kwargs)
-            except torch.OutOfMemoryError as error:
-                del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
-                raise error.with_traceback(None) from None
+            if kind is KERNEL:
+                try:
+                    return self.run(facts, operator, args, kwargs)
+                except torch.OutOfMemoryError as error:
+                    del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
+                    raise error.with_traceback(None) from None
+            if kind is QUESTION:
+                return operator(*args, **kwargs)
+            if kind is HIGHER_ORDER:
+                raise NotModelledError(f"the simulated GPU does not model {operator}")
+            if kind is COLLECTIVE:
+                refuse_simulated(operator, (*args, *kwargs.values()))
+                return operator(*args, **kwargs)
+            with self:
+                return composite(operator, args, kwargs)
 
-    def run_others(self, operator, function, args, kwargs):
+    def run_others(self, facts, function, args, kwargs):
         """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""
+        operator = facts.operator
         self.function_depth += 1
         try:
             with self:
@@ -172,8 +132,8 @@ class DispatchMode(TorchDispatchMode):
                     result = operator._op_dk(any_device.kernel_of(operator), *args, **kwargs)
                 else:
                     result = function(*args, **kwargs)
-            if operator in costs.KERNEL_AMONG_OTHERS:
-                costs.issue(self.machine, operator, args, kwargs, tuple(results_in(result)))
+            if facts.has_kernel_among_others:
+                costs.issue(self.machine, operator, args, kwargs, outputs_of(result))
         finally:
             self.function_depth -= 1
         if self.called_by_engine():
@@ -189,54 +149,86 @@ class DispatchMode(TorchDispatchMode):
         self.count = count
         return made
 
-    def run(self, operator, args, kwargs):
-        """One operator: its meta kernel, then its memory."""
+    def run(self, facts, operator, args, kwargs):
+        """One operator where it belongs: on the simulated GPU, on the host, or on PyTorch's own meta device."""
+        if facts.is_forward:
+            self.seen.add(operator)
+        tensors = list(tensors_in((*args, *kwargs.values())))
+        place = self.place_of(facts, tensors, args, kwargs)
+        if facts.may_be_others and place == GPU:
+            others = others_of(operator, args, kwargs)
+            if others is not None and not (self.called_by_engine() and self.works_in_place(operator, args)):
+                return self.run_others(facts, *others, args, kwargs)
+        if facts.may_be_prepared and place == GPU:
+            prepare = preparation_of(operator, args, kwargs)
+            if prepare is not None:
+                args = self.run_before(prepare, args, kwargs)
+                tensors = list(tensors_in((*args, *kwargs.values())))
+                place = self.place_of(facts, tensors, args, kwargs)
         device = kwargs.get("device")
-        place = self.check_places(operator, args, kwargs)
         on_meta = device is not None and torch.device(device).type == "meta"  # by name, and so all GPUs' tensors
         if (place is None and not on_meta) or (on_meta and self.new_tensors_go == "meta"):
             return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
-        if self.new_tensors_go is HOST:
-            place = HOST
-        elif self.new_tensors_go == GPU and on_meta:
-            place = GPU
-        if operator is _aten.copy_.default and not args[0].is_meta:
-            if place is not HOST:
-                self.take_memory(operator, args, kwargs, ())
-                costs.issue(self.machine, operator, args, kwargs, ())
-            transfer.write(*args[:2])
-            return args[0]
-        if operator is _aten._local_scalar_dense.default:
+        if self.new_tensors_go is not None:
+            place = self.place_of_new(place, on_meta)
+        if operator is _LOCAL_SCALAR:
             return self.scalar(args[0])
+        if operator is _COPY and not args[0].is_meta:
+            return self.copy_to_host(facts, args, kwargs, place)
+        return self.run_alone(facts, operator, tensors, args, kwargs, place)
+
+    def run_alone(self, facts, operator, tensors, args, kwargs, place):
+        """One operator, `tensors` among its arguments, in one place: its shapes, memory, time and values."""
         given, named = args, kwargs
-        args, kwargs = self.without_host_values(operator, args, kwargs)
+        real = [one for one in tensors if not one.is_meta]
+        if real and not facts.crosses and (facts.takes_host_scalar or any(one.dim() for one in real)):
+            args, kwargs = without_host_values(args, kwargs, facts.takes_host_scalar)
         self.count += 1
         by_engine = self.called_by_engine()
         if by_engine:
             kwargs = formulas.as_on_cuda(operator, args, kwargs)
             if torch.is_grad_enabled():
                 self.seen.add(formulas.TWICE)
-        try:
-            result = meta_kernels.run(operator, args, kwargs)
-        except NotImplementedError:
-            result = self.of_known_size(operator, given, named)
-        except RuntimeError as error:
-            if "INTERNAL ASSERT FAILED" in str(error):  # nested tensors on meta
-                raise self.explained(operator) from None
-            raise
+        result = self.shapes(operator, args, kwargs, given, named)
         if by_engine and place is not HOST and self.works_in_place(operator, args):
             result = self.in_place_of(args[0], result)
-        outputs = tuple(results_in(result))
+        outputs = outputs_of(result)
         if place is HOST:
             for output in outputs:
                 self.count_on_host(output)
         else:
-            self.take_memory(operator, args, kwargs, outputs)
+            self.take_memory(facts, args, kwargs, outputs)
             costs.issue(self.machine, operator, args, kwargs, outputs)
         if by_engine:
             self.note_made(operator, outputs)
         values.follow(operator, given, named, outputs)
         return result
+
+    def place_of_new(self, place, on_meta: bool):
+        """Where new tensors go, if `new_tensors_go` says so; else where they would go."""
+        if self.new_tensors_go is HOST:
+            return HOST
+        return GPU if on_meta and self.new_tensors_go == GPU else place
+
+    def copy_to_host(self, facts, args, kwargs, place):
+        """A copy into a tensor of the host that has values."""
+        if place is not HOST:
+            self.take_memory(facts, args, kwargs, ())
+            costs.issue(self.machine, facts.operator, args, kwargs, ())
+        transfer.write(*args[:2])
+        return args[0]
+
+    def shapes(self, operator, args, kwargs, given, named):
+        """The operator's result on meta tensors: it has shapes and no values. `given`, `named`: its arguments as the
+        program gave them."""
+        try:
+            return meta_kernels.run(operator, args, kwargs)
+        except NotImplementedError:
+            return self.of_known_size(operator, given, named)
+        except RuntimeError as error:
+            if "INTERNAL ASSERT FAILED" in str(error):  # nested tensors on meta
+                raise self.explained(operator) from None
+            raise
 
     def of_known_size(self, operator, args, kwargs):
         """The results of an operator whose sizes depend on values, if those are known. Raises what explains it if not.
@@ -286,20 +278,21 @@ class DispatchMode(TorchDispatchMode):
         residence.share(storage, home, storage.nbytes())
         return result
 
-    def take_memory(self, operator, args, kwargs, outputs) -> None:
+    def take_memory(self, facts, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
-        if operator is not None:
+        operator = facts.operator
+        if facts not in self.ran:
+            self.ran.add(facts)
             self.machine.left_out.ran(operator)
-        in_backward = torch._C._current_graph_task_id() != -1
-        apply = rule_for(operator)
         try:
-            if apply is None:
+            if facts.rule is None:
                 for output in outputs:
                     self.allocate(output)
                 return
+            in_backward = torch._C._current_graph_task_id() != -1
             launch = Launch(operator, args, kwargs, outputs, self.machine, in_backward, self.allocate)
             try:
-                apply(launch)
+                facts.rule(launch)
                 launch.give(*outputs)
             finally:
                 launch.finish()
@@ -331,8 +324,12 @@ class DispatchMode(TorchDispatchMode):
 
     def adopt(self, tensor) -> None:
         """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
-        with _no_functions():
-            self.take_memory(None, (), {}, (tensor,))
+        try:
+            with _no_functions():
+                return self.allocate(tensor)
+        except OutOfMemory as error:
+            message = str(error)
+        raise torch.OutOfMemoryError(message)
 
     def cross(self, destination, source, to_gpu: bool, non_blocking: bool) -> None:
         """Takes what a copy between host and GPU takes on the way."""
@@ -364,11 +361,10 @@ class DispatchMode(TorchDispatchMode):
             "simulated GPU computes memory, not values."
         )
 
-    def check_places(self, operator, args, kwargs):
+    def place_of(self, facts, tensors, args, kwargs):
         """Where the operator runs: GPU, HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
-        gpu = host = None
-        real = None
-        for tensor in tensors_in((*args, *kwargs.values())):
+        gpu = host = real = None
+        for tensor in tensors:
             if not tensor.is_meta:
                 if tensor.dim() > 0:
                     real = tensor
@@ -377,46 +373,40 @@ class DispatchMode(TorchDispatchMode):
             if found is None:
                 continue
             if found.machine is not self.machine:
-                raise RuntimeError(
-                    f"a tensor of the simulated {found.machine.spec.key} was given to {operator} on the simulated "
-                    f"{self.machine.spec.key}; a tensor is of use only inside the simulated_gpu() that made it"
-                )
-            if not found.on_gpu:
-                host = host if tensor.dim() == 0 and host is not None else tensor
-            else:
+                raise self.of_another_gpu(found.machine, facts.operator)
+            if found.home is not HOST:
                 gpu = tensor
+            elif host is None or tensor.dim() > 0:
+                host = tensor
         if gpu is None:
             return HOST if host is not None else None
         stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
-        allowed = operator in CROSSING or operator in HOST_VALUES or (operator in HOST_INDEX and on_gpu(args[0]))
+        allowed = facts.crosses or facts.takes_host_values or (facts.takes_host_index and on_gpu(args[0]))
         if stranger is not None and not allowed:
-            raise wrong_device.error(operator, args, kwargs)
+            raise wrong_device.error(facts.operator, args, kwargs)
         return GPU
 
-    def without_host_values(self, operator, args, kwargs):
-        """The arguments with real CPU tensors replaced by meta ones where meta kernels want that."""
-        if operator in CROSSING:
-            return args, kwargs
-
-        scalars_too = operator in HOST_SCALAR
-
-        def is_real(tensor):
-            return not tensor.is_meta and (tensor.dim() > 0 or scalars_too)
-
-        def stand_in(value):
-            if isinstance(value, torch.Tensor) and is_real(value):
-                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-            if isinstance(value, (list, tuple)):
-                return type(value)(stand_in(item) for item in value)
-            return value
-
-        if any(map(is_real, tensors_in((*args, *kwargs.values())))):
-            args = tuple(stand_in(value) for value in args)
-            kwargs = {name: stand_in(value) for name, value in kwargs.items()}
-        return args, kwargs
+    def of_another_gpu(self, other: machines.Machine, operator) -> RuntimeError:
+        return RuntimeError(
+            f"a tensor of the simulated {other.spec.key} was given to {operator} on the simulated "
+            f"{self.machine.spec.key}; a tensor is of use only inside the simulated_gpu() that made it"
+        )
 
     def explained(self, operator):
         tags = operator.tags
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return NoValueError(DATA_DEPENDENT.format(operator=operator))
         return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")
+
+
+def without_host_values(args, kwargs, scalars_too: bool):
+    """The arguments with real CPU tensors replaced by meta ones, as meta kernels want them (some: scalars too)."""
+
+    def stand_in(value):
+        if isinstance(value, torch.Tensor) and not value.is_meta and (value.dim() > 0 or scalars_too):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, (list, tuple)):
+            return type(value)(stand_in(item) for item in value)
+        return value
+
+    return tuple(map(stand_in, args)), {name: stand_in(value) for name, value in kwargs.items()}

@@ -8,7 +8,6 @@ which are weights and data, of random numbers, and of what depends on either. As
 """
 
 from contextlib import suppress
-from functools import cache
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -16,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simgpu import machine as machines
 from simgpu.tensors import residence
 from simgpu.tensors.expressions import Call, Expression, View, view
+from simgpu.tensors.identity import once_for_each
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
 FLOATS = 4096  # of one tensor from the host
@@ -75,7 +75,7 @@ def _result(function, args, tensor, place) -> Expression:
     return Expression(place.nbytes, call=Call(function, args, {}, outputs={0: where}), slot=0)
 
 
-@cache
+@once_for_each
 def _written(operator) -> tuple[tuple[int, str], ...]:
     """Position and name of the arguments that an operator writes."""
     arguments = operator._schema.arguments
@@ -84,7 +84,7 @@ def _written(operator) -> tuple[tuple[int, str], ...]:
     )
 
 
-@cache
+@once_for_each
 def _gives_values(operator) -> bool:
     """Whether its result follows from its arguments: it draws nothing at random and fills what it makes."""
     drawn = torch.Tag.nondeterministic_seeded in operator.tags

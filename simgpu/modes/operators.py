@@ -1,0 +1,103 @@
+"""What the dispatch mode has to know of each operator, found once."""
+
+import torch
+
+from simgpu.kernels import has_others, has_preparation, rule_for
+from simgpu.modes import costs
+from simgpu.tensors import formulas
+from simgpu.tensors.identity import once_for_each
+
+_aten = torch.ops.aten
+HIGHER_ORDER, QUESTION, COLLECTIVE = "higher order", "question", "collective"
+VIEW, COMPOSITE, KERNEL = "view", "composite", "kernel"
+
+# Operators that read or write across devices, so that their arguments may live on different ones.
+CROSSING = {
+    _aten.copy_.default,
+    _aten._foreach_copy_.default,
+    _aten._to_copy.default,
+    _aten.set_.source_Storage,
+    _aten.set_.source_Tensor,
+}
+# Operators that take index tensors from the host and bring them to the device themselves.
+HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
+# Operators that read a tensor's values on the host, and are made of others on the device.
+HOST_VALUES = {_aten._pack_padded_sequence.default}
+# Operators that take a scalar tensor from the host, which their meta kernels refuse.
+HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
+
+
+def is_view(operator) -> bool:
+    """Whether all that the operator returns are views of its arguments, always (reshape and contiguous may copy)."""
+    returns = operator._schema.returns
+    if not returns or any(r.alias_info is None or r.alias_info.is_write for r in returns):
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
+def is_question(operator) -> bool:
+    """Whether a tensor subclass is asked about itself (prim.device), which is no operator of the dispatcher's."""
+    return operator.namespace == "prim"
+
+
+def is_collective(operator) -> bool:
+    """Whether it is one of torch.distributed's, which talk to other ranks."""
+    return operator.namespace in ("c10d", "_c10d_functional", "_dtensor")
+
+
+def is_composite(operator) -> bool:
+    """Whether it is made of other operators and has no kernel of its own; seen whole only in inference mode."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta")
+    return operator._can_decompose() and not has_kernel and not is_view(operator)
+
+
+def _kind(operator) -> str:
+    if isinstance(operator, torch._ops.HigherOrderOperator):
+        return HIGHER_ORDER
+    if is_question(operator):
+        return QUESTION
+    if is_collective(operator):
+        return COLLECTIVE
+    if is_view(operator):
+        return VIEW
+    return COMPOSITE if is_composite(operator) else KERNEL
+
+
+class Facts:
+    """What is the same for every call of an operator.
+
+    `kind`: one of the above. `may_be_others`: whether CUDA makes it of others, for some calls at least.
+    `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
+    or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
+    `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`.
+    """
+
+    __slots__ = (
+        "crosses",
+        "has_kernel_among_others",
+        "is_forward",
+        "kind",
+        "may_be_others",
+        "may_be_prepared",
+        "operator",
+        "rule",
+        "takes_host_index",
+        "takes_host_scalar",
+        "takes_host_values",
+    )
+
+    def __init__(self, operator):
+        self.operator = operator
+        self.kind = _kind(operator)
+        self.rule = rule_for(operator)
+        self.may_be_others = self.kind is KERNEL and has_others(operator)
+        self.may_be_prepared = has_preparation(operator)
+        self.crosses = operator in CROSSING
+        self.takes_host_values = operator in HOST_VALUES
+        self.takes_host_index = operator in HOST_INDEX
+        self.takes_host_scalar = operator in HOST_SCALAR
+        self.is_forward = operator in formulas.FORWARD
+        self.has_kernel_among_others = operator in costs.KERNEL_AMONG_OTHERS
+
+
+facts_of = once_for_each(Facts)
