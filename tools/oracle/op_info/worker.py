@@ -68,7 +68,8 @@ def _said(status: int) -> str:
 def _warm_up(options) -> None:
     from tools.oracle.worker import _warm_up as once
 
-    once(options.simulated)
+    options.quick = not options.where  # no stacks are read
+    once(options)
 
 
 def _in_child(jobs: list, options) -> int:
