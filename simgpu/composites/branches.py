@@ -4,8 +4,9 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NotModelledError, NoValueError
+from simgpu.handlers import handles
 from simgpu.tensors import residence, values
-from simgpu.tensors.registry import branch, decomposed
+from simgpu.tensors.registry import branch, decomposed, simulated
 
 
 @branch("dropout")
@@ -14,6 +15,14 @@ def dropout(input, p, train):
     if not train or not 0 < p < 1 or input.numel() == 0:
         return decomposed(torch.ops.aten.dropout.default, (input, p, train), {})
     return torch.native_dropout(input, p, True)[0]
+
+
+@handles(torch.dropout)
+def transformed_dropout(mode, function, args, kwargs):
+    """torch.func's transforms ask for no kernel of autograd's, so the branch is taken before they begin."""
+    if torch._C._functorch.peek_interpreter_stack() is not None and simulated((*args, *kwargs.values())):
+        return dropout(*args, **kwargs)
+    return function(*args, **kwargs)
 
 
 @branch("linear")

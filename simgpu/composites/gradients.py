@@ -8,6 +8,7 @@ from functools import wraps
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.tensors import engine, registry
 
 _aten = torch.ops.aten
@@ -87,6 +88,10 @@ def cumprod_backward(grad, input, dim, output):
     product = output.conj() * grad
     is_zero = input == 0
     is_zero.any()
+    machines.on().left_out.say(
+        "sound run of cumprod",
+        "simulated tensors have no values: the gradient of cumprod is computed as where no factor is 0, in less memory",
+    )
     summed = _reversed_cumsum(product, dim)
     result = summed.div(input.conj())
     del summed, is_zero, product
