@@ -240,11 +240,11 @@ def cudnn(launch: Launch) -> None:
 
 @rule("_scaled_dot_product_cudnn_attention_backward.default")
 def cudnn_backward(launch: Launch) -> None:
-    """Gradients; a copy of the incoming one in the output's layout; cuDNN's front end sums up the query's gradient in
-    fp32, beside a number a row."""
-    grad_out, query, out = launch["grad_out", "query", "out"]
+    """Gradients; a copy of the incoming one where its last dim is not dense (MHA.cpp, run_cudnn_SDP_bprop, with cuDNN
+    9.5.1 and later); cuDNN's front end sums up the query's gradient in fp32, beside a number a row."""
+    grad_out, query = launch["grad_out", "query"]
     launch.give(*launch.outputs)
-    if any(n > 1 and a != b for n, a, b in zip(out.shape, grad_out.stride(), out.stride(), strict=True)):
+    if grad_out.stride(-1) != 1:
         launch.scratch_like(grad_out)
     rows = query.numel() // query.shape[3]
     launch.scratch((rows * query.shape[3] + rows) * FLOAT)

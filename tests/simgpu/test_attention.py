@@ -122,3 +122,25 @@ def test_what_each_backend_keeps_for_backward():
             del query, key, value, output
     assert kept[FLASH] == -(-rows * 4 // 512) * 512 + 2 * 512
     assert kept[EFFICIENT] == 2 * 8 * 512 * 4
+
+
+@pytest.mark.parametrize(
+    ("grad", "copied"),
+    [
+        ("torch.ones(2, 256, 8, 64, device='cuda', dtype=torch.bfloat16).transpose(1, 2)", False),
+        ("torch.ones(1, 8, 256, 64, device='cuda', dtype=torch.bfloat16).expand(2, 8, 256, 64)", False),
+        ("torch.ones(2, 8, 256, 128, device='cuda', dtype=torch.bfloat16)[..., :64]", False),
+        ("torch.ones(2, 8, 256, 128, device='cuda', dtype=torch.bfloat16)[..., ::2]", True),
+        ("torch.ones(2, 8, 64, 256, device='cuda', dtype=torch.bfloat16).mT", True),
+    ],
+)
+def test_cudnn_copies_a_gradient_whose_last_dim_is_not_dense(grad, copied):
+    """Which of them PyTorch's CUDA host code under stub libraries copies on an H100, torch 2.13.0."""
+    with labkit.simulated_gpu("H100"):
+        q, k, v = (torch.ones(2, 8, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        output, gradient = F.scaled_dot_product_attention(q, k, v), eval(grad)
+        before = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
+        output.backward(gradient)
+        taken = torch.cuda.memory_stats()["requested_bytes.all.allocated"] - before
+    sums = (2 * 8 * 256 * 64 + 2 * 8 * 256) * 4
+    assert taken == (3 + copied) * 524_288 + sums
