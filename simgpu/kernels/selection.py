@@ -87,3 +87,7 @@ def masked_select(tensor, mask):
     """aten/src/ATen/native/cuda/IndexKernel.cpp, masked_select_out_cuda_impl."""
     mask, tensor = torch.broadcast_tensors(*(one.unsqueeze(0) if one.dim() == 0 else one for one in (mask, tensor)))
     return _aten.index.Tensor(tensor, [mask])
+
+
+# aten/src/ATen/native/TensorAdvancedIndexing.cpp: masked_select, and zeros after it up to the source's size.
+made_of_others("masked_scatter_backward.default", when=lambda grad, mask, sizes: is_known(mask))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 BATCH, LENGTH, WORDS = 3, 40, 512
-ABSENT = object()  # a setting that a configuration refuses
+ABSENT = "absent"  # stands for a setting that a configuration refuses
 ARCHITECTURES: dict[str, Callable] = {}
 UNPADDED: set[str] = set()  # those that know no padding mask
 
@@ -62,7 +62,7 @@ def _class(name: str):
 
 
 def _model(name: str, config_name: str, settings: dict):
-    return _class(name)(_class(config_name)(**{key: value for key, value in settings.items() if value is not ABSENT}))
+    return _class(name)(_class(config_name)(**{key: value for key, value in settings.items() if value != ABSENT}))
 
 
 def _config_of(name: str) -> str:

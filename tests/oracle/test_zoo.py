@@ -1,0 +1,45 @@
+"""The zoo's names, and the answers that the oracle is given."""
+
+import json
+
+import pytest
+import torch
+
+import labkit
+from tools.oracle.workloads import find
+from tools.oracle.zoo import answers, families
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_every_entry_is_found_by_its_name(family):
+    entries = families.names(family, families.DTYPES, (False, True), (False, True))
+    assert len({entry.name for entry in entries}) == len(entries)
+    assert all(find(entry.name) == entry for entry in entries)
+
+
+def test_there_are_as_many_models_as_were_asked_for():
+    models = {family: families.names(family, ("fp32",), (False,), (False,)) for family in families.FAMILIES}
+    assert len(models["transformers"]) >= 90 and len(models["timm"]) + len(models["torchvision"]) >= 60
+
+
+@pytest.mark.parametrize("name", ["zoo-transformers-nothing-fp32", "zoo-transformers-bert", "zoo-", "zoo-timm-x-fp8"])
+def test_what_is_not_there_is_no_workload(name):
+    with pytest.raises(KeyError, match="zoo"):
+        find(name)
+
+
+def ask(tensor):
+    return bool(tensor.all()), tensor.sum().item(), tensor.tolist()
+
+
+def test_the_oracle_is_given_the_answers_of_the_simulated_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv(answers.VARIABLE, str(tmp_path))
+    before = torch.Tensor.item
+    with labkit.simulated_gpu("T4"), answers.the_same("asking"):
+        assert ask(torch.ones(3, dtype=torch.long).cuda()) == (True, 3, [1, 1, 1])
+    assert len(json.loads(answers.path("asking").read_text())) == 3
+    monkeypatch.setattr(torch.version, "cuda", "13.0")  # as on the oracle, where every value is 0
+    with answers.the_same("asking"):
+        assert ask(torch.zeros(3, dtype=torch.long)) == (True, 3, [1, 1, 1])
+        assert ask(torch.zeros(3, dtype=torch.long)) == (False, 0, [0, 0, 0])
+    assert torch.Tensor.item is before
