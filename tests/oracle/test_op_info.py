@@ -1,0 +1,66 @@
+"""PyTorch's own samples of operators, modules and optimizers, replayed against what the oracle said of them."""
+
+from importlib import metadata
+
+import pytest
+
+from tests.exactness import ORACLE
+from tools.oracle.op_info import apart, digests, jobs, judge, page, proved
+
+WHOLE = "op-float32-plain-small"  # replayed with every operator; of the other passes some
+EVERY = 12  # of their operators
+SUITES = {"op": "op_db", "foreach": "foreach operators", "module": "module_db", "optim": "optim_db"}
+PASSES = [(gpu, part) for gpu in page.gpus() for part in digests.load(gpu)]
+
+of_this_torch = pytest.mark.skipif(
+    metadata.version("torch").split("+")[0] != digests.torch_of("H100"), reason="the digests are of another torch"
+)
+
+
+@of_this_torch
+@pytest.mark.parametrize(("gpu", "part"), PASSES, ids=lambda value: value)
+def test_what_was_equal_is_equal(gpu, part, exactness):
+    stored = digests.load(gpu)[part]
+    comparable = {name: one for name, one in stored.items() if one.verdict != "apart"}
+    equal = [name for name, one in comparable.items() if one.verdict == "equal"]
+    names = equal if (gpu, part) == ("H100", WHOLE) else equal[sum(map(ord, part)) % EVERY :: EVERY]
+    found = digests.replay(gpu, part, names, most=2)
+    assert {name: what for name, what in found.items() if what != "equal"} == {}
+    if comparable:
+        others = [name for name in comparable if name not in equal]
+        said = f"{len(others)} differ, fail or are refused, by name in docs/operators.md" if others else ""
+        suite = SUITES[part.split("-")[0]]
+        exactness(2, f"{suite}, {gpu}", ORACLE, f"{suite} entries", part, len(comparable), len(equal), said)
+
+
+def test_the_page_shows_what_is_stored():
+    assert page.PAGE.read_text(encoding="utf-8") == page.text()
+
+
+def test_blame_goes_to_the_operator_whose_formula_it_is():
+    ran = ["aten::mul.Tensor", "aten::var_mean.correction", "aten::div.Scalar"]
+    assert proved.blame(["div_Scalar/div_Tensor|f|VarMeanBackward0|"], ran) == {"aten::var_mean.correction"}
+    assert proved.blame(["mul_Tensor|||x.py:1 f"], ran) == {"aten::mul.Tensor"}
+    assert proved.blame(["add_Tensor|||x.py:1 f"], ran) == set()
+
+
+def test_a_sample_is_set_apart_by_the_library_that_it_runs_in():
+    assert apart.reason("op", "linalg.norm", None, ["aten::_linalg_svd"]) is not None
+    assert apart.reason("op", "linalg.norm", None, ["aten::linalg_vector_norm"]) is None
+    assert apart.reason("op", "nonzero", None) == apart.VALUES
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "verdict"),
+    [
+        ({"events": "a4 f4"}, {"events": "a4 f4"}, "equal"),
+        ({"events": "a4 f4"}, {"events": "a4 a4"}, "differs"),
+        ({"events": ""}, {"events": "", "error": "NotModelledError: no"}, "refused"),
+        ({"events": ""}, {"events": "", "error": "RuntimeError: meta"}, "obscure"),
+        ({"events": "", "error": "RuntimeError: bad"}, {"events": "a4", "error": "RuntimeError: bad"}, "equal"),
+        ({"events": "", "error": "RuntimeError: bad"}, {"events": ""}, "differs"),
+    ],
+)
+def test_verdicts(theirs, ours, verdict):
+    head = {"number": 0, "sample": "x", "stage": "end"}
+    assert judge.sample(jobs.Job("op", "add", "float32"), head | theirs, head | ours).verdict == verdict
