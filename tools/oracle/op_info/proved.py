@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+from simgpu import left_out
 from tools.oracle import run
 from tools.oracle.build import home
 from tools.oracle.op_info import runs
 
 FILE = run.ROOT / "simgpu" / "data" / "operators.json"
+ENOUGH = 20  # equal operators and workloads in which an overload ran, beyond which a difference is not its own
 NODE = re.compile(r"(\w+?)Backward\d*$")
 
 
@@ -92,20 +94,25 @@ def _named(name: str) -> set[str]:
 
 def write(gpus: list[str], version: str, of_workloads: dict[str, Iterable[str]] | None = None) -> dict:
     """Write simgpu/data/operators.json from what was kept of these GPUs, and from what ran in workloads that are equal
-    (name -> overloads). What was written."""
-    proved: set[str] = set()
+    (name -> overloads); what the file has as proved stays so, unless a difference is its own. What was written."""
+    proved = set(json.loads(FILE.read_text(encoding="utf-8"))["proved"]) if FILE.exists() else set()
+    evidence: Counter[str] = Counter(one for found in (of_workloads or {}).values() for one in found)
     differs: dict[str, str] = {}
     for gpu in gpus:
         for path in sorted(folder(version, gpu).glob("*.json")):
             for name, found in json.loads(path.read_text()).items():
                 proved |= set(found["ran"])
+                evidence.update(found["ran"])
                 for overload in found["blamed"]:
                     differs.setdefault(overload, f"seen in PyTorch's sample of {name} ({path.stem}, {gpu})")
     for overloads in (of_workloads or {}).values():
         proved |= set(overloads)
+    differs = {one: where for one, where in differs.items() if evidence[one] < ENOUGH}
+    in_libraries = {f"aten::{name}" for names in left_out.LIBRARIES.values() for name in names}
+    proved = {one for one in proved if one.split(".")[0] not in in_libraries}
     content = {
         "torch": version,
-        "gpus": gpus,
+        "gpus": sorted({*gpus, "H100"}),
         "proved": sorted(proved - differs.keys()),
         "differs": dict(sorted(differs.items())),
     }
