@@ -98,6 +98,12 @@ def embedding_bag(
     )
 
 
+@meta("nonzero_static")
+def nonzero_static(tensor, *, size, fill_value=-1):
+    """aten/src/ATen/native/cuda/Nonzero.cu: an index below the other, dim by dim, as nonzero gives them."""
+    return torch.empty_strided((size, tensor.dim()), (1, max(size, 1)), dtype=torch.int64, device="meta")
+
+
 @meta("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 def loss_backward(grad_output, input, *options):
     """aten/src/ATen/native/BinaryOps.cpp, Loss.cpp: contiguous, whatever the input is."""

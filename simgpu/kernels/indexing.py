@@ -257,6 +257,17 @@ def index_reduce(launch: Launch) -> None:
         launch.release(launch.scratch_like(tensor, torch.bool))
 
 
+@rule("scatter_reduce.two")
+def scatter_reduce(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, scatter_reduce_two: for a mean, how often each is written."""
+    launch.give(*launch.outputs)
+    tensor, index, source, reduce = launch["self", "index", "src", "reduce"]
+    if reduce == "mean" and index.numel():
+        launch.scratch_like(source)
+        launch.scratch_like(tensor)
+        launch.release(launch.scratch_like(tensor, torch.bool))
+
+
 @made_of_others("repeat_interleave.Tensor")
 def repeat_interleave(repeats, *, output_size=None):
     """aten/src/ATen/native/Repeat.h, repeat_interleave_common: where each one's copies end; the last end is the size,

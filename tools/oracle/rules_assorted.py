@@ -120,6 +120,17 @@ def index_reduced(rng: random.Random) -> str:
     )
 
 
+def scatter_reduced(rng: random.Random) -> str:
+    shape, dtype, dim = [some(rng, 500), some(rng, 500)], rng.choice((*FLOATS, "int64")), rng.randrange(2)
+    chosen = [rng.randint(1, shape[0]), rng.randint(1, shape[1])]
+    source = [chosen[0] + rng.randrange(3), chosen[1] + rng.randrange(3)]
+    way, itself = rng.choice(("mean", "mean", "amax", "sum", "prod")), rng.choice((True, True, False))
+    return (
+        f"x = {tensor(rng, shape, dtype)}\ni = {tensor(rng, chosen, 'int64')}\nv = {tensor(rng, source, dtype)}\n"
+        f"y = x.scatter_reduce{rng.choice(('', '_'))}({dim}, i, v, '{way}', include_self={itself})"
+    )
+
+
 def grouped(rng: random.Random) -> str:
     """After a product, which takes cuBLAS's workspace: the oracle reads each group as empty, and multiplies none."""
     dtype = rng.choice(("bfloat16", "bfloat16", "float32", "float16"))
@@ -236,8 +247,9 @@ def written(rng: random.Random) -> str:
 
 
 DRAWINGS = [
-    bag, bag, searched, searched, found, modes, distances, masked, index_reduced, grouped, normal, segments, chunked,
-    columns, columns, pooled, margins, repeated, normed, written, written,
+    bag, bag, searched, searched, found, modes, distances, masked, index_reduced,
+    scatter_reduced, grouped, normal, segments,
+    chunked, columns, columns, pooled, margins, repeated, normed, written, written,
 ]  # fmt: skip
 
 if __name__ == "__main__":

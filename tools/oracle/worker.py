@@ -60,7 +60,7 @@ def main() -> None:
         for_transformers["transformers"] = transformers.__version__
     libraries = _imported({library for task in tasks.values() for library in getattr(task, "libraries", ())})
     options.folder.mkdir(parents=True, exist_ok=True)
-    _warm_up(options)
+    _warm_up(options.simulated, stacks=not options.quick)
     gc.collect()
     gc.freeze()
     for name, task in tasks.items():
@@ -81,18 +81,18 @@ def _imported(libraries: set[str]) -> dict[str, str]:
     return {library: metadata.version(library) for library in libraries}
 
 
-def _warm_up(options: argparse.Namespace) -> None:
-    """Do once, before the fork, what takes seconds at first and leaves nothing behind."""
+def _warm_up(simulated: bool, stacks: bool = True) -> None:
+    """Do once, before the fork, what takes seconds at first and leaves nothing behind. `stacks`: C++'s are read."""
     import torch
 
-    if options.simulated:
+    if simulated:
         # Meta kernels import much of torch. No backward: autograd refuses to run after a fork once it has run before.
         from tools.oracle.simulated import simulated_gpu
 
         with simulated_gpu("A100-80GB"):
             x = torch.ones(2, 2, device="cuda")
             torch.nn.functional.gelu(x @ x).softmax(-1).sum()
-    elif not options.quick:
+    elif stacks:
         # Reading C++ stacks begins with reading symbols.
         torch._C._profiler.symbolize_tracebacks(
             [torch._C._profiler.gather_traceback(python=True, script=False, cpp=True)]
