@@ -14,7 +14,10 @@ from simgpu.composites import autocast
 from simgpu.hardware.gpus import Spec, spec
 from simgpu.left_out import LeftOut
 from simgpu.machine import Machine
-from simgpu.modes import asked_values  # noqa: F401  (it registers what it holds)
+from simgpu.modes import (
+    asked_values,  # noqa: F401  (it registers what it holds)
+    costs,
+)
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
@@ -77,6 +80,7 @@ class Session:
         engine.prepare()
         meta_kernels.prepare()
         remembered.forget()
+        costs.forget()
         self.machine.activate()
         registry.hold(autocast.register)
         try:
@@ -111,6 +115,7 @@ class Session:
         self._leave.close()
         registry.let_go()
         remembered.forget()
+        costs.forget()
         self.machine.deactivate()
         autocast.stop()
 

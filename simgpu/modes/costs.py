@@ -9,7 +9,7 @@ memory slower.
 
 import logging
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 import torch
 
@@ -31,6 +31,7 @@ finally:
     _log.disabled = False
 
 _aten = torch.ops.aten
+_COPY = _aten.copy_.default
 READ, WRITTEN, BOTH = 1, 1, 2  # how often an argument's bytes are moved
 
 # Operators that take memory or say something about it, and start no kernel.
@@ -116,19 +117,18 @@ def size(tensor: torch.Tensor) -> int:
     """The bytes that a tensor's elements lie in: those of an expanded one once."""
     if tensor.is_contiguous():
         return tensor.nbytes
-    nbytes = tensor.element_size()
-    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride:
-            nbytes *= length
-    return nbytes
+    return tensor.element_size() * _places(tensor.shape, tensor.stride())
+
+
+@lru_cache(maxsize=4096)
+def _places(shape, strides) -> int:
+    return prod(length for length, stride in zip(shape, strides, strict=True) if stride)
 
 
 def _sizes(argument) -> int:
     if isinstance(argument, torch.Tensor):
         return size(argument)
-    if isinstance(argument, (list, tuple)):
-        return sum(map(_sizes, argument))
-    return 0
+    return sum(map(_sizes, argument)) if isinstance(argument, (list, tuple)) else 0
 
 
 def traffic(plan: Plan, args, kwargs, outputs) -> int:
@@ -138,8 +138,10 @@ def traffic(plan: Plan, args, kwargs, outputs) -> int:
     for position, name, role in plan.roles:
         argument = args[position] if position < given else kwargs.get(name)
         if argument is not None:
-            nbytes = _sizes(argument)
-            total += role * nbytes
+            if isinstance(argument, torch.Tensor):
+                total += role * size(argument)
+            else:
+                total += role * (sum(map(size, argument)) if plan.lists else _sizes(argument))
     new = 0
     if plan.makes_new:
         for output in outputs:
@@ -179,18 +181,6 @@ def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int
     return useful * best
 
 
-def _shapes(value):
-    """An argument as flop_counter wants it: shapes for tensors. Hashable."""
-    if isinstance(value, torch.Tensor):
-        return value.shape
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_shapes, value))
-    return value
-
-
-_counts: dict = {}
-
-
 def _counted(plan, args, kwargs, outputs) -> int:
     """What flop_counter says; 0 where it cannot read a legal call: it knows an operator's usual shapes alone."""
     result = outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -202,19 +192,14 @@ def _counted(plan, args, kwargs, outputs) -> int:
         return 0
 
 
-def operations(operator, args, kwargs, outputs) -> float:
+def operations(operator, args, kwargs, outputs) -> int:
     """Floating-point operations of a call, as torch.utils.flop_counter counts them; 0 for what it does not know."""
     plan = plan_of(operator)
     if plan.flops is None:
         return 0
-    key = (operator, _shapes(args), tuple((name, _shapes(value)) for name, value in kwargs.items()))
-    found = _counts.get(key)
-    if found is None:
-        found = _counted(plan, args, kwargs, outputs)
-        if plan.attention and plan.causal:
-            causal = arguments.given(operator, "is_causal", args, kwargs)
-            found = found / 2 if causal else found  # the counter counts the masked half too
-        _counts[key] = found
+    found = _counted(plan, args, kwargs, outputs)
+    if plan.attention and plan.causal and arguments.given(operator, "is_causal", args, kwargs):
+        return found / 2  # the counter counts the masked half too
     return found
 
 
@@ -258,7 +243,7 @@ def launches(args, outputs) -> int:
     if not lists:
         return 1
     depth = len(lists) + (len(outputs) == len(lists[0]))
-    chunks = sum(ceil(tensor.numel() / CHUNK) for tensor in lists[0])
+    chunks = sum([-(-tensor.numel() // CHUNK) for tensor in lists[0]])
     tensors = _MOST_TENSORS[min(depth, len(_MOST_TENSORS)) - 1]
     return max(1, ceil(len(lists[0]) / tensors), ceil(chunks / _MOST_BLOCKS))
 
@@ -268,20 +253,52 @@ def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
     plan = plan_of(operator)
     if plan.free:
         return 0, 0.0
-    work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
-    kernels = plan.launches
     if plan.flops is not None:
+        return _cost_of_counted(spec, plan, operator, args, kwargs, outputs)
+    work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
+    return launches(args, outputs) if plan.lists else plan.launches, work
+
+
+LIMIT = 20_000  # calls whose cost is remembered; beyond, all are forgotten
+_costs: dict[tuple, tuple[Spec, int, float]] = {}
+
+
+def forget() -> None:
+    """Forgets the costs of calls: another simulated GPU may have other ones."""
+    _costs.clear()
+
+
+def _signature(value):
+    """All that a cost may depend on in one argument. Hashable."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_signature, value))
+    return value
+
+
+def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs) -> tuple[int, float]:
+    """The same for an operator whose operations are counted; remembered, as models make such calls again and again."""
+    allowed = torch._C._get_fp32_precision_getter("cuda", "matmul" if plan.product or plan.attention else "conv")
+    signature = (id(spec), plan, allowed, *map(_signature, args))
+    if kwargs:
+        signature += tuple((name, _signature(value)) for name, value in kwargs.items())
+    known = _costs.get(signature)
+    if known is None:
+        work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
         work = max(work, _compute_seconds(spec, plan, operator, args, kwargs, outputs))
+        kernels = plan.launches
         if plan.name == "convolution_backward":
             kernels = sum(output is not None for output in outputs[:2])
-    elif plan.lists:
-        kernels = launches(args, outputs)
-    return kernels, work
+        if len(_costs) >= LIMIT:
+            _costs.clear()
+        known = _costs[signature] = spec, kernels, work  # the first keeps its identity from others
+    return known[1:]
 
 
 def issue(machine, operator, args, kwargs, outputs) -> None:
     """Puts a call of an operator on the clock of `machine`, on its current stream."""
-    if operator is _aten.copy_.default:
+    if operator is _COPY:
         destination, source, non_blocking = (
             arguments.given(operator, name, args, kwargs) for name in ("self", "src", "non_blocking")
         )
@@ -289,9 +306,11 @@ def issue(machine, operator, args, kwargs, outputs) -> None:
             return cross(machine, destination, source, non_blocking)
     kernels, work = cost(machine.spec, operator, args, kwargs, outputs)
     if kernels:
-        lists = _lists(args) if plan_of(operator).lists else ()
-        tensors = len(lists[0]) if lists else 0
-        machine.clock.launch(machine.stream, work, kernels, rates.OPERATOR + tensors * rates.TENSOR)
+        overhead = rates.OPERATOR
+        if plan_of(operator).lists:
+            lists = _lists(args)
+            overhead += rates.TENSOR * (len(lists[0]) if lists else 0)
+        machine.clock.launch(machine.stream, work, kernels, overhead)
     else:
         machine.clock.host += rates.VIEW
 

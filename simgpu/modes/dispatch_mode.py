@@ -72,6 +72,11 @@ def outputs_of(result) -> tuple:
     return (result,) if isinstance(result, torch.Tensor) else tuple(results_in(result))
 
 
+def is_refusal_of_meta(error: RuntimeError) -> bool:
+    """Whether PyTorch's C++ failed because it does not expect meta tensors there: nested tensors, for one."""
+    return "INTERNAL ASSERT FAILED" in str(error)
+
+
 class DispatchMode(TorchDispatchMode):
     """Runs ATen operators on the simulated GPU `machine`."""
 
@@ -134,6 +139,10 @@ class DispatchMode(TorchDispatchMode):
                     result = function(*args, **kwargs)
             if facts.has_kernel_among_others:
                 costs.issue(self.machine, operator, args, kwargs, outputs_of(result))
+        except RuntimeError as error:
+            if is_refusal_of_meta(error):
+                raise self.explained(operator) from None
+            raise
         finally:
             self.function_depth -= 1
         if self.called_by_engine():
@@ -226,7 +235,7 @@ class DispatchMode(TorchDispatchMode):
         except NotImplementedError:
             return self.of_known_size(operator, given, named)
         except RuntimeError as error:
-            if "INTERNAL ASSERT FAILED" in str(error):  # nested tensors on meta
+            if is_refusal_of_meta(error):
                 raise self.explained(operator) from None
             raise
 
