@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch._meta_registrations as registrations
 
-from simgpu.tensors import lists, remembered
+from simgpu.tensors import in_place, lists, remembered
 
 _META = torch._C.DispatchKey.Meta
 _META_KEYS = torch._C.DispatchKeySet(_META)
@@ -93,6 +93,8 @@ def run(operator, args, kwargs) -> Any:
     kernel = _kernels.get(operator)
     if kernel is None:
         made = lists.results(operator, args, kwargs)
+        if made is NotImplemented:
+            made = in_place.result(operator, args, kwargs)
         return remembered.run(operator, args, kwargs) if made is NotImplemented else made
     if operator in _take_numbers and len(args) > 1:
         if type(args[1]) in (bool, int, float):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu.tensors import lists, remembered
+from simgpu.tensors import in_place, layout, lists, remembered
 
 _aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -230,3 +230,24 @@ def test_other_lists_are_left_to_pytorch(change):
         if position == 0 or change(alike[0][0]).shape != (3, 4) or not change(alike[0][0]).is_meta:
             assert lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {}) is NotImplemented
         assert lists.results(_aten._foreach_addcmul.Scalar, (*changed, 0.5), {}) is NotImplemented
+
+
+@given(st.data(), st.sampled_from(in_place.OPERATORS), st.sampled_from(FLOATS), st.lists(sizes, max_size=4))
+@settings(deadline=None)
+def test_what_writes_in_place_returns_what_it_wrote_to(data, operator, dtype, shape):
+    last = 0.5 if operator is _aten.lerp_.Scalar else data.draw(tensors(shape, dtype))
+    args = data.draw(tensors(shape, dtype)), data.draw(tensors(shape, dtype)), last
+    before = described(args[0])
+    found = in_place.result(operator, args, {})
+    if found is NotImplemented:  # a tensor with gaps or expanded, which PyTorch may refuse to write to
+        assert not layout.is_dense(args[0])
+    else:
+        assert found is operator(*args) is args[0] and described(found) == before
+
+
+def test_what_is_not_alike_is_left_to_pytorch():
+    x, y = torch.empty(3, 4, device="meta"), torch.empty(4, device="meta")
+    for args in ((x, x, y), (y, x, x), (x, x, x.double()), (x.long(), x, x), (x, x, torch.empty(3, 4)), (x, x)):
+        assert in_place.result(_aten.addcmul_.default, args, {}) is NotImplemented
+    assert in_place.result(_aten.addcmul_.default, (x, x, x), {"value": 2}) is x
+    assert in_place.result(_aten.add_.Tensor, (x, x, x), {}) is NotImplemented
