@@ -39,6 +39,11 @@ def current() -> GPU:
     raise RuntimeError('no GPU is in use: call labkit.use_gpu("A100-80GB") first')
 
 
+def _simulator_is_on() -> bool:
+    machines = sys.modules.get("simgpu.machine")
+    return machines is not None and machines.current() is not None
+
+
 def _real() -> GPU:
     return GPU(False, torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
 
@@ -55,7 +60,6 @@ def label() -> str:
     return " · ".join(filter(None, (str(current()), left_out())))
 
 
-@contextlib.contextmanager
 def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None):
     """`simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory.
 
@@ -67,10 +71,7 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None):
     """
     import simgpu
 
-    if total_memory is not None:
-        total_memory = whole_bytes(total_memory)
-    with simgpu.simulated_gpu(name, total_memory) as gpu:
-        yield GPU(True, gpu.name, gpu.total_memory)
+    return simgpu.simulated_gpu(name, None if total_memory is None else whole_bytes(total_memory))
 
 
 _notebook: contextlib.ExitStack | None = None
@@ -80,13 +81,17 @@ def use_gpu(name: str = "A100-80GB") -> GPU:
     """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
 
     Prints which of the two it is. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
-    where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU.
+    where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU. Inside
+    a `with simulated_gpu(...)` that one is used.
     """
     global _notebook
     asked = os.environ.get("LABKIT_GPU")
     if _notebook is not None:
         _notebook.close()
         _notebook = None
+    if _simulator_is_on():
+        print(f"Running on the {current()} of a `with` around this.")
+        return current()
     if asked is None and torch.cuda.is_available():
         gpu = _real()
         print(f"Running on {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB.")
@@ -96,4 +101,4 @@ def use_gpu(name: str = "A100-80GB") -> GPU:
         torch.cuda.init()  # as asking a real GPU for its name does
         _notebook = stack.pop_all()
     print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, no values.")
-    return gpu
+    return current()

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import warnings
+from functools import wraps
 
 from simgpu.errors import CaptureError, NotModelledError
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
@@ -61,6 +62,9 @@ class Machine:
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
+        self.lock = threading.RLock()  # of the allocator: threads take turns
+        for name in ("malloc", "free"):
+            setattr(self.allocator, name, self._guarded(getattr(self.allocator, name)))
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
         self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
@@ -71,6 +75,26 @@ class Machine:
         self._workspaces = {}
         self._raw = {}
 
+    def _guarded(self, function):
+        """A function of the allocator that one thread at a time runs, and that is named if it was interrupted."""
+
+        @wraps(function)
+        def call(*args, **kwargs):
+            with self.lock:
+                try:
+                    return function(*args, **kwargs)
+                except Exception:
+                    raise
+                except BaseException as error:
+                    self.left_out.add(
+                        f"{type(error).__name__} inside the allocator",
+                        "what it was doing then; enter a simulated GPU again for exact figures",
+                        lower_bound=False,
+                    )
+                    raise
+
+        return call
+
     def activate(self):
         """Makes this the GPU that "cuda" means, until `deactivate`."""
         self.active = True
@@ -80,7 +104,8 @@ class Machine:
         """Gives "cuda" back to whatever it meant before."""
         self.active = False
         self.casts.clear()
-        _current.remove(self)
+        if self in _current:
+            _current.remove(self)
 
     def touch(self) -> None:
         """Creates the CUDA context, as the first call that needs the device does."""

@@ -1,29 +1,43 @@
 """Switching a simulated GPU on and off."""
 
+import asyncio
 import contextlib
 import operator
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch.utils import _device
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.composites import autocast
 from simgpu.hardware.gpus import Spec, spec
+from simgpu.interrupts import Deferred
 from simgpu.left_out import LeftOut
 from simgpu.machine import Machine
 from simgpu.modes import (
     asked_values,  # noqa: F401  (it registers what it holds)
     costs,
+    stacks,
 )
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry, remembered
-from simgpu.torch_face import attributes, compiling, cuda, distributed, legacy_types, model_files, nvml, storages
+from simgpu.torch_face import (
+    attributes,
+    compiling,
+    cuda,
+    distributed,
+    legacy_types,
+    model_files,
+    nvml,
+    storages,
+    threads,
+)
 from simgpu.tracebacks import PATHS
 
 COMPARED = ((2, 11), (2, 12), (2, 13))
@@ -63,61 +77,121 @@ class Session:
     """A simulated GPU that is switched on between `start` and `stop`.
 
     `stop` leaves torch, torch.cuda and pynvml as `start` found them. Tensors that are still alive then have no
-    device any more: they become PyTorch's own meta tensors.
+    device any more: they become PyTorch's own meta tensors. Whatever interrupts them, the GPU is wholly on or off.
     """
 
     def __init__(self, spec: Spec):
         self.machine = Machine(spec, installed_torch(), frames=python_frames)
         self._patches = Patches()
-        self._modes = []
+        self._modes: list = []
         self._default_device = None
         self._leave = contextlib.ExitStack()  # what else is put back
+        self._holds = False
+        self._left = False
+        self._thread = threading.get_ident()
+        self._task = _running_task()
 
     def start(self) -> None:
-        """Makes "cuda" mean this GPU."""
+        """Makes "cuda" mean this GPU. Raises RuntimeError where another thread or task has one on."""
+        self._refuse_strangers()
         tell_of_a_newer_torch(installed_torch())
-        self._default_device = _device.CURRENT_DEVICE
-        engine.prepare()
-        meta_kernels.prepare()
-        remembered.forget()
-        costs.forget()
-        self.machine.activate()
-        registry.hold(autocast.register)
         try:
-            cuda.patch(self._patches, self.machine)
-            nvml.patch(self._patches, self.machine)
-            autocast.patch(self._patches)
-            compiling.patch(self._patches, self.machine)
-            dispatch = DispatchMode(self.machine)
-            functions = FunctionMode(dispatch)
-            attributes.patch(self._patches, functions)
-            storages.patch(self._patches, functions)
-            legacy_types.patch(self._patches, functions)
-            distributed.patch(self._patches)
-            model_files.patch(self._patches)
-            self._leave.enter_context(model_files.loaded_in_one_thread())
-            for mode in (dispatch, functions):
-                mode.__enter__()
-                self._modes.append(mode)
-            autocast.start()
+            with Deferred():
+                self._switch_on()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Puts torch back."""
+        """Puts torch back; once more does nothing. A GPU around others that are on goes off with the last of them.
+
+        Raises RuntimeError, and changes nothing, in another thread than the one that has it on.
+        """
+        if self._thread != threading.get_ident() and self in _sessions:
+            raise RuntimeError(
+                f"the simulated {self.machine.spec.key} was entered in another thread, which has its modes: leave it "
+                "there"
+            )
+        with Deferred():
+            self._left = True
+            if self in _sessions and _sessions[-1] is not self:
+                self.machine.active = False  # its tensors are free; torch is put back when those inside are left
+                return
+            self._switch_off()
+            while _sessions and _sessions[-1]._left:
+                _sessions[-1]._switch_off()
+
+    def _refuse_strangers(self) -> None:
+        """RuntimeError if the GPU that is on belongs to another thread, or to another task of asyncio that runs."""
+        if not _sessions:
+            return
+        other = _sessions[-1]
+        who = "thread" if other._thread != self._thread else "task"
+        if who == "thread" or (other._task is not None and other._task is not self._task and not other._task.done()):
+            raise RuntimeError(
+                f"the simulated {other.machine.spec.key} of another {who} is on, and a process has one at a time: "
+                "leave that one first, or use it here too"
+            )
+
+    def _switch_on(self) -> None:
+        stacks.drop_stale()
+        _sessions.append(self)
+        self._default_device = _device.CURRENT_DEVICE
+        with torch.inference_mode(False), torch.enable_grad(), _disable_current_modes():
+            engine.prepare()
+            meta_kernels.prepare()
+        remembered.forget()
+        costs.forget()
+        self.machine.activate()
+        registry.hold(autocast.register)
+        self._holds = True
+        cuda.patch(self._patches, self.machine)
+        nvml.patch(self._patches, self.machine)
+        autocast.patch(self._patches)
+        compiling.patch(self._patches, self.machine)
+        dispatch = DispatchMode(self.machine)
+        functions = FunctionMode(dispatch)
+        attributes.patch(self._patches, functions)
+        storages.patch(self._patches, functions)
+        legacy_types.patch(self._patches, functions)
+        distributed.patch(self._patches)
+        model_files.patch(self._patches)
+        self._leave.enter_context(model_files.loaded_in_one_thread())
+        threads.patch(self._patches, self.machine, (dispatch, functions))
+        for mode in (dispatch, functions):
+            self._modes.append(mode)
+            stacks.enter(mode)
+        autocast.start()
+
+    def _switch_off(self) -> None:
         while self._modes:
-            self._modes.pop().__exit__(None, None, None)
+            stacks.leave(self._modes[-1])
+            self._modes.pop()
         default = _device.CURRENT_DEVICE
         if default != self._default_device and means_gpu(default):
             torch.set_default_device(self._default_device)
         self._patches.undo()
         self._leave.close()
-        registry.let_go()
+        if self._holds:
+            self._holds = False
+            registry.let_go()
         remembered.forget()
         costs.forget()
         self.machine.deactivate()
         autocast.stop()
+        if self in _sessions:
+            _sessions.remove(self)
+
+
+_sessions: list[Session] = []  # those that are on, the innermost last
+
+
+def _running_task() -> asyncio.Task | None:
+    """The task of asyncio that runs in this thread."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -132,9 +206,11 @@ class SimulatedGPU:
     left_out: LeftOut = field(repr=False, compare=False)
     simulated: bool = True
 
+    def __str__(self):
+        return f"simulated {self.name}"
 
-@contextlib.contextmanager
-def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None) -> Iterator[SimulatedGPU]:
+
+class simulated_gpu(contextlib.ContextDecorator):
     """Inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory, whatever the machine has.
 
         with simgpu.simulated_gpu("H100") as gpu:
@@ -145,16 +221,42 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None) -> I
 
     On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
     known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, and if `total_memory` does not hold the CUDA
-    context; TypeError if it is no whole number. What has no values cannot give any: `.item()` of a float is NaN with a
-    warning, and what needs a value raises an error that says so.
+    context; TypeError if it is no whole number; RuntimeError where another thread or task has a simulated GPU on. What
+    has no values cannot give any: `.item()` of a float is NaN with a warning, and what needs a value raises an error
+    that says so. Threads that are started inside see the GPU too.
     """
-    session = Session(_of_memory(spec(name), total_memory))
-    session.start()
-    try:
+
+    def __init__(self, name: str = "A100-80GB", total_memory: int | None = None):
+        self._sessions: list[Session] = []
+        self._kind = _of_memory(spec(name), total_memory)
+
+    def _recreate_cm(self):
+        return simulated_gpu(self._kind.key, self._kind.total_memory)
+
+    def __enter__(self) -> SimulatedGPU:
+        session = Session(self._kind)
+        session.start()
+        self._sessions.append(session)
         machine = session.machine
-        yield SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out)
-    finally:
-        session.stop()
+        return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out)
+
+    def __exit__(self, *error) -> None:
+        session = self._sessions[-1]
+        try:
+            session.stop()
+        except Exception:
+            raise
+        except BaseException:  # an interrupt, which comes once
+            session.stop()
+            raise
+        finally:
+            if session not in _sessions:
+                self._sessions.remove(session)
+
+    def __del__(self):
+        for session in reversed(self._sessions):  # an interrupt came just before `__exit__`, or nobody left it
+            with contextlib.suppress(RuntimeError):
+                session.stop()
 
 
 def _of_memory(kind: Spec, total_memory: int | None) -> Spec:

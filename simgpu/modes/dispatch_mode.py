@@ -5,6 +5,7 @@ shapes and no values, and then takes from the allocator what CUDA would have tak
 `kernels` know beside them. Then the operator is put on the clock.
 """
 
+import threading
 from functools import cache
 
 import torch
@@ -77,6 +78,22 @@ def is_refusal_of_meta(error: RuntimeError) -> bool:
     return "INTERNAL ASSERT FAILED" in str(error)
 
 
+class _OfThread(threading.local):
+    """The state of a mode that is one for each thread."""
+
+    new_tensors_go = None
+    function_depth = 0
+    count = 0
+    lengths = (0, 0)  # of the stacks of modes, when they were last looked at
+
+    def __init__(self):
+        self.seen = set()
+
+
+def _of_thread(name: str) -> property:
+    return property(lambda mode: getattr(mode.here, name), lambda mode, value: setattr(mode.here, name, value))
+
+
 class DispatchMode(TorchDispatchMode):
     """Runs ATen operators on the simulated GPU `machine`."""
 
@@ -85,11 +102,15 @@ class DispatchMode(TorchDispatchMode):
     def __init__(self, machine: machines.Machine):
         super().__init__()
         self.machine = machine
-        self.new_tensors_go = None  # HOST, GPU or "meta": where operators put new tensors that name the device meta
+        self.here = _OfThread()
         self.ran = set()  # facts of the operators that ran on the GPU
-        self.function_depth = 0  # calls by Python under way; 0 within backward means autograd's engine calls
-        self.count = 0  # of operators that have run
-        self.seen = set()  # those of formulas.FORWARD that have
+
+    # HOST, GPU or "meta": where operators put new tensors that name the device meta
+    new_tensors_go = _of_thread("new_tensors_go")
+    # calls by Python under way; 0 within backward means autograd's engine calls
+    function_depth = _of_thread("function_depth")
+    count = _of_thread("count")  # of operators that have run
+    seen = _of_thread("seen")  # those of formulas.FORWARD that have
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -130,8 +151,10 @@ class DispatchMode(TorchDispatchMode):
     def run_others(self, facts, function, args, kwargs):
         """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""
         operator = facts.operator
-        self.function_depth += 1
+        here = self.here
+        depth = here.function_depth
         try:
+            here.function_depth = depth + 1
             with self:
                 if function is None:
                     result = operator._op_dk(any_device.kernel_of(operator), *args, **kwargs)
@@ -144,7 +167,7 @@ class DispatchMode(TorchDispatchMode):
                 raise self.explained(operator) from None
             raise
         finally:
-            self.function_depth -= 1
+            here.function_depth = depth
         if self.called_by_engine():
             self.count += 1
             self.note_made(operator, results_in(result))

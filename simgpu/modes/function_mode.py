@@ -21,7 +21,7 @@ from simgpu.composites import (  # noqa: F401  (they register what they hold)
 from simgpu.errors import in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
-from simgpu.modes import deep_copies, from_data, indexing, moves, sound_run, tensor_face  # noqa: F401
+from simgpu.modes import deep_copies, from_data, indexing, moves, sound_run, stacks, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
@@ -44,6 +44,8 @@ class FunctionMode(TorchFunctionMode):
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
+        if not stacks.dispatch_is_on():
+            stacks.switch_dispatch_on()
         for kind in types:
             if has_function_of_its_own(kind):
                 with self:
@@ -54,8 +56,12 @@ class FunctionMode(TorchFunctionMode):
             default = self.default_device(args)
             kwargs = {**(kwargs or {}), "device": default} if default is not None else kwargs
         handler = handler_of(function)
-        dispatch.function_depth += 1
+        here = dispatch.here
+        depth = here.function_depth
+        if depth == 0:
+            self.repair()
         try:
+            here.function_depth = depth + 1
             if kwargs and kwargs.get("generator") is not None:
                 check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:
@@ -75,7 +81,16 @@ class FunctionMode(TorchFunctionMode):
                 raise
             raise RuntimeError(said) from None
         finally:
-            dispatch.function_depth -= 1
+            here.function_depth = depth
+
+    def repair(self) -> None:
+        """Takes off what an interrupt may have left on the stacks of modes, before a call that is in no other."""
+        here = self.dispatch.here
+        lengths = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+        if lengths != here.lengths:
+            stacks.keep_once(self, 0)  # it is set aside while it answers
+            stacks.keep_once(self.dispatch)
+            here.lengths = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
     def default_device(self, args):
         """Where a factory puts what it makes without being told: the device around it (whose mode is below this one),

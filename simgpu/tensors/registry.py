@@ -118,9 +118,18 @@ def library(key: str, namespace: str = "aten") -> torch.library.Library:
 def hold(*more) -> None:
     """Registers everything, unless a GPU that is on has done so. `more`: functions that register through `library`."""
     global _holders
-    _holders += 1
-    if _holders > 1:
+    if _holders:
+        _holders += 1
         return
+    try:
+        _register(more)
+    except BaseException:
+        _destroy()
+        raise
+    _holders = 1
+
+
+def _register(more) -> None:
     above = library("AutogradMeta")
     for operator, function in _branches.items():
         above.impl(operator, _above_autograd(operator, function))
@@ -137,5 +146,9 @@ def let_go() -> None:
     global _holders
     _holders -= 1
     if _holders == 0:
-        while _libraries:
-            _libraries.pop()._destroy()
+        _destroy()
+
+
+def _destroy() -> None:
+    while _libraries:
+        _libraries.pop()._destroy()

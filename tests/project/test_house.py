@@ -26,7 +26,7 @@ SOURCES = {
 }
 # What a file may import of simgpu: what stands before it here. Session, above all of them, may import everything.
 LAYERS = (
-    ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.patches", "simgpu.handlers"),
+    ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
     ("simgpu.timing",),
     ("simgpu.tracebacks", "simgpu.left_out", "simgpu.machine", "simgpu.streams"),
     ("simgpu.tensors",),

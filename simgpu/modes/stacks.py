@@ -1,0 +1,123 @@
+"""The two stacks of modes that PyTorch keeps in each thread: putting a mode in, and taking it out, wherever it is.
+
+PyTorch's own `with mode:` takes off whatever is on top, which is somebody else's if modes are not left in the order in
+which they were entered: a simulated GPU that is entered in one cell of a notebook, inside another mode, is left in
+another. So a mode of the simulated GPU goes below those of the user, who then leaves his own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import overrides
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from simgpu.machine import Machine
+
+
+def functions() -> list[TorchFunctionMode]:
+    """The function modes of this thread, the innermost last."""
+    return overrides._get_current_function_mode_stack()
+
+
+def dispatchers() -> list[TorchDispatchMode]:
+    """The dispatch modes of this thread, the innermost last, without those that have a place of their own (fakes)."""
+    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    return [mode for mode in stack if getattr(mode, "_mode_key", None) is None]
+
+
+def enter(mode) -> None:
+    """Enters a mode above those of its kind and PyTorch's default device, and below all others."""
+    with _above(_others_on_top(_stack_of(mode)(), type(mode)), mode):
+        mode.__enter__()
+
+
+def leave(mode) -> None:
+    """Leaves a mode that was entered here; nothing if this thread does not have it."""
+    keep_once(mode)
+    stack = _stack_of(mode)()
+    if mode in stack:
+        with _above(len(stack) - 1 - stack.index(mode), mode):
+            mode.__exit__(None, None, None)
+
+
+def keep_once(mode, times: int = 1) -> None:
+    """Takes a mode off that is on its stack more than so many times: an interrupt may have come just after `with mode:`
+    had put it there, inside an operator."""
+    stack = _stack_of(mode)()
+    while stack.count(mode) > times:
+        last = len(stack) - 1 - stack[::-1].index(mode)
+        with _above(len(stack) - 1 - last, mode):
+            _owner(mode)._pop_mode()
+        stack = _stack_of(mode)()
+
+
+def _stack_of(mode) -> Callable[[], list]:
+    return functions if isinstance(mode, TorchFunctionMode) else dispatchers
+
+
+def drop_stale() -> None:
+    """Takes off the modes of GPUs that are off. PyTorch's own handling of modes can put one back late: if an interrupt
+    comes just as a mode that was set aside for a call is to come back, it does so when its generator is collected."""
+    for mode in {*functions(), *dispatchers()}:
+        machine = getattr(getattr(mode, "dispatch", mode), "machine", None)
+        if isinstance(machine, Machine) and not machine.active:
+            keep_once(mode, 0)
+
+
+def _owner(mode):
+    return overrides if isinstance(mode, TorchFunctionMode) else _python_dispatch
+
+
+def _others_on_top(stack: list, kind: type) -> int:
+    """How many modes on top of the stack are neither of this kind nor PyTorch's default device, which is at the bottom
+    (torch.set_default_device; a `with torch.device(...)` is on top, where it takes itself off again)."""
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    below = [number for number, mode in enumerate(stack) if isinstance(mode, kind) or mode is default]
+    return len(stack) - 1 - below[-1] if below else len(stack)
+
+
+@contextmanager
+def _above(count: int, mode) -> Iterator[None]:
+    """Inside the `with`, the `count` modes on top of a mode's stack are taken off."""
+    owner = _owner(mode)
+    taken = [owner._pop_mode() for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in reversed(taken):
+            owner._push_mode(one)
+
+
+@contextmanager
+def also_here(modes) -> Iterator[None]:
+    """Inside the `with`, these modes are on in this thread too, if they are not: for a thread that another started."""
+    missing = [mode for mode in modes if mode not in _stack_of(mode)()]
+    owners = [_owner(mode) for mode in missing]
+    for owner, mode in zip(owners, missing, strict=True):
+        owner._push_mode(mode)
+    try:
+        yield
+    finally:
+        for owner in reversed(owners):
+            owner._pop_mode()
+
+
+_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+
+
+def dispatch_is_on() -> bool:
+    """Whether the dispatcher of this thread comes to dispatch modes at all, or has none to come to."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(_KEYS[0]) or torch._C._len_torch_dispatch_stack() == 0
+
+
+def switch_dispatch_on() -> None:
+    """Has the dispatcher come to the dispatch modes of this thread.
+
+    torch.inference_mode puts the dispatch keys back, when it is left, as they were when it was entered: a mode that was
+    entered inside is then on the stack, and nobody comes to it.
+    """
+    for key in _KEYS:
+        torch._C._dispatch_tls_set_dispatch_key_included(key, True)

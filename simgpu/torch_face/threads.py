@@ -1,0 +1,73 @@
+"""Threads that are started while a simulated GPU is on see it too, as they see a real one.
+
+Modes belong to a thread, and PyTorch does not hand them on. So a thread that is started inside enters those of the GPU
+before it runs, and so does what is handed to a pool's thread, which may be older. A thread that somebody started before
+and that takes its work from a queue of its own is not reached: it sees PyTorch's meta tensors.
+"""
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from functools import wraps
+
+from simgpu.composites import autocast
+from simgpu.machine import Machine
+from simgpu.modes import stacks
+from simgpu.patches import Patches
+
+
+def patch(patches: Patches, machine: Machine, modes: tuple) -> None:
+    """Has the threads that are started here, and what is submitted to pools here, run with `modes` on."""
+    patches.apply(threading.Thread, "start", _started(threading.Thread.start, machine, modes))
+    pool = concurrent.futures.ThreadPoolExecutor
+    patches.apply(pool, "submit", _submitted(pool.submit, machine, modes))
+
+
+def _on_here(machine: Machine, modes: tuple) -> bool:
+    """Whether the GPU is on in the thread that asks."""
+    return machine.active and modes[-1] in stacks.functions()
+
+
+def _inside(run: Callable, machine: Machine, modes: tuple) -> Callable:
+    @wraps(run)
+    def inside(*args, **kwargs):
+        if not machine.active:
+            return run(*args, **kwargs)
+        with stacks.also_here(modes):
+            autocast.start()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                autocast.switch(False)
+
+    return inside
+
+
+def _started(start: Callable, machine: Machine, modes: tuple) -> Callable:
+    """threading.Thread.start, of which `start` is Python's."""
+
+    @wraps(start)
+    def started(thread):
+        if _on_here(machine, modes):
+            run = _inside(thread.run, machine, modes)
+
+            def run_once():
+                del thread.run  # it would keep the thread alive
+                run()
+
+            thread.run = run_once
+        return start(thread)
+
+    return started
+
+
+def _submitted(submit: Callable, machine: Machine, modes: tuple) -> Callable:
+    """concurrent.futures.ThreadPoolExecutor.submit, of which `submit` is Python's."""
+
+    @wraps(submit)
+    def submitted(pool, function, /, *args, **kwargs):
+        if _on_here(machine, modes):
+            function = _inside(function, machine, modes)
+        return submit(pool, function, *args, **kwargs)
+
+    return submitted

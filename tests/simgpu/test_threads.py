@@ -1,0 +1,210 @@
+"""Threads and tasks: a thread that is started inside a simulated GPU sees it; two GPUs at once are refused or right."""
+
+import asyncio
+import concurrent.futures
+import threading
+import warnings
+
+import pytest
+import torch
+from torch.overrides import _get_current_function_mode_stack
+
+import simgpu
+from simgpu import session
+
+
+def counters() -> dict:
+    return {
+        name: torch.cuda.memory_stats()[f"{name}.all.{kind}"]
+        for name, kind in (
+            ("allocated_bytes", "peak"),
+            ("allocated_bytes", "current"),
+            ("allocation", "allocated"),
+            ("segment", "current"),
+        )
+    }
+
+
+def step():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to(device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(torch.randn(32, 64, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.is_cuda and loss.device == torch.device("cuda", 0)
+
+
+def in_thread(action):
+    """The result of an action in a thread of its own, or its exception."""
+    found = []
+
+    def run():
+        try:
+            found.append(action())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def measured(run) -> dict:
+    with simgpu.simulated_gpu("A100-80GB"):
+        run(step)
+        return counters()
+
+
+def in_pool(action):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(action).result()
+
+
+def in_older_pool(action):
+    POOL.submit(action).result()
+
+
+def by_asyncio(action):
+    asyncio.run(asyncio.to_thread(action))
+
+
+POOL = concurrent.futures.ThreadPoolExecutor(1)
+POOL.submit(int).result()  # its thread is there before any GPU
+
+
+@pytest.mark.parametrize("run", [in_thread, in_pool, in_older_pool, by_asyncio])
+def test_a_thread_counts_as_the_main_thread(run):
+    assert measured(run) == measured(lambda action: action())
+
+
+def test_what_a_thread_makes_goes_on_in_the_main_thread():
+    with simgpu.simulated_gpu("A100-80GB"):
+        x = in_thread(lambda: torch.randn(1000, device="cuda", requires_grad=True))
+        assert x.is_cuda and torch.cuda.memory_allocated() == 4096
+        (x * 2).sum().backward()
+        assert x.grad.is_cuda
+
+
+def test_many_threads_at_once():
+    with simgpu.simulated_gpu("A100-80GB"):
+
+        def loop():
+            for size in range(1, 200):
+                y = torch.empty(size, 100, device="cuda")
+                y = y @ y.t()
+            del y
+
+        threads = [threading.Thread(target=loop) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert torch.cuda.memory_allocated() == 4 * 8519680  # each thread's workspace of cuBLAS
+        stats = torch.cuda.memory_stats()
+        assert stats["allocation.all.allocated"] == 4 * (2 * 199 + 1)
+        assert stats["allocation.all.freed"] == 4 * 2 * 199
+
+
+def test_a_data_loader_that_pins():
+    with warnings.catch_warnings(), simgpu.simulated_gpu("A100-80GB"):
+        warnings.simplefilter("ignore")
+        data = torch.utils.data.TensorDataset(torch.randn(64, 8))
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=16, pin_memory=True, num_workers=1):
+            assert batch.cuda(non_blocking=True).is_cuda
+
+
+def test_a_second_gpu_in_another_thread_is_refused():
+    with simgpu.simulated_gpu("A100-80GB"):
+
+        def another():
+            with simgpu.simulated_gpu("H100"):
+                pass
+
+        with pytest.raises(RuntimeError, match="the simulated A100-80GB of another thread is on"):
+            in_thread(another)
+        assert torch.ones(1, device="cuda").is_cuda
+    assert session._sessions == []
+
+
+def test_leaving_in_another_thread_is_refused():
+    gpu = simgpu.simulated_gpu("A100-80GB")
+    gpu.__enter__()
+    current = session._sessions[-1]
+    with pytest.raises(RuntimeError, match="entered in another thread"):
+        in_thread(current.stop)
+    assert torch.ones(1, device="cuda").is_cuda
+    gpu.__exit__(None, None, None)
+    assert session._sessions == [] and _get_current_function_mode_stack() == []
+
+
+def test_leaving_in_another_order():
+    found = torch.cuda.Stream, torch.Tensor.record_stream
+    outer, inner = simgpu.simulated_gpu("A100-80GB"), simgpu.simulated_gpu("H100")
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert torch.cuda.get_device_name() == "NVIDIA H100 80GB HBM3"
+    assert torch.ones(1, device="cuda").is_cuda
+    inner.__exit__(None, None, None)
+    assert session._sessions == [] and _get_current_function_mode_stack() == []
+    assert (torch.cuda.Stream, torch.Tensor.record_stream) == found
+
+
+def test_two_tasks_of_asyncio():
+    async def one(name, seconds):
+        with simgpu.simulated_gpu(name):
+            await asyncio.sleep(seconds)
+            return torch.cuda.get_device_name()
+
+    async def both():
+        return await asyncio.gather(one("H100", 0.05), one("T4", 0.01), return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert first == "NVIDIA H100 80GB HBM3"
+    assert isinstance(second, RuntimeError) and "of another task is on" in str(second)
+    assert session._sessions == []
+
+
+def test_a_thread_that_outlives_its_gpu():
+    go = threading.Event()
+    with simgpu.simulated_gpu("A100-80GB"):
+        thread = threading.Thread(target=go.wait)
+        thread.start()
+    go.set()
+    thread.join()
+    with simgpu.simulated_gpu("A100-80GB"):
+        assert torch.ones(1, device="cuda").is_cuda
+
+
+ENTRIES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "a device": lambda: torch.device("cpu"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "another mode": torch.overrides.BaseTorchFunctionMode,
+    "a dispatch mode": lambda: torch.utils.flop_counter.FlopCounterMode(display=False),
+}
+
+
+@pytest.mark.parametrize("around", ENTRIES.values(), ids=ENTRIES)
+def test_entry_in_any_state(around):
+    gpu = simgpu.simulated_gpu("A100-80GB")
+    try:
+        with around():
+            gpu.__enter__()
+            assert torch.ones(1, device="cuda").is_cuda
+            assert torch.ones(1).device.type == "cpu"
+        x = torch.ones(1, device="cuda", requires_grad=True)
+        (x * 2).sum().backward()
+        assert x.grad.is_cuda
+    finally:
+        gpu.__exit__(None, None, None)
+    assert _get_current_function_mode_stack() == [] and session._sessions == []
+    assert torch.utils._device.CURRENT_DEVICE is None
