@@ -5,6 +5,7 @@ from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NotModelledError, NoValueError
 from simgpu.handlers import handles
+from simgpu.kernels.launch import made_of_others
 from simgpu.tensors import residence, values
 from simgpu.tensors.registry import branch, decomposed, simulated
 
@@ -122,6 +123,27 @@ def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cu
     tensor = tensor.contiguous(memory_format=suggest_memory_format(tensor))
     bias, mean, variance = (None if one is None else one.contiguous() for one in given[2:])
     return torch.cudnn_batch_norm(tensor, weight.contiguous(), bias, mean, variance, training, momentum, eps)[0]
+
+
+@made_of_others("_batch_norm_with_update.default")
+def batch_norm_with_update(tensor, weight, bias, mean, variance, momentum, eps):
+    """aten/src/ATen/native/cuda/Normalization.cu, _batch_norm_with_update_cuda: cuDNN's or PyTorch's own, training."""
+    given = (tensor, weight, bias, mean, variance)
+    if _cudnn_takes(*given, True, torch.backends.cudnn.enabled):
+        return torch.ops.aten.cudnn_batch_norm(*given, True, momentum, eps)
+    outputs = torch.ops.aten.native_batch_norm(*given, True, momentum, eps)
+    return (*outputs, torch.empty(0, dtype=torch.uint8, device=tensor.device))
+
+
+@made_of_others("batch_norm_backward.default")
+def batch_norm_backward(grad, tensor, weight, mean, variance, saved_mean, saved, update, eps, mask, reserve):
+    """The same file, _new_batch_norm_backward_cuda: in training by whichever went forward."""
+    if _cudnn_takes(tensor, weight, weight, mean, variance, True, torch.backends.cudnn.enabled):
+        grad = grad.contiguous(memory_format=suggest_memory_format(tensor))
+        given = (tensor, grad, weight, mean, variance, saved_mean, saved, eps, reserve)
+        return torch.ops.aten.cudnn_batch_norm_backward(*given)
+    given = (grad, tensor, weight, mean, variance, saved_mean, saved, update, eps, mask)
+    return torch.ops.aten.native_batch_norm_backward(*given)
 
 
 @branch("isclose")

@@ -43,7 +43,7 @@ def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
         launch.release(semaphores, buffer)
 
 
-@rule("native_batch_norm.default")
+@rule("native_batch_norm.default", "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats")
 def batch_norm(launch: Launch) -> None:
     """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
     tensor, training = launch["input", "training"]

@@ -1,5 +1,7 @@
 """Distances between rows (aten/src/ATen/native/cuda/DistanceKernel.cu)."""
 
+import math
+
 import torch
 
 from simgpu.kernels.launch import Launch, rule
@@ -17,6 +19,28 @@ def pdist_backward(launch: Launch) -> None:
     shares = torch.empty(tensor.shape[0] - 1, *output.shape, dtype=output.dtype, device="meta")
     launch.scratch_like(shares)
     reduce(launch, shares, [0], accumulator_of(output.dtype), output.element_size())
+
+
+@rule("_cdist_backward.default")
+def cdist_backward(launch: Launch) -> None:
+    """Distance.cpp, _cdist_backward, and cdist_backward_kernel_impl: for each row of the second tensor what each row
+    of the first takes from it, then the sum."""
+    (output,) = launch.outputs
+    grad, first, second, p, distances = launch["grad", "x1", "x2", "p", "cdist"]
+    if 0 in (grad.numel(), first.numel(), second.numel()):
+        launch.give(output)
+        return
+    batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    launch.contiguous(*(tensor.expand(*batch, *tensor.shape[-2:]) for tensor in (first, second)))
+    launch.contiguous(distances, grad)
+    launch.give(output)
+    if p == 0:
+        return
+    shape = math.prod(batch), second.shape[-2], first.shape[-2], first.shape[-1]
+    shares = torch.empty(shape, dtype=output.dtype, device="meta")
+    held = launch.scratch_like(shares)
+    reduce(launch, shares, [1], accumulator_of(output.dtype), output.element_size())
+    launch.release(held)
 
 
 @rule("_cdist_forward.default")

@@ -44,6 +44,15 @@ def sums(launch: Launch) -> None:
     reduce(launch, tensor, launch.get("dim"), accumulator_of(output.dtype), output.element_size())
 
 
+@rule("trace.default")
+def trace(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/TriangularOps.cu, trace_cuda: the sum of the diagonal."""
+    (output,) = launch.outputs
+    launch.give(output)
+    diagonal = converted(launch, launch["self"].diagonal(), output.dtype)
+    reduce(launch, diagonal, None, accumulator_of(output.dtype), output.element_size())
+
+
 @rule("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
 def norms(launch: Launch) -> None:
     """aten/src/ATen/native/LinearAlgebra.cpp, linalg_vector_norm_out, and ReduceNormKernel.cu."""

@@ -79,6 +79,8 @@ CALLS = (
     _sum("VarMeanBackward0", "var_mean.correction", "mul.Tensor", 3),
     _sum("StdMeanBackward0", "std_mean.correction", "mul.Tensor", 3),
     _sum("LogcumsumexpBackward0", "logcumsumexp", "flip", 1),
+    # i1e_backward
+    _sum("SpecialI1EBackward0", "special_i1e", "sgn", 2),
     # mvlgamma_backward
     _sum("MvlgammaBackward0", "mvlgamma mvlgamma_", "arange.start_step", 1),
     # lu_unpack_backward, triangular_solve_backward
