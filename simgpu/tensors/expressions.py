@@ -100,12 +100,24 @@ class Call:
             return one.tensor(found[one.of] if one.of in found else _bytes_of(one.of))
 
         args, kwargs = _mapped(there, self.args), _mapped(there, self.kwargs)
-        results = self.function(*args, **kwargs)
+        results = taking_numbers(self.function, args)(*args, **kwargs)
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         for number, where in self.outputs.items():  # pyright: ignore[reportOptionalMemberAccess]
             found[number] = torch.zeros(where.of.nbytes, dtype=torch.uint8)
             where.tensor(found[number]).copy_(results[number])
         return found
+
+
+def taking_numbers(function, args):
+    """The overload of an operator that takes Python numbers where this one, called with some, has tensors.
+
+    PyTorch hands the dispatch mode a number in the place of the tensor that its C++ had made of it.
+    """
+    if not isinstance(function, torch._ops.OpOverload):
+        return function
+    declared = zip(args, function._schema.arguments, strict=False)
+    numbers = any(isinstance(one, (bool, int, float, complex)) and str(of.type) == "Tensor" for one, of in declared)
+    return function.overloadpacket if numbers else function
 
 
 def _is_view(one) -> bool:

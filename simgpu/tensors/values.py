@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
 from simgpu.tensors import residence
-from simgpu.tensors.expressions import Call, Expression, View, view
+from simgpu.tensors.expressions import Call, Expression, View, taking_numbers, view
 from simgpu.tensors.identity import once_for_each
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
@@ -97,7 +97,9 @@ def computed(operator, args, kwargs):
     if not _gives_values(operator):
         raise UnknownError
     with torch._C.DisableTorchFunction(), _disable_current_modes():
-        return operator(*map(_known, args), **{name: _known(one) for name, one in kwargs.items() if name != "device"})
+        given = tuple(map(_known, args))
+        named = {name: _known(one) for name, one in kwargs.items() if name != "device"}
+        return taking_numbers(operator, given)(*given, **named)
 
 
 def _known(argument):
