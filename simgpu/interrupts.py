@@ -1,6 +1,6 @@
 """Signals wait while a simulated GPU is entered or left, so that an interrupt finds torch in one state or the other."""
 
-import _signal  # what `signal` wraps: its enums take longer than all the rest
+import _signal  # pyright: ignore[reportMissingImports]  # what `signal` wraps, without its slow enums
 import signal
 import threading
 

@@ -240,8 +240,9 @@ def patch(patches) -> None:
 
     def clear_autocast_cache():
         clear_cache()
-        if machines.current() is not None:
-            machines.current().casts.clear()
+        machine = machines.current()
+        if machine is not None:
+            machine.casts.clear()
 
     for owner in (torch, torch._C):
         patches.apply(owner, "set_autocast_enabled", set_autocast_enabled)

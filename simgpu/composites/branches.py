@@ -21,7 +21,8 @@ def dropout(input, p, train):
 @handles(torch.dropout)
 def transformed_dropout(mode, function, args, kwargs):
     """torch.func's transforms ask for no kernel of autograd's, so the branch is taken before they begin."""
-    if torch._C._functorch.peek_interpreter_stack() is not None and simulated((*args, *kwargs.values())):
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+    if transformed and simulated((*args, *kwargs.values())):
         return dropout(*args, **kwargs)
     return function(*args, **kwargs)
 

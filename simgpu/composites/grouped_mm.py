@@ -55,9 +55,9 @@ def grouped_mm(left, right, offs=None, bias=None, out_dtype=None):
     _check(dtype == left.dtype, "Grouped gemm output dtype must match `mat_a` dtype")
     if left.dim() == 3:
         batch = left.shape[0]
-        given = right.shape[0] if right.dim() == 3 else offs.shape[0]
+        given = right.shape[0] if right.dim() == 3 else offs.shape[0]  # pyright: ignore[reportOptionalMemberAccess]
     else:
-        given = batch = offs.shape[0]
+        given = batch = offs.shape[0]  # pyright: ignore[reportOptionalMemberAccess]
         if right.dim() == 3:
             batch = right.shape[0]
     _check(given == batch, "matrix batch sizes have to match")

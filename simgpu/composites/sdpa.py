@@ -210,7 +210,8 @@ def of_nested_tensors(mode, function, args, kwargs):
             "the simulated GPU does not model scaled_dot_product_attention of nested tensors: pad them "
             "(torch.nested.to_padded_tensor) and give a mask"
         )
-    if torch._C._functorch.peek_interpreter_stack() is not None and simulated((*args, *kwargs.values())):
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+    if transformed and simulated((*args, *kwargs.values())):
         return scaled_dot_product_attention(*args, **kwargs)  # torch.func's transforms ask for no kernel of autograd's
     return function(*args, **kwargs)
 

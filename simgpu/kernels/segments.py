@@ -15,7 +15,7 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
     if offsets is not None:
         segments = offsets.shape[-1] - 1
     else:
-        segments = lengths.shape[-1]
+        segments = lengths.shape[-1]  # pyright: ignore[reportOptionalMemberAccess]
         if not unsafe:
             _check(data, lengths, axis)
     shape = (*data.shape[:axis], segments, *data.shape[axis + 1 :])

@@ -199,7 +199,7 @@ def operations(operator, args, kwargs, outputs) -> int:
         return 0
     found = _counted(plan, args, kwargs, outputs)
     if plan.attention and plan.causal and arguments.given(operator, "is_causal", args, kwargs):
-        return found / 2  # the counter counts the masked half too
+        return found // 2  # the counter counts the masked half too
     return found
 
 

@@ -84,7 +84,7 @@ class _OfThread(threading.local):
     new_tensors_go = None
     function_depth = 0
     count = 0
-    lengths = (0, 0)  # of the stacks of modes, when they were last looked at
+    lengths: tuple[int, int] = (0, 0)  # of the stacks of modes, when they were last looked at
 
     def __init__(self):
         self.seen = set()

@@ -88,7 +88,7 @@ def _above(count: int, mode) -> Iterator[None]:
         yield
     finally:
         for one in reversed(taken):
-            owner._push_mode(one)
+            owner._push_mode(one)  # pyright: ignore[reportArgumentType]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def patch(patches: Patches) -> None:
     opened = safetensors.safe_open
     replacement = on_host_first(opened)
     for module in list(sys.modules.values()):
-        if vars(module).get("safe_open") is opened:
+        if getattr(module, "__dict__", {}).get("safe_open") is opened:
             patches.apply(module, "safe_open", replacement)
 
 

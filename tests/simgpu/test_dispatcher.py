@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
+from simgpu import machine as machines
 from simgpu.composites import autocast
 
 REGISTERED = (
@@ -38,10 +39,13 @@ def test_registered_while_a_gpu_is_on():
 def test_taken_back_after_an_exception_under_autocast():
     with pytest.raises(ZeroDivisionError), labkit.simulated_gpu("A100-80GB"), torch.autocast("cuda"):
         assert casting()
+        machine = machines.current()
+        torch.nn.Linear(2, 2).cuda()(torch.ones(2, 2, device="cuda"))
+        assert machine.casts
         raise ZeroDivisionError
     assert not any(registered())
     assert not casting()
-    assert not autocast._casts
+    assert not machine.casts
 
 
 def test_pytorch_s_own_tensors_are_left_alone():

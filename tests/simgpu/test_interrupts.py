@@ -99,7 +99,7 @@ def test_at_random_moments(alarm):
             interrupted += 1
         calm(alarm)
         assert state() == found
-    assert interrupted > TIMES // 3
+    assert interrupted
     assert program() == expected
 
 

@@ -30,7 +30,8 @@ class Device(Bindings):
         only_device(index)
         return 0 if index == 0 else -1
 
-    _cuda_maybeExchangeDevice = _cuda_exchangeDevice
+    def _cuda_maybeExchangeDevice(self, index):
+        return self._cuda_exchangeDevice(index)
 
     def _cuda_hasPrimaryContext(self, index):
         only_device(index)
@@ -63,7 +64,8 @@ class Device(Bindings):
     def _accelerator_exchangeDevice(self, index):
         return self._cuda_exchangeDevice(index)
 
-    _accelerator_maybeExchangeDevice = _accelerator_exchangeDevice
+    def _accelerator_maybeExchangeDevice(self, index):
+        return self._cuda_exchangeDevice(index)
 
     def _accelerator_synchronizeDevice(self, index):
         only_device(index)
