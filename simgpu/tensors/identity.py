@@ -5,7 +5,7 @@ from functools import wraps
 
 
 def once_for_each(function: Callable) -> Callable:
-    """functools.cache for a function of one OpOverload. Operators live as long as the process."""
+    """functools.cache for a function of one OpOverload. Operators live as long as the process; `forget` asks anew."""
     known = {}
 
     @wraps(function)
@@ -15,4 +15,5 @@ def once_for_each(function: Callable) -> Callable:
             found = known[id(operator)] = (function(operator), operator)  # the second keeps its identity from others
         return found[0]
 
+    find.forget = known.clear  # pyright: ignore[reportFunctionMemberAccess]
     return find
