@@ -372,7 +372,7 @@ def observe(side: OracleSide | ModelSide, operations: list[list]) -> dict:
         if kind == "alloc":
             addresses.append(side.offset(address or 0))
         after = _flatten(side.stats())
-        keys += after.keys() - set(keys)  # private pools come later
+        keys += [key for key in after if key not in keys]  # private pools come later
         changes = (_change(i, before.get(key, 0), after.get(key, 0)) for i, key in enumerate(keys))
         deltas.append([part for change in changes for part in change])
         before = after
