@@ -52,6 +52,9 @@ class Device(Bindings):
     def _cuda_ipc_collect(self):
         """Nothing is shared with other processes."""
 
+    def _set_cached_tensors_enabled(self, enabled):
+        """torch._dynamo.reset() calls it; graphs of torch.compile keep no tensors here."""
+
     def _accelerator_getAccelerator(self):
         return torch.device("cuda")
 

@@ -12,7 +12,6 @@ _CODE = "The simulated GPU runs no kernels that are compiled from source."
 
 REASONS = {
     "_cuda_CUDAAllocator_AllocatorState": _POOLS,  # torch._dynamo.reset() imports it, and asks nothing of it
-    "_set_cached_tensors_enabled": _POOLS,
     "_cuda_checkPoolLiveAllocations": _POOLS,
     "_cuda_getCheckpointState": _POOLS,
     "_cuda_setCheckpointPoolState": _POOLS,
