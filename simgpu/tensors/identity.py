@@ -15,5 +15,5 @@ def once_for_each(function: Callable) -> Callable:
             found = known[id(operator)] = (function(operator), operator)  # the second keeps its identity from others
         return found[0]
 
-    find.forget = known.clear  # pyright: ignore[reportFunctionMemberAccess]
+    find.forget = known.clear  # pyright: ignore[reportAttributeAccessIssue]
     return find
