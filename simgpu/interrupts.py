@@ -1,6 +1,11 @@
-"""Signals wait while a simulated GPU is entered or left, so that an interrupt finds torch in one state or the other."""
+"""Signals wait while a simulated GPU is entered or left and while it runs one operator.
+
+So an interrupt finds torch in one state or the other, and an operator done or not begun, as on a real GPU, where
+PyTorch's C++ cannot be interrupted either.
+"""
 
 import _signal  # pyright: ignore[reportMissingImports]  # what `signal` wraps, without its slow enums
+import _thread
 import signal
 import threading
 
@@ -47,3 +52,34 @@ class Deferred:
     def _restore(self):
         for number, handler in self._handlers.items():
             _signal.signal(number, handler)
+
+
+_came: list = []  # Ctrl-C, while `uninterrupted` ran: its frame
+
+
+def _note(number, frame):
+    _came.append(frame)
+
+
+def uninterrupted(function, *args, **kwargs):
+    """What `function` returns; Ctrl-C that comes while it runs is handled after it.
+
+    Only Ctrl-C (SIGINT), since this is done for each operator, and Python's `signal` is slow. It takes under a
+    microsecond.
+    """
+    handler = _signal.getsignal(_signal.SIGINT)
+    if handler is _note or not callable(handler) or threading.get_ident() != threading.main_thread().ident:
+        return function(*args, **kwargs)
+    _came.clear()
+    _signal.signal(_signal.SIGINT, _note)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _signal.signal(_signal.SIGINT, handler)
+        if _came:
+            handler(signal.SIGINT, _came.pop())
+
+
+def raise_later() -> None:
+    """Makes Ctrl-C come once more, where the main thread is by then: it came where Python cannot raise anything."""
+    _thread.start_new_thread(_thread.interrupt_main, ())

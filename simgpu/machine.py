@@ -9,6 +9,7 @@ from functools import wraps
 from simgpu.errors import CaptureError, NotModelledError
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
 from simgpu.hardware.gpus import Spec
+from simgpu.interrupts import uninterrupted
 from simgpu.left_out import LeftOut
 from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.physical import Device
@@ -76,10 +77,12 @@ class Machine:
         self._raw = {}
 
     def _guarded(self, function):
-        """A function of the allocator that one thread at a time runs, and that is named if it was interrupted."""
+        """A function of the allocator that one thread at a time runs, and that Ctrl-C does not interrupt.
 
-        @wraps(function)
-        def call(*args, **kwargs):
+        Another signal's handler may raise inside it, and then that is told.
+        """
+
+        def locked(*args, **kwargs):
             with self.lock:
                 try:
                     return function(*args, **kwargs)
@@ -92,6 +95,10 @@ class Machine:
                         lower_bound=False,
                     )
                     raise
+
+        @wraps(function)
+        def call(*args, **kwargs):
+            return uninterrupted(locked, *args, **kwargs)
 
         return call
 

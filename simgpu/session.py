@@ -33,6 +33,7 @@ from simgpu.torch_face import (
     cuda,
     distributed,
     legacy_types,
+    lost_interrupts,
     model_files,
     nvml,
     storages,
@@ -157,6 +158,7 @@ class Session:
         distributed.patch(self._patches)
         model_files.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
+        self._leave.enter_context(lost_interrupts.raised_again())
         threads.patch(self._patches, self.machine, (dispatch, functions))
         for mode in (dispatch, functions):
             self._modes.append(mode)

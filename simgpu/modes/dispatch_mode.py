@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu import machine as machines
 from simgpu.errors import NotModelledError, NoValueError
+from simgpu.interrupts import uninterrupted
 from simgpu.kernels import Launch, any_device, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
@@ -134,7 +135,7 @@ class DispatchMode(TorchDispatchMode):
                 return operator(*args, **kwargs)
             if kind is KERNEL:
                 try:
-                    return self.run(facts, operator, args, kwargs)
+                    return uninterrupted(self.run, facts, operator, args, kwargs)
                 except torch.OutOfMemoryError as error:
                     del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
                     raise error.with_traceback(None) from None

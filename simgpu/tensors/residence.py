@@ -7,11 +7,13 @@ lives exactly as long as the storage, so a weak reference to it tells.
 """
 
 import weakref
+from collections import deque
 from typing import Any
 
 import torch
 
 from simgpu import machine as machines
+from simgpu.interrupts import raise_later, uninterrupted
 
 HOST = "host"
 CPU = torch.device("cpu")
@@ -37,16 +39,23 @@ class Residence(weakref.ref):
     """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values).
 
     `home`: a SharedBlock, None (0 bytes) or HOST. `nbytes`: of the storage. `values`: its bytes, where they are known
-    (see values.py). `made`: by what, if in backward (see formulas.py).
+    (see values.py). `made`: by what, if in backward (see formulas.py). `end`: what calls `_leave`.
+
+    When the storage dies, C appends the residence to `_left`, which nothing can interrupt, and then calls `_leave`,
+    which an interrupt can come before (PyTorch's C++ frees many tensors without a bytecode of Python in between).
+    Python calls the callback of the younger reference first.
     """
 
-    __slots__ = ("home", "key", "machine", "made", "nbytes", "values")
+    __slots__ = ("end", "home", "key", "machine", "made", "nbytes", "values")
 
     def __new__(cls, storage, machine, home, nbytes):
-        return super().__new__(cls, storage, _leave)  # pyright: ignore[reportCallIssue]
+        end = weakref.ref(storage, _leave)
+        residence = super().__new__(cls, storage, _left.append)  # pyright: ignore[reportCallIssue]
+        residence.end = end
+        return residence
 
     def __init__(self, storage, machine, home, nbytes):
-        super().__init__(storage, _leave)  # pyright: ignore[reportCallIssue]
+        super().__init__(storage, _left.append)  # pyright: ignore[reportCallIssue]
         self.key = id(storage)
         self.machine = machine
         self.home = home
@@ -78,16 +87,42 @@ class Residence(weakref.ref):
 _residences: dict[int, Residence] = {}
 
 
-def _leave(residence: Residence) -> None:
-    if _residences.get(residence.key) is residence:
-        del _residences[residence.key]
-    home = residence.home
-    if home is HOST:
-        residence.machine.host_bytes -= residence.nbytes
-    elif home is not None:
-        home.storages -= 1
-        if home.storages == 0 and residence.machine.active:
-            residence.machine.allocator.free(home.block)
+_left: deque[Residence] = deque()  # whose storage has died, and whose memory is not freed yet
+
+
+def _leave(_=None) -> None:
+    uninterrupted(free_dead)
+
+
+def free_dead() -> None:
+    """Frees the memory of storages that have died. There are such only if an interrupt came just then."""
+    while _left:
+        try:
+            residence = _left.popleft()
+        except IndexError:  # another thread took it
+            return
+        if _residences.get(residence.key) is residence:
+            del _residences[residence.key]
+        home = residence.home
+        if home is HOST:
+            residence.machine.host_bytes -= residence.nbytes
+        elif home is not None:
+            home.storages -= 1
+            if home.storages == 0 and residence.machine.active:
+                residence.machine.allocator.free(home.block)
+
+
+def after_a_lost_interrupt(unraisable) -> bool:
+    """For sys.unraisablehook: True if it was an interrupt of what frees a storage's memory, which is then done here.
+
+    Ctrl-C is sent once more, since Python drops what is raised there.
+    """
+    if unraisable.object is not _leave or isinstance(unraisable.exc_value, Exception):
+        return False
+    free_dead()
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        raise_later()
+    return True
 
 
 def find(storage) -> Residence | None:
