@@ -52,7 +52,7 @@ def _started(start: Callable, machine: Machine, modes: tuple) -> Callable:
             run = _inside(thread.run, machine, modes)
 
             def run_once():
-                del thread.run  # it would keep the thread alive
+                vars(thread).pop("run", None)  # it would keep the thread alive; of nested GPUs the outer one was first
                 run()
 
             thread.run = run_once

@@ -3,7 +3,6 @@
 import runpy
 import sys
 
-import pynvml
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,25 +10,7 @@ import torch.nn.functional as F
 import labkit
 from simgpu import machine
 from simgpu.errors import NotModelledError
-
-MODULES = [
-    torch,
-    torch._C,
-    torch._C._autograd,
-    torch.cuda,
-    torch.cuda.memory,
-    torch.cuda.random,
-    torch.cuda.streams,
-    torch.accelerator,
-    torch.accelerator.memory,
-    torch.autograd,
-    torch.functional,
-    torch.nn.functional,
-    torch.nn.init,
-    torch.overrides,
-    torch.Tensor,
-    pynvml,
-]
+from tests.simgpu.states import assert_same, state
 
 
 def train():
@@ -37,17 +18,6 @@ def train():
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(16, 32, device="cuda")).sum().backward()
     optimizer.step()
-
-
-def state():
-    return {module: dict(vars(module)) for module in MODULES}
-
-
-def assert_same(before, after):
-    for module in MODULES:
-        names = before[module].keys() | after[module].keys()
-        changed = {name for name in names if before[module].get(name) is not after[module].get(name)}
-        assert not changed, (module.__name__, changed)
 
 
 @pytest.fixture(autouse=True, scope="module")

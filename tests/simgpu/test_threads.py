@@ -84,6 +84,12 @@ def test_a_thread_counts_as_the_main_thread(run):
     assert measured(run) == measured(lambda action: action())
 
 
+def test_a_thread_inside_two_gpus():
+    with simgpu.simulated_gpu("A100-80GB"):
+        assert measured(in_thread) == measured(lambda action: action())
+        assert torch.cuda.memory_allocated() == 0
+
+
 def test_what_a_thread_makes_goes_on_in_the_main_thread():
     with simgpu.simulated_gpu("A100-80GB"):
         x = in_thread(lambda: torch.randn(1000, device="cuda", requires_grad=True))

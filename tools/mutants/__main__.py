@@ -54,7 +54,9 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--survivors", action="store_true", help="those of the last run once more")
     parser.add_argument("--map", action="store_true", help="find out which tests run which lines, and end")
-    parser.add_argument("--tests", nargs="*", default=[], help="with --map: pytest's arguments (default: tests)")
+    parser.add_argument(
+        "--tests", nargs=argparse.REMAINDER, default=[], help="with --map, last: pytest's (default: tests)"
+    )
     return parser.parse_args()
 
 

@@ -3,6 +3,7 @@
 import compileall
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import py_compile
@@ -22,6 +23,8 @@ import torch  # noqa: F401
 
 from tools.mutants.changes import Change
 
+OURS = ("tools", "simgpu", "labkit", "tests", "conftest")
+IMPORTED = "imported.txt"
 MEMORY = 12 * 2**30
 """Bytes that a trial may take."""
 
@@ -57,7 +60,7 @@ class Chosen:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
         self.said.write_text(f"{item.nodeid} (does not end)")
-        faulthandler.dump_traceback_later(20 + 10 * self.seconds[item.nodeid], exit=True)
+        faulthandler.dump_traceback_later(15 + 5 * self.seconds[item.nodeid], exit=True)
         try:
             return (yield)
         finally:
@@ -97,6 +100,7 @@ def tried(change: Change, tree: Path, tests: Sequence[str], seconds: dict[str, f
     text, began, said = path.read_text(encoding="utf-8"), time.monotonic(), tree / "said.txt"
     path.write_text(change.of(text), encoding="utf-8")
     said.write_text("")
+    _import_what_a_trial_did(tree / IMPORTED)
     try:
         child = os.fork()
         if child == 0:
@@ -132,7 +136,7 @@ def _run(tree: Path, tests: Sequence[str], seconds: dict[str, float], said: Path
         out = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(out, number)
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("tools", "simgpu", "labkit", "tests")]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
             del sys.modules[name]
         os.chdir(tree)
         sys.path[:] = [str(tree), *(path for path in sys.path if path and not (Path(path) / "simgpu").exists())]
@@ -142,10 +146,25 @@ def _run(tree: Path, tests: Sequence[str], seconds: dict[str, float], said: Path
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
         status = int(pytest.main([*options, *files], plugins=[chosen]))
+        _note_what_is_imported(said.with_name(IMPORTED))
         if status:
             said.write_text(getattr(chosen, "failed", f"pytest ended with status {status}"))
     finally:
         os._exit(status)
+
+
+def _note_what_is_imported(path: Path) -> None:
+    """Writes the names of the foreign modules that a trial has imported."""
+    names = [name for name in list(sys.modules) if name.partition(".")[0] not in OURS and not name.startswith("_")]
+    path.write_text("\n".join(names))
+
+
+def _import_what_a_trial_did(path: Path) -> None:
+    """Imports here what the last trial imported, so that those to come need not."""
+    for name in path.read_text().split() if path.exists() else ():
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 def as_json(results: Sequence[Result]) -> str:

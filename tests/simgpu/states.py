@@ -1,0 +1,34 @@
+"""What a simulated GPU changes in torch and pynvml, to be compared before and after."""
+
+import pynvml
+import torch
+
+MODULES = [
+    torch,
+    torch._C,
+    torch._C._autograd,
+    torch.cuda,
+    torch.cuda.memory,
+    torch.cuda.random,
+    torch.cuda.streams,
+    torch.accelerator,
+    torch.accelerator.memory,
+    torch.autograd,
+    torch.functional,
+    torch.nn.functional,
+    torch.nn.init,
+    torch.overrides,
+    torch.Tensor,
+    pynvml,
+]
+
+
+def state():
+    return {module: dict(vars(module)) for module in MODULES}
+
+
+def assert_same(before, after):
+    for module in MODULES:
+        names = before[module].keys() | after[module].keys()
+        changed = {name for name in names if before[module].get(name) is not after[module].get(name)}
+        assert not changed, (module.__name__, changed)
