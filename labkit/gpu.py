@@ -60,27 +60,30 @@ def label() -> str:
     return " · ".join(filter(None, (str(current()), left_out())))
 
 
-def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None):
+def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False):
     """`simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory.
 
         with labkit.simulated_gpu("H100") as gpu:
             x = torch.ones(1, device="cuda")
             torch.cuda.memory_allocated()          # 512
 
-    `total_memory`, in bytes, takes the place of the GPU's own. Raises what `simgpu.simulated_gpu` raises.
+    `total_memory`, in bytes, takes the place of the GPU's own. `values`: all tensors have their values, computed on the
+    CPU beside the simulation, so that losses fall and results can be looked at. Raises what `simgpu.simulated_gpu`
+    raises.
     """
     import simgpu
 
-    return simgpu.simulated_gpu(name, None if total_memory is None else whole_bytes(total_memory))
+    return simgpu.simulated_gpu(name, None if total_memory is None else whole_bytes(total_memory), values=values)
 
 
 _notebook: contextlib.ExitStack | None = None
 
 
-def use_gpu(name: str = "A100-80GB") -> GPU:
+def use_gpu(name: str = "A100-80GB", *, values: bool = False) -> GPU:
     """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
 
-    Prints which of the two it is. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
+    Prints which of the two it is. `values`: whether tensors on a simulated one have values, computed on the CPU; those
+    of a real one have. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
     where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU. Inside
     a `with simulated_gpu(...)` that one is used.
     """
@@ -97,8 +100,9 @@ def use_gpu(name: str = "A100-80GB") -> GPU:
         print(f"Running on {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB.")
         return gpu
     with contextlib.ExitStack() as stack:
-        gpu = stack.enter_context(simulated_gpu(asked or name))
+        gpu = stack.enter_context(simulated_gpu(asked or name, values=values))
         torch.cuda.init()  # as asking a real GPU for its name does
         _notebook = stack.pop_all()
-    print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, no values.")
+    have = "the CPU's values" if values else "no values"
+    print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, {have}.")
     return current()

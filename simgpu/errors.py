@@ -22,8 +22,18 @@ class CaptureError(torch.AcceleratorError):
         )
 
 
+REMEDY = (
+    "simulated_gpu(..., values=True) computes all values on the CPU beside the simulation, for models that fit into "
+    "the host's memory"
+)
+
+
 class NoValueError(RuntimeError):
     """A value was asked of a simulated tensor, which has none, and NaN would not do."""
+
+
+class HostMemoryError(MemoryError):
+    """The values of all tensors, which were asked for, do not fit into the host's memory."""
 
 
 _TYPE = re.compile(r"\[Meta(\w+)Type \[")

@@ -5,6 +5,7 @@ import threading
 import time
 import warnings
 from functools import wraps
+from typing import Any
 
 from simgpu.errors import CaptureError, NotModelledError
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
@@ -39,9 +40,10 @@ class Machine:
 
     The allocator's settings are read from PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF, as CUDA does when it
     is initialised (ValueError if they cannot be parsed). NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set.
+    `host_memory`: where the values of all tensors are kept (tensors/host_memory.py); None if they are not asked for.
     """
 
-    def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None):
+    def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None, host_memory=None):
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
             raise NotModelledError(
                 "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
@@ -60,6 +62,9 @@ class Machine:
         )
         self.clock = Clock(spec)
         self.left_out = LeftOut(spec.key)
+        self.host_memory = host_memory
+        self.generator: Any = None  # torch.cuda.default_generators[0]
+        self.named_generator: Any = None  # that the call under way names
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there

@@ -27,6 +27,7 @@ from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry, remembered
+from simgpu.tensors.host_memory import HostMemory
 from simgpu.torch_face import (
     attributes,
     compiling,
@@ -81,8 +82,8 @@ class Session:
     device any more: they become PyTorch's own meta tensors. Whatever interrupts them, the GPU is wholly on or off.
     """
 
-    def __init__(self, spec: Spec):
-        self.machine = Machine(spec, installed_torch(), frames=python_frames)
+    def __init__(self, spec: Spec, values: bool = False):
+        self.machine = Machine(spec, installed_torch(), python_frames, HostMemory() if values else None)
         self._patches = Patches()
         self._modes: list = []
         self._default_device = None
@@ -220,23 +221,26 @@ class simulated_gpu(contextlib.ContextDecorator):
             torch.cuda.memory_allocated()          # 512
 
     `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
+    `values`: whether all tensors have their values, computed on the CPU beside the simulation: the memory is the GPU's
+    as without, the numbers are the CPU's, and what does not fit into the host's memory raises HostMemoryError.
 
     On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
     known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, and if `total_memory` does not hold the CUDA
-    context; TypeError if it is no whole number; RuntimeError where another thread or task has a simulated GPU on. What
-    has no values cannot give any: `.item()` of a float is NaN with a warning, and what needs a value raises an error
-    that says so. Threads that are started inside see the GPU too.
+    context; TypeError if it is no whole number; RuntimeError where another thread or task has a simulated GPU on.
+    Without `values`, what has none cannot give any: `.item()` of a float is NaN with a warning, and what needs a value
+    raises an error that says so. Threads that are started inside see the GPU too.
     """
 
-    def __init__(self, name: str = "A100-80GB", total_memory: int | None = None):
+    def __init__(self, name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False):
         self._sessions: list[Session] = []
         self._kind = _of_memory(spec(name), total_memory)
+        self._values = bool(values)
 
     def _recreate_cm(self):
-        return simulated_gpu(self._kind.key, self._kind.total_memory)
+        return simulated_gpu(self._kind.key, self._kind.total_memory, values=self._values)
 
     def __enter__(self) -> SimulatedGPU:
-        session = Session(self._kind)
+        session = Session(self._kind, self._values)
         session.start()
         self._sessions.append(session)
         machine = session.machine

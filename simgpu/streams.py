@@ -145,16 +145,20 @@ class Event:
 
 
 class Generator(torch.Generator):
-    """A random generator that says it is on the GPU. It has a state to save and restore, as CUDA's has, and the
-    numbers it would give do not exist."""
+    """A random generator that says it is on the GPU. It has a state to save and restore, as CUDA's has: a seed, and how
+    much was drawn. The numbers, where values are asked for, are those of a generator of the CPU's with that seed.
+    """
 
     STATE_BYTES = 16  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
+    DRAWN = 4  # what the offset grows by, at least, where something is drawn
+    REMEMBERED = 4096  # states that were asked for, of 5 KB, which code may go back to (checkpointing does)
 
     def __new__(cls, device="cuda"):
         return super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
 
     def __init__(self, device="cuda"):
-        self._seed = 0
+        self._seed = self._offset = 0
+        self._states = {}  # the CPU's, by seed and offset
         self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)  # pyright: ignore[reportArgumentType]
 
     @property
@@ -169,25 +173,54 @@ class Generator(torch.Generator):
                 "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
                 "as the original seed."
             )
-        self._seed = int(seed) % 2**64
+        self._begin(int(seed) % 2**64, 0)
         return self
+
+    def _begin(self, seed: int, offset: int) -> None:
+        """Goes to where so much was drawn; where it never was, the numbers are others than those that were drawn."""
+        self._seed, self._offset = seed, offset
+        known = self._states.get((seed, offset))
+        if known is not None:
+            super().set_state(known)
+        else:
+            super().manual_seed(_signed(seed if offset == 0 else hash((seed, offset))))
 
     def initial_seed(self):
         return self._seed
 
     def seed(self):
-        self._seed = torch.default_generator.seed()
+        self._begin(torch.default_generator.seed(), 0)
         return self._seed
 
+    def numbers(self) -> torch.Tensor:
+        """The state of the CPU's generator that gives the next numbers."""
+        return super().get_state()
+
+    def drawn(self, numbers: torch.Tensor) -> None:
+        """Goes on to where the CPU's generator is now."""
+        super().set_state(numbers)
+        self._offset += self.DRAWN
+
     def get_state(self):
-        words = [self._seed - 2**64 if self._seed >= 2**63 else self._seed, 0]
-        return torch.tensor(words, dtype=torch.int64, device="cpu").view(torch.uint8)
+        if self._offset:
+            self._states.pop((self._seed, self._offset), None)
+            self._states[self._seed, self._offset] = super().get_state()
+            while len(self._states) > self.REMEMBERED:
+                del self._states[next(iter(self._states))]
+        return torch.tensor([_signed(self._seed), self._offset], dtype=torch.int64, device="cpu").view(torch.uint8)
 
     def set_state(self, state):
         if state.numel() != self.STATE_BYTES:
             raise RuntimeError(f"RNG state is wrong size: {state.numel()} bytes, wanted {self.STATE_BYTES}")
-        self._seed = int(state.view(torch.int64)[0]) % 2**64
+        seed, offset = state.view(torch.int64).tolist()
+        self._begin(seed % 2**64, offset)
         return self
+
+
+def _signed(word: int) -> int:
+    """A number of 64 bits with its first bit as a sign."""
+    word %= 2**64
+    return word - 2**64 if word >= 2**63 else word
 
 
 def _any(real: type, simulated: type, default: str, make=None) -> type:

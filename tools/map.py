@@ -6,7 +6,18 @@ from pathlib import Path
 SIMGPU = Path(__file__).parents[1] / "simgpu"
 PAGE = SIMGPU / "README.md"
 BEGINS = "## Files\n"
-ROOMS = ("memory", "hardware", "timing", "tensors", "kernels", "composites", "modes", "torch_face", "recording")
+ROOMS = (
+    "memory",
+    "hardware",
+    "timing",
+    "tensors",
+    "on_cpu",
+    "kernels",
+    "composites",
+    "modes",
+    "torch_face",
+    "recording",
+)
 
 
 def purpose(path: Path) -> str:

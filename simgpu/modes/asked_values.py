@@ -2,7 +2,7 @@
 
 import torch
 
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.handlers import handles
 from simgpu.modes import sound_run
 from simgpu.tensors import residence, values
@@ -13,11 +13,18 @@ Tensor = torch.Tensor
 
 @handles(Tensor.__repr__, Tensor.__str__)
 def representation(mode, function, args, kwargs):
-    """repr() and str(): device, size, and what else PyTorch would show; never values."""
+    """repr() and str(): as PyTorch's where values are known; else device, size, and what else PyTorch would show."""
     tensor = args[0]
     if residence.of(tensor) is None:
         return function(*args, **kwargs)
-    return _described(tensor)
+    return _shown(mode, tensor)
+
+
+def _shown(mode, tensor) -> str:
+    if values.of(tensor) is None or not on_gpu(tensor):
+        return _described(tensor)
+    with mode, torch.no_grad():  # PyTorch's code, which takes memory of the GPU for a while, as it does on CUDA
+        return torch._tensor_str._str_intern(tensor)
 
 
 def _described(tensor) -> str:
@@ -39,7 +46,9 @@ def formatted(mode, function, args, kwargs):
         return function(*args)
     if tensor.dim() == 0 and tensor.is_floating_point():
         return format(item(mode, Tensor.item, (tensor,), {}), spec)
-    return format(_described(tensor), spec)
+    if tensor.dim() == 0 and values.of(tensor) is not None:
+        return format(item(mode, Tensor.item, (tensor,), {}), spec)
+    return format(_shown(mode, tensor), spec)
 
 
 @handles(Tensor.item, Tensor.__float__)
@@ -64,7 +73,7 @@ def item(mode, function, args, kwargs):
 def _no_value(what: str, tensor) -> str:
     return (
         f"{what} asks for the value of a simulated tensor ({_described(tensor)}), which has none: the simulated GPU "
-        "computes memory, not values. Keep decisions that depend on data on the CPU, or run this on a real GPU."
+        f"computes memory, not values. {REMEDY}; or keep decisions that depend on data on the CPU."
     )
 
 

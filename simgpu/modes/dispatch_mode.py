@@ -13,12 +13,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu import machine as machines
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
 from simgpu.kernels import Launch, any_device, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
+from simgpu.on_cpu import follow as on_cpu
 from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
@@ -32,8 +33,14 @@ _COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_den
 
 DATA_DEPENDENT = (
     "{operator} gives a tensor whose size depends on the values of its input, and a simulated tensor has no values. "
-    "Compute that part on the CPU from real data, or use a form with a fixed size (torch.where instead of a mask)."
+    f"{REMEDY}; or use a form with a fixed size (torch.where instead of a mask)."
 )
+
+
+# Made of others by functions in Python (the values are computed for the whole operator, not for each of the others):
+# those whose operators give the right values, one by one, and those that ask for values on their way.
+AS_THEY_ARE = {_aten.masked_select.default, _aten.index_put.default}
+ASKING = {_aten.repeat_interleave.Tensor}
 
 
 def refuse_simulated(operator, arguments) -> None:
@@ -85,6 +92,7 @@ class _OfThread(threading.local):
     new_tensors_go = None
     function_depth = 0
     count = 0
+    apart = False  # whether what runs stands for a kernel of CUDA's whose values are computed whole
     lengths: tuple[int, int] = (0, 0)  # of the stacks of modes, when they were last looked at
 
     def __init__(self):
@@ -153,14 +161,18 @@ class DispatchMode(TorchDispatchMode):
         """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""
         operator = facts.operator
         here = self.here
-        depth = here.function_depth
+        depth, apart = here.function_depth, here.apart
+        whole = function is not None and operator not in AS_THEY_ARE
         try:
             here.function_depth = depth + 1
+            here.apart = apart or (whole and operator not in ASKING)
             with self:
                 if function is None:
                     result = operator._op_dk(any_device.kernel_of(operator), *args, **kwargs)
                 else:
                     result = function(*args, **kwargs)
+            if whole and not apart:
+                self.note_values(operator, args, kwargs, outputs_of(result))
             if facts.has_kernel_among_others:
                 costs.issue(self.machine, operator, args, kwargs, outputs_of(result))
         except RuntimeError as error:
@@ -168,7 +180,7 @@ class DispatchMode(TorchDispatchMode):
                 raise self.explained(operator) from None
             raise
         finally:
-            here.function_depth = depth
+            here.function_depth, here.apart = depth, apart
         if self.called_by_engine():
             self.count += 1
             self.note_made(operator, results_in(result))
@@ -234,8 +246,16 @@ class DispatchMode(TorchDispatchMode):
             costs.issue(self.machine, operator, args, kwargs, outputs)
         if by_engine:
             self.note_made(operator, outputs)
-        values.follow(operator, given, named, outputs)
+        if not self.here.apart:
+            self.note_values(operator, given, named, outputs)
         return result
+
+    def note_values(self, operator, args, kwargs, outputs) -> None:
+        """What is known of the values of results, and of what was written: of all, if they are asked for."""
+        if self.machine.host_memory is None:
+            values.follow(operator, args, kwargs, outputs)
+        else:
+            on_cpu.follow(self.machine, operator, args, kwargs, outputs)
 
     def place_of_new(self, place, on_meta: bool):
         """Where new tensors go, if `new_tensors_go` says so; else where they would go."""
@@ -391,7 +411,7 @@ class DispatchMode(TorchDispatchMode):
             return values.nan()
         raise NoValueError(
             f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "
-            "simulated GPU computes memory, not values."
+            f"simulated GPU computes memory, not values. {REMEDY}."
         )
 
     def place_of(self, facts, tensors, args, kwargs):

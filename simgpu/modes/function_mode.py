@@ -105,18 +105,27 @@ class FunctionMode(TorchFunctionMode):
         if means_gpu(device):
             kwargs = {**kwargs, "device": META}
             if isinstance(kwargs.get("generator"), Generator):
-                kwargs["generator"] = None
+                return self.drawn_from(kwargs["generator"], function, args, {**kwargs, "generator": None})
             return self.new_tensors_in(GPU, function, args, kwargs)
         if torch.device(device).type == "meta":
             return self.new_tensors_in("meta", function, args, kwargs)
         return function(*args, **kwargs)
 
+    def drawn_from(self, generator, function, args, kwargs):
+        """A call that makes random numbers of a generator of the GPU, which meta tensors know nothing of."""
+        machine = self.dispatch.machine
+        machine.named_generator = generator
+        try:
+            return self.new_tensors_in(GPU, function, args, kwargs)
+        finally:
+            machine.named_generator = None
+
     def pinned(self, function, args, kwargs):
         """A call for pinned memory of the host. What torch.empty makes waits for a copy from the GPU, as save_on_cpu's
-        does: it is counted and has no values. Others have theirs, in memory that is not pinned.
+        does: it is counted and has no values, unless all have. Others have theirs, in memory that is not pinned.
         """
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-        if function is torch.empty:
+        if function is torch.empty and self.dispatch.machine.host_memory is None:
             made = self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})
         else:
             made = function(*args, **kwargs)

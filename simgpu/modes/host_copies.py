@@ -43,7 +43,8 @@ def take_in_vain(mode: DispatchMode, source, dtype) -> None:
 
 
 def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_blocking: bool = False):
-    """A new tensor without values, on the host or on the GPU."""
+    """A new tensor, on the host or on the GPU. On the host it is a real one where all tensors have values; else it has
+    those that are known, and takes no memory there."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         source = tensor.detach()
         made = laid_out(mode, source, dtype, memory_format, to_host)
@@ -55,7 +56,19 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_
             mode.adopt(made)
         mode.cross(made, source, not to_host, non_blocking)
     values.carry(source, made)  # not `tensor`, which may be a lazy module's and have no shape
-    return made
+    return of_the_host(mode, made, non_blocking) if to_host else made
+
+
+def of_the_host(mode: DispatchMode, made, pinned: bool = False):
+    """The real tensor of the host that stands for one that was copied there, where all tensors have values."""
+    if mode.machine.host_memory is None:
+        return made
+    known = values.of(made)
+    if known is None:
+        return made
+    if pinned:
+        residence.pin(known.untyped_storage())
+    return known
 
 
 class Crossing(torch.autograd.Function):
@@ -70,7 +83,9 @@ class Crossing(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         back = copied(ctx.mode, grad, ctx.dtype, None, not ctx.to_host)
-        if ctx.real:  # a real CPU tensor wants a real gradient, and there are no values to put in it
+        if (
+            ctx.real and residence.of(back) is not None
+        ):  # a real CPU tensor wants a real gradient, and there are no values to put in it
             back = torch.full(grad.shape, float("nan"), dtype=ctx.dtype, device="cpu")
         return back, None, None, None, None, None
 
@@ -92,7 +107,7 @@ def set_data(mode: DispatchMode, tensor, value) -> None:
     inference mode, as Module.cuda() does it.
 
     The two exchange their implementations; the Python object, its requires_grad and its gradient stay. The gradient is
-    not moved, as on CUDA, but it must be of the same kind as the tensor, meta or not, and loses its values.
+    not moved, as on CUDA, but it must be of the same kind as the tensor, meta or not, and keeps the values that it has.
     """
     with _disable_current_modes():  # what is made here takes no memory
         if tensor.is_meta and value.is_meta and tensor._use_count() > 1:  # a gradient, say, known to C++ alone
@@ -122,15 +137,17 @@ def as_normal(value):
 
 
 def of_kind(mode: DispatchMode, tensor, device):
-    """`tensor` itself where it was before, as a meta tensor or as a real one, without values."""
+    """`tensor` itself where it was before, as a meta tensor or as a real one, with the values that it has, or NaN."""
     if tensor.is_meta == (device.type == "meta"):
         return tensor
     options = {"dtype": tensor.dtype, "device": device}
     if device.type == "meta":
         shell = torch.empty_strided(tensor.shape, tensor.stride(), **options)
         mode.count_on_host(shell)
+        values.carry(tensor.detach(), shell)
     else:
-        shell = torch.full(tensor.shape, float("nan"), **options)
+        known = values.of(tensor)
+        shell = torch.full(tensor.shape, float("nan"), **options) if known is None else known.clone()
     if tensor.grad_fn is not None:
         return shell
     torch._C._swap_tensor_impl(tensor, shell)

@@ -33,8 +33,9 @@ _CODES = {function.__code__: answer for function, answer in CHECKS.items()}
 def answer(tensor):
     """What `tensor` says of the finiteness of values in a sound run (bool or 0.0), or None for any other tensor."""
     known = _known(tensor)
-    if known is not None:
-        _warn()
+    if known is None or values.of(tensor) is not None:
+        return None
+    _warn()
     return known
 
 
@@ -63,7 +64,7 @@ def _version(tensor) -> int:
 
 
 def _remember(tensor, known):
-    if residence.of(tensor) is not None:
+    if residence.of(tensor) is not None and values.of(tensor) is None:
         tensor._in_a_sound_run = known, _version(tensor)
     return tensor
 
@@ -103,7 +104,7 @@ _OF_TWO = (operator.or_, operator.and_)
 def update_scale(mode, function, args, kwargs):
     """GradScaler's: counts the sound steps since the scale last grew (aten/src/ATen/native/cuda/AmpKernels.cu)."""
     tracker, found, interval = args[1], args[2], args[5]
-    steps = values.of(tracker)
+    steps = None if machines.on().host_memory is not None else values.of(tracker)
     steps = None if steps is None or _known(found) != 0.0 else steps.item() + 1
     result = function(*args, **kwargs)
     if steps is not None:

@@ -14,6 +14,7 @@ import torch
 
 from simgpu import machine as machines
 from simgpu.interrupts import raise_later, uninterrupted
+from simgpu.tensors.buffers import Buffer
 
 HOST = "host"
 CPU = torch.device("cpu")
@@ -211,7 +212,11 @@ def resize(residence: Residence, nbytes: int) -> None:
     block = machine.allocator.malloc(nbytes, machine.stream)
     residence.home = None if block is None else SharedBlock(machine, block)
     residence.nbytes = nbytes
-    residence.values = None
+    if isinstance(residence.values, Buffer):
+        machine.host_memory.take(nbytes)
+        residence.values.resize(nbytes)
+    else:
+        residence.values = None
     if residence.home is not None:
         residence.home.storages = 1
     if old is not None:

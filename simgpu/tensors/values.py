@@ -13,7 +13,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
-from simgpu.tensors import residence
+from simgpu.tensors import buffers, residence
+from simgpu.tensors.buffers import Buffer
 from simgpu.tensors.expressions import Call, Expression, View, taking_numbers, view
 from simgpu.tensors.identity import once_for_each
 
@@ -41,11 +42,20 @@ def nan() -> float:
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a simulated tensor, on the CPU, not to be written to; None if they are not known."""
     place = residence.find(tensor.untyped_storage())
-    if place is None or place.values is None or tensor.numel() > LIMIT:
+    if place is None or place.values is None:
+        return None
+    if type(place.values) is Buffer:
+        return _in_buffer(place.values, tensor)
+    if tensor.numel() > LIMIT:
         return None
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         content = place.values.bytes()
         return None if content is None else view(place.values, tensor).tensor(content)
+
+
+def _in_buffer(buffer: Buffer, tensor: torch.Tensor) -> torch.Tensor:
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
+        return buffer.under(tensor)
 
 
 def keep(tensor: torch.Tensor, known: torch.Tensor) -> None:
@@ -59,10 +69,27 @@ def keep(tensor: torch.Tensor, known: torch.Tensor) -> None:
 def carry(source: torch.Tensor, copy: torch.Tensor) -> None:
     """Takes values along where a tensor is copied from the host to the GPU or back."""
     place = residence.find(copy.untyped_storage())
-    if place is None or place.nbytes != copy.nbytes or copy.numel() > LIMIT:
+    if place is None:
+        return
+    if place.machine.host_memory is not None:
+        _copy(source, copy, place)
+        return
+    if place.nbytes != copy.nbytes or copy.numel() > LIMIT:
         return
     with torch._C.DisableTorchFunction(), _disable_current_modes(), suppress(UnknownError):
         place.values = _result(_converted, (_operand(source),), copy, place)
+
+
+def _copy(source, copy, place) -> None:
+    """Copies what a tensor has of values, where all are kept."""
+    known = of(source) if source.is_meta else source
+    if known is None:
+        return
+    memory = place.machine.host_memory
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        if place.values is None:
+            place.values = buffers.zeros(place.nbytes, memory)
+        place.values.under(copy).copy_(known)
 
 
 def _converted(source: torch.Tensor) -> torch.Tensor:

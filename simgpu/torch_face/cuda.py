@@ -23,6 +23,8 @@ CUDNN_VERSION = 92000
 
 def patch(patches: Patches, machine: Machine) -> None:
     """Puts the faces of `machine` into torch."""
+    machine.generator = streams.Generator("cuda:0")
+    machine.generator.manual_seed(torch.initial_seed())  # torch.manual_seed before CUDA is initialised is for CUDA too
     functions = bindings.functions(machine)
     for name, function in functions.items():
         patches.apply(torch._C, name, function)
@@ -56,7 +58,7 @@ def _names(machine: Machine, functions: dict) -> dict:
         "_get_device_properties": lambda index: properties(machine.spec),
         "_exchange_device": functions["_cuda_exchangeDevice"],
         "_maybe_exchange_device": functions["_cuda_maybeExchangeDevice"],
-        "default_generators": (streams.Generator("cuda:0"),),
+        "default_generators": (machine.generator,),
         "_cudart": _Runtime(functions),
         "cudart": lambda: torch.cuda._cudart,
         "current_stream": lambda device=None: streams.Stream(stream_id=machine.stream),

@@ -4,13 +4,14 @@ from functools import wraps
 
 import torch
 
-from simgpu.errors import NoValueError
+from simgpu.errors import REMEDY, NoValueError
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.modes import host_copies
 from simgpu.modes.devices import means_gpu, named
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import residence
+from simgpu.tensors.buffers import Buffer
 from simgpu.tensors.residence import CPU, CUDA
 
 
@@ -28,7 +29,9 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     patches.apply(storage, "cpu", cpu(storage.cpu))
     for name in ("_write_file", "tolist", "__getitem__", "__setitem__"):
         patches.apply(storage, name, refused(getattr(storage, name)))
-    patches.apply(torch.serialization, "location_tag", refused(torch.serialization.location_tag))  # of what is saved
+    patches.apply(storage, "_set_from_file", filled(storage._set_from_file))
+    tag = refused(torch.serialization.location_tag, of_bytes=False)
+    patches.apply(torch.serialization, "location_tag", tag)  # of what is saved
 
 
 def on_gpu(storage) -> bool:
@@ -155,15 +158,31 @@ def represented(representation):
     return call
 
 
-def refused(read):
-    """What reads or writes the bytes of a storage, as torch.save and pickle do; `read` is PyTorch's."""
+def filled(fill):
+    """torch.UntypedStorage._set_from_file (`fill` is PyTorch's own), as old files and pickles are read."""
+
+    @wraps(fill)
+    def call(storage, *args, **kwargs):
+        place = residence.find(storage)
+        known = place is not None and type(place.values) is Buffer
+        return fill(place.values.storage if known else storage, *args, **kwargs)  # pyright: ignore[reportOptionalMemberAccess]
+
+    return call
+
+
+def refused(read, of_bytes: bool = True):
+    """What reads or writes the bytes of a storage, as torch.save and pickle do; `read` is PyTorch's. `of_bytes`: it
+    does so itself, and takes them where they are kept, if they are."""
 
     @wraps(read)
     def call(storage, *args, **kwargs):
-        if residence.find(storage) is not None:
+        place = residence.find(storage)
+        if place is not None and type(place.values) is Buffer:
+            return read(place.values.storage if of_bytes else storage, *args, **kwargs)
+        if place is not None:
             raise NoValueError(
                 f"torch.save and pickle write values, and the {storage.nbytes()} B of a simulated tensor have none: "
-                "the simulated GPU computes memory, not values. Save what was made on the CPU, or use a real GPU."
+                f"the simulated GPU computes memory, not values. {REMEDY}; or save what was made on the CPU."
             )
         return read(storage, *args, **kwargs)
 

@@ -30,6 +30,7 @@ LAYERS = (
     ("simgpu.timing",),
     ("simgpu.tracebacks", "simgpu.left_out", "simgpu.machine", "simgpu.streams"),
     ("simgpu.tensors",),
+    ("simgpu.on_cpu",),
     ("simgpu.kernels",),
     ("simgpu.composites",),
     ("simgpu.modes",),

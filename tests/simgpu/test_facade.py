@@ -32,7 +32,8 @@ class TestWhereItIs:
         assert (x.is_cuda, x.is_meta, x.is_cpu) == (True, False, False)
         assert x.get_device() == 0
         assert x.type() == "torch.cuda.FloatTensor"
-        assert repr(x) == "tensor(..., device='cuda:0', size=(2, 3))"
+        assert repr(x[1]) == "tensor([1., 1., 1.], device='cuda:0')"
+        assert repr(x * torch.rand(1, device="cuda")) == "tensor(..., device='cuda:0', size=(2, 3))"
         assert x.data_ptr() % 512 == 0 != x.data_ptr()
         assert x[1].data_ptr() == x.data_ptr() + 12
         assert x[1].untyped_storage().data_ptr() == x.data_ptr()
@@ -213,7 +214,7 @@ class TestValues:
             ask(torch.rand(4, device="cuda"))
 
     def test_printing_needs_no_value(self):
-        parameter = nn.Parameter(torch.ones(2, device="cuda"))
+        parameter = nn.Parameter(torch.rand(2, device="cuda"))
         assert str(parameter) == "Parameter containing:\ntensor(..., device='cuda:0', size=(2,), requires_grad=True)"
         assert "grad_fn=<ExpBackward0>" in f"{parameter.exp()}"
 

@@ -1,0 +1,260 @@
+"""After an operator has run on the simulated GPU: the CPU computes what it gives, into the buffers of its results."""
+
+from __future__ import annotations
+
+import contextlib
+from enum import Enum
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simgpu import machine as machines
+from simgpu.on_cpu import randomness
+from simgpu.on_cpu.calls import Call, equivalent_of
+from simgpu.tensors import buffers, residence
+from simgpu.tensors.expressions import taking_numbers
+from simgpu.tensors.identity import once_for_each
+
+_aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+for _name in ("AutocastCPU", "AutocastCUDA"):
+    _keys = _keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _name))
+
+
+class Kind(Enum):
+    """What has to be done for an operator."""
+
+    NOTHING = "it changes no values: a tensor lies otherwise, or in another storage"
+    EMPTY = "its results are undefined; here they are zeros"
+    RESIZE = "a storage becomes larger or smaller"
+    COMPUTE = "it is computed"
+
+
+class _UnknownError(Exception):
+    """An operand that has no values."""
+
+
+@contextlib.contextmanager
+def on_the_cpu():
+    """Inside, operators on tensors of the CPU are PyTorch's own, seen by no mode, autocast or autograd."""
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C._ExcludeDispatchKeyGuard(_keys),
+    ):
+        yield
+
+
+class _Plan:
+    """What is the same for every call of an operator. `written`: position and name of the arguments that it writes."""
+
+    __slots__ = ("draws", "equivalent", "kind", "may_take_numbers", "written")
+
+    def __init__(self, operator):
+        arguments = operator._schema.arguments
+        self.written = [
+            (i, one.name) for i, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write
+        ]
+        self.equivalent = equivalent_of(operator)
+        self.draws = torch.Tag.nondeterministic_seeded in operator.tags
+        self.kind = _kind_of(operator)
+        self.may_take_numbers = sum(str(one.type) == "Tensor" for one in arguments) > 1
+
+
+def _kind_of(operator) -> Kind:
+    name = operator._opname
+    if name in ("resize_", "resize_as_"):
+        return Kind.RESIZE
+    if name == "set_" or torch.Tag.inplace_view in operator.tags:
+        return Kind.NOTHING
+    return Kind.EMPTY if "empty" in name and "out" not in operator._overloadname else Kind.COMPUTE
+
+
+_plan_of = once_for_each(_Plan)
+
+
+def follow(machine, operator, args, kwargs, outputs) -> None:
+    """Computes one call; `args` and `kwargs` as the program gave them, `outputs` as the simulated GPU made them.
+
+    Raises what the CPU raises for values that are no good (an index out of range), HostMemoryError where the host has
+    no memory left for the results.
+    """
+    plan = _plan_of(operator)
+    if plan.kind is Kind.NOTHING:
+        return
+    with on_the_cpu():
+        if plan.kind is Kind.RESIZE:
+            _resize(machine, args[0])
+            return
+        if plan.kind is Kind.EMPTY:
+            _leave_undefined(machine, outputs)
+            return
+        here: dict[int, object] = {}  # residences of the arguments, by identity
+        try:
+            call = _taken(operator, args, kwargs, outputs, here)
+        except _UnknownError:
+            _forget(plan, args, kwargs)
+            return
+        new = _new_places(outputs, here)
+        if not new and not plan.written and operator._schema.returns:
+            return  # an alias of an argument
+        machine.host_memory.take(sum(place.nbytes for place, _ in new if place is not None))
+        results = _computed(machine, plan, call)
+        if results is NotImplemented:
+            _forget(plan, args, kwargs)
+            return
+        for (place, output), result in zip(new, results, strict=False):
+            if place is not None and isinstance(result, torch.Tensor):
+                _put(machine, place, output, result)
+            elif place is not None:
+                place.values = buffers.zeros(place.nbytes, machine.host_memory)
+
+
+def _taken(operator, args, kwargs, outputs, here) -> Call:
+    """The call with tensors of the CPU. _UnknownError if one of its tensors has no values."""
+
+    def taken(argument):
+        if isinstance(argument, torch.Tensor):
+            return _under(argument, here) if argument.is_meta else argument
+        if isinstance(argument, (list, tuple)):
+            return [taken(one) for one in argument]
+        return argument
+
+    named = {
+        name: buffers.CPU if name == "device" else taken(one) for name, one in kwargs.items() if name != "pin_memory"
+    }
+    return Call(operator, [taken(one) for one in args], named, outputs)
+
+
+def _under(tensor, here) -> torch.Tensor:
+    place = residence.find(tensor.untyped_storage())
+    if place is None or place.values is None:
+        if tensor._is_zerotensor():
+            return torch.zeros(tensor.shape, dtype=tensor.dtype, device=buffers.CPU)
+        raise _UnknownError
+    here[id(place)] = place
+    if place.values.storage.nbytes() < place.nbytes:
+        place.values.resize(place.nbytes)
+    return place.values.under(tensor)
+
+
+def _new_places(outputs, here) -> list:
+    """For each result: its residence and itself, or (None, None) where it lies in an argument, or is no tensor."""
+    found, new = [], False
+    for output in outputs:
+        place = residence.find(output.untyped_storage()) if _is_simulated(output) else None
+        if place is None or id(place) in here:
+            found.append((None, None))
+        else:
+            found.append((place, output))
+            new = True
+    return found if new else []
+
+
+def _is_simulated(output) -> bool:
+    return isinstance(output, torch.Tensor) and output.is_meta
+
+
+def _put(machine, place, output, result) -> None:
+    """Gives a new storage the values of a result."""
+    if result.shape != output.shape:
+        if result.numel() != output.numel():
+            _tell(f"a result of shape {tuple(result.shape)} on the CPU, {tuple(output.shape)} on CUDA")
+            return
+        result = result.reshape(output.shape)
+    if place.values is None:
+        place.values = buffers.holding(result, output, place.nbytes, machine.host_memory)
+    else:
+        place.values.under(output).copy_(result)
+
+
+def _computed(machine, plan: _Plan, call: Call):
+    """What the CPU gives for a call, as a list. NotImplemented if it has no such operator."""
+    if plan.draws:
+        with randomness.of(machine, call.kwargs) as named:
+            call.kwargs = named
+            return _listed(_tried(plan, call))
+    return _listed(_tried(plan, call))
+
+
+def _listed(results):
+    if results is NotImplemented:
+        return results
+    if isinstance(results, (list, tuple)):
+        return [one for result in results for one in (result if isinstance(result, (list, tuple)) else [result])]
+    return [results]
+
+
+def _tried(plan: _Plan, call: Call):
+    """In the dtypes that are given; else half precision in single, where the CPU has only that."""
+    if plan.equivalent is not None:
+        return plan.equivalent(call)
+    function = taking_numbers(call.operator, call.args) if plan.may_take_numbers else call.operator
+    try:
+        return function(*call.args, **call.kwargs)
+    except NotImplementedError as error:
+        return _in_single(plan, call, function, error)
+    except RuntimeError as error:
+        if "not implemented for" in str(error) or "expected scalar type" in str(error).lower():
+            return _in_single(plan, call, function, error)
+        raise
+
+
+def _in_single(plan: _Plan, call: Call, function, reason):
+    """The same in single precision, what is written brought back to its dtype."""
+    made = []
+
+    def widened(argument):
+        if isinstance(argument, torch.Tensor) and argument.dtype in _HALF:
+            made.append((argument, argument.float()))
+            return made[-1][1]
+        if isinstance(argument, list):
+            return [widened(one) for one in argument]
+        return torch.float32 if argument in _HALF else argument
+
+    args = [widened(one) for one in call.args]
+    named = {name: widened(one) for name, one in call.kwargs.items()}
+    try:
+        results = function(*args, **named) if made else NotImplemented
+    except (NotImplementedError, RuntimeError):
+        results = NotImplemented
+    if results is NotImplemented:
+        _tell(f"{call.operator}, which the CPU does not compute: {str(reason).splitlines()[0]}")
+        return results
+    if plan.written:
+        for narrow, wide in made:
+            narrow.copy_(wide)
+    return results
+
+
+def _tell(what: str) -> None:
+    machines.on().left_out.say(f"values of {what}", f"values=True: there are no values from here on of {what}")
+
+
+def _resize(machine, tensor) -> None:
+    place = residence.find(tensor.untyped_storage())
+    if place is not None and place.values is None:
+        place.values = buffers.zeros(place.nbytes, machine.host_memory)
+    elif place is not None and place.values.storage.nbytes() < place.nbytes:
+        machine.host_memory.take(place.nbytes)
+        place.values.resize(place.nbytes)
+
+
+def _leave_undefined(machine, outputs) -> None:
+    for output in outputs:
+        place = residence.find(output.untyped_storage()) if _is_simulated(output) else None
+        if place is not None and place.values is None:
+            place.values = buffers.zeros(place.nbytes, machine.host_memory)
+
+
+def _forget(plan: _Plan, args, kwargs) -> None:
+    """What is written by a call that nobody can compute has no values any more."""
+    for position, name in plan.written:
+        argument = args[position] if position < len(args) else kwargs.get(name)
+        for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+            place = residence.find(tensor.untyped_storage()) if _is_simulated(tensor) else None
+            if place is not None:
+                place.values = None
