@@ -175,7 +175,7 @@ class LeftOut:
         if key in self._said:
             return
         self._said.add(key)
-        file, line = _users_line()
+        file, line = users_line()
         warnings.warn_explicit(message, category, file, line)
 
     def __bool__(self) -> bool:
@@ -196,7 +196,8 @@ class LeftOut:
 _OTHERS = str(Path(torch.__file__).parent)
 
 
-def _users_line() -> tuple[str, int]:
+def users_line() -> tuple[str, int]:
+    """File and line of the innermost frame that is not PyTorch's, for what the caller of this function was asked by."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((*PATHS, _OTHERS)):
         frame = frame.f_back

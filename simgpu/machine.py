@@ -15,6 +15,7 @@ from simgpu.left_out import LeftOut
 from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.physical import Device
 from simgpu.memory.settings import AllocatorSettings
+from simgpu.stand_ins import StandIns
 from simgpu.timing.clock import Clock
 
 STREAMS_PER_POOL = 32
@@ -66,6 +67,8 @@ class Machine:
         self.generator: Any = None  # torch.cuda.default_generators[0]
         self.named_generator: Any = None  # that the call under way names
         self.stream = 0  # handle of the current stream; 0 is the default stream
+        self.operator = None  # that takes memory, or the last that did; None for a copy between host and GPU
+        self.stand_ins: StandIns | None = None  # gives values where there are none, for `simgpu run`
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
         self.lock = threading.RLock()  # of the allocator: threads take turns

@@ -16,6 +16,8 @@ ROOMS = (
     "composites",
     "modes",
     "torch_face",
+    "report",
+    "running",
     "recording",
 )
 

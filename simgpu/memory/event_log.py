@@ -99,7 +99,8 @@ class History:
     def as_trace(self, torch_version: tuple[int, ...] = (2, 13)) -> list[dict]:
         """The events, oldest first, as in `device_traces` of a memory snapshot of that torch version."""
         has_pool = torch_version >= (2, 12)
-        return [_as_dict(has_pool, *entry) for entry in self.entries]
+        entries = list(self.entries)  # garbage that is collected meanwhile gives blocks back, and makes new ones
+        return [_as_dict(has_pool, *entry) for entry in entries]
 
 
 def _as_dict(

@@ -1,10 +1,12 @@
 """What asks for the values of a simulated tensor, and what it is told: printing, item(), bool(), numpy() and kin."""
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.handlers import handles
 from simgpu.modes import sound_run
+from simgpu.stand_ins import zeros_like
 from simgpu.tensors import residence, values
 from simgpu.tensors.residence import on_gpu
 
@@ -157,6 +159,24 @@ def _with_values(argument):
     """A tensor's values where they are known, else the argument itself."""
     known = values.of(argument) if isinstance(argument, Tensor) and residence.of(argument) is not None else None
     return argument if known is None else known.clone()
+
+
+STANDING_IN = (Tensor.item, Tensor.__float__, Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.__complex__)
+STANDING_IN += (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_nonzero, torch.is_nonzero)
+STANDING_IN += (torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, Tensor.__contains__)
+
+
+def stand_in(machine, function, args, kwargs):
+    """What one of STANDING_IN, which found no values, gives for zeros."""
+    machine.stand_ins.note(f"{function.__name__.strip('_')}()")
+    given = tuple(_or_zeros(one) if isinstance(one, Tensor) and residence.of(one) is not None else one for one in args)
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        return function(*given, **kwargs)
+
+
+def _or_zeros(tensor):
+    known = _with_values(tensor)
+    return zeros_like(tensor) if known is tensor else known
 
 
 @handles(Tensor.__dlpack__, Tensor.__dlpack_device__)

@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from simgpu import machine as machines
 from simgpu.errors import REMEDY, NotModelledError, NoValueError
@@ -20,6 +20,7 @@ from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
+from simgpu.stand_ins import zeros_like
 from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
@@ -291,12 +292,26 @@ class DispatchMode(TorchDispatchMode):
         try:
             if not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
                 raise values.UnknownError
-            found = values.computed(operator, args, kwargs)
+            found = values.computed(operator, *self.standing_in(operator, args, kwargs))
         except (values.UnknownError, NotImplementedError):
             raise self.explained(operator) from None
         if operator is _aten.nonzero.default:
             found = found.t().contiguous().t()
         return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
+
+    def standing_in(self, operator, args, kwargs):
+        """The arguments, with zeros for the values that are not known where the GPU has stand-ins."""
+        if self.machine.stand_ins is None or all(
+            values.of(tensor) is not None for tensor in tensors_in((*args, *kwargs.values())) if tensor.is_meta
+        ):
+            return args, kwargs
+        self.machine.stand_ins.note(operator._schema.name.removeprefix("aten::"))
+
+        def known(one):
+            return zeros_like(one) if one.is_meta and values.of(one) is None else one
+
+        with _disable_current_modes():
+            return pytree.tree_map_only(torch.Tensor, known, (args, kwargs))
 
     def called_by_engine(self) -> bool:
         """Whether autograd's engine calls the operator: itself, or in a formula."""
@@ -333,7 +348,7 @@ class DispatchMode(TorchDispatchMode):
 
     def take_memory(self, facts, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
-        operator = facts.operator
+        operator = self.machine.operator = facts.operator
         if facts not in self.ran:
             self.ran.add(facts)
             self.machine.left_out.ran(operator)
@@ -377,6 +392,7 @@ class DispatchMode(TorchDispatchMode):
 
     def adopt(self, tensor) -> None:
         """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
+        self.machine.operator = None
         try:
             with _no_functions():
                 return self.allocate(tensor)
@@ -409,6 +425,9 @@ class DispatchMode(TorchDispatchMode):
             return False  # the engine asks whether a gradient is NaN (engine.cpp): see `finite`
         if tensor.dtype.is_floating_point:
             return values.nan()
+        if self.machine.stand_ins is not None:
+            self.machine.stand_ins.note("item()")
+            return zeros_like(tensor).item()
         raise NoValueError(
             f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "
             f"simulated GPU computes memory, not values. {REMEDY}."

@@ -18,10 +18,10 @@ from simgpu.composites import (  # noqa: F401  (they register what they hold)
     rnn,
     sdpa,
 )
-from simgpu.errors import in_cuda_words
+from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.machine import current
-from simgpu.modes import deep_copies, from_data, indexing, moves, sound_run, stacks, tensor_face  # noqa: F401
+from simgpu.modes import asked_values, deep_copies, from_data, indexing, moves, sound_run, stacks, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
@@ -74,6 +74,10 @@ class FunctionMode(TorchFunctionMode):
         except torch.OutOfMemoryError as error:
             del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
+        except NoValueError:
+            if dispatch.machine.stand_ins is None or function not in asked_values.STANDING_IN:
+                raise
+            return asked_values.stand_in(dispatch.machine, function, args, kwargs or {})
         except RuntimeError as error:
             said = in_cuda_words(str(error))
             given = tensors_in((*args, *(kwargs or {}).values()))

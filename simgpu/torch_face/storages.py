@@ -3,6 +3,7 @@
 from functools import wraps
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.errors import REMEDY, NoValueError
 from simgpu.memory.out_of_memory import OutOfMemory
@@ -82,7 +83,8 @@ def _copied(mode: FunctionMode, storage, to_host: bool = False, non_blocking: bo
     (torch/_utils.py, _to)."""
     with torch._C.DisableTorchFunction():
         kind = "cpu" if residence.find(storage) is None else "meta"
-        source = torch.empty(0, dtype=torch.uint8, device=kind).set_(storage)
+        with _disable_current_modes():
+            source = torch.empty(0, dtype=torch.uint8, device=kind).set_(storage)
         if not to_host and on_gpu(storage):
             return source.clone().untyped_storage()
         return host_copies.copied(mode.dispatch, source, None, None, to_host, non_blocking).untyped_storage()

@@ -28,7 +28,7 @@ SOURCES = {
 LAYERS = (
     ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
     ("simgpu.timing",),
-    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.machine", "simgpu.streams"),
+    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.stand_ins", "simgpu.machine", "simgpu.streams"),
     ("simgpu.tensors",),
     ("simgpu.on_cpu",),
     ("simgpu.kernels",),
@@ -36,11 +36,20 @@ LAYERS = (
     ("simgpu.modes",),
     ("simgpu.torch_face",),
     ("simgpu.session",),
+    ("simgpu.report",),
+    ("simgpu.running",),
+    ("simgpu.command", "simgpu.__main__"),
     ("simgpu.recording",),
     ("simgpu.record",),
 )
-# They import what may not be there: pynvml, safetensors, pandas.
-OPTIONAL = ("simgpu.record", "simgpu.torch_face.nvml", "simgpu.torch_face.model_files")
+# They import what may not be there: pynvml, safetensors, pandas, matplotlib.
+OPTIONAL = (
+    "simgpu.record",
+    "simgpu.report.picture",
+    "simgpu.running.files",
+    "simgpu.torch_face.nvml",
+    "simgpu.torch_face.model_files",
+)
 
 
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)

@@ -1,0 +1,67 @@
+"""The command `simgpu`: its arguments, and one line for what is wrong with them."""
+
+import argparse
+import sys
+
+RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command. Returns its exit status: 0 it fits, 1 it does not, 2 for another reason."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.command(options)
+    except (ValueError, OSError) as error:
+        print(f"simgpu {options.name}: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="simgpu", description="PyTorch's CUDA memory, to the byte, without a GPU.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    _run(commands.add_parser("run", help=RUN, description=RUN, allow_abbrev=False))
+    return parser
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "simgpu run [--gpu NAME] [options] (script.py | -m module) [its own arguments]"
+    parser.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
+    parser.add_argument("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
+    parser.add_argument("--steps", type=int, metavar="N", help="end after N optimizer steps")
+    parser.add_argument("--values", action="store_true", help="tensors have values, computed on the CPU")
+    parser.add_argument("--out", metavar="FOLDER", help="page, report, timeline and snapshot go there")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="as python -m takes it")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="the script and its own arguments")
+    parser.set_defaults(command=_run_it)
+
+
+def _run_it(options) -> int:
+    from simgpu.running.run import run
+
+    module, rest = None, options.script
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if options.module is not None:
+        module, *rest = options.module or [None]
+    if module is None and not rest:
+        raise ValueError("wanted a script: simgpu run --gpu H100 train.py --its --own --flags")
+    program = None if module is not None else rest.pop(0)
+    report = run(
+        program,
+        rest,
+        gpu=options.gpu,
+        module=module,
+        values=options.values,
+        steps=options.steps,
+        memory=options.memory,
+        out=options.out,
+    )
+    sys.stdout.flush()
+    print(f"\n{'─' * 100}\n{report}", end="", flush=True)
+    return report.status

@@ -1,0 +1,53 @@
+"""What would help a program that ran out of memory: each measure with the bytes that it touches at that moment."""
+
+from simgpu.report.findings import CACHE, OUT_OF_MEMORY, Report
+from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.sizes import size
+
+SMALL = 0.03  # of what is reserved: a part below that is not worth a measure
+BLOCKWISE = (2 + 8 / 256) / 8  # of AdamW's two float32 states, in 8 bits with a scale of 4 B for each block of 256
+
+
+def helps(report: Report) -> list[str]:
+    """Measures, most bytes first, with the reader's own numbers. Nothing if it fits."""
+    if report.outcome != OUT_OF_MEMORY or report.failure is None:
+        return []
+    asked, free, _ = report.failure
+    whole = sum(report.parts.values())
+    found = []
+    for part, measure in _MEASURES.items():
+        held = report.parts.get(part, 0)
+        if held > SMALL * whole:
+            sizes = {"size": size(held), "half": size(held // 2), "eight": size(round(held * BLOCKWISE))}
+            found.append((held, measure.format(**sizes)))
+    found.sort(reverse=True)
+    cache = report.parts.get(CACHE, 0)
+    missing = max(0, asked - free)
+    first = (
+        f"{size(missing)} are missing for this one request; how much the whole run needs, "
+        "--memory with a larger size tells"
+    )
+    if cache >= missing > 0:
+        found.insert(
+            0,
+            (
+                cache,
+                f"the cache holds {size(cache)} in pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may make "
+                "one of them; run it again with that set",
+            ),
+        )
+    return [first, *(text for _, text in found)]
+
+
+_MEASURES = {
+    ACTIVATIONS: "activations hold {size}: half the batch with twice the accumulation leaves {half}, gradient "
+    "checkpointing less than that, sdpa attention and bf16 autocast where they are not used yet",
+    STATES: "optimizer states hold {size}: AdamW with 8-bit states {eight} (by formula), SGD without momentum none; "
+    "they can lie on the host",
+    GRADIENTS: "gradients hold {size}: zero_grad(set_to_none=True) before the forward pass, a step in backward "
+    "(register_post_accumulate_grad_hook), or bf16 weights with half of it",
+    PARAMETERS: "parameters hold {size}: bf16 or fp16 weights take {half} if they are float32 now; LoRA leaves their "
+    "gradients and states away",
+    TEMPORARIES: "temporaries hold {size}: look at who asked for them; a fused kernel (sdpa, a fused loss, "
+    "foreach=False in the optimizer) or less at a time makes them smaller",
+}

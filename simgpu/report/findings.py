@@ -1,0 +1,185 @@
+"""What was found of one run: a plain record that can be printed, stored, and compared with another one."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from simgpu.machine import Machine
+from simgpu.report.owners import PARTS
+from simgpu.report.watch import Held, Moment, Watch
+
+CACHE = "cache (reserved, not allocated)"
+FITS, OUT_OF_MEMORY, FAILED = "fits", "out of memory", "failed"
+STATUS = {FITS: 0, OUT_OF_MEMORY: 1, FAILED: 2}
+"""Exit status of the command."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line of the program holds at the peak: bytes, in how many blocks, what part, and which operator took
+    them in which stage."""
+
+    nbytes: int
+    blocks: int
+    part: str
+    operator: str
+    stage: str
+    place: str
+    library: str = ""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where something happened: the operator and what it asked for, the stage, how many optimizer steps had been made,
+    and the lines of the stack, innermost first."""
+
+    operator: str
+    asked: int
+    stage: str
+    steps: int
+    place: str
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did to a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
+
+    `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
+    them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
+    `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
+    were asked for in vain, those that were free, and PyTorch's text. `printed` is the page.
+    """
+
+    what: str
+    gpu: str
+    torch: str
+    total_memory: int
+    context: int
+    outcome: str
+    peak: int
+    reserved: int
+    nvidia_smi: int
+    at: Spot | None
+    parts: dict[str, int]
+    lines: tuple[Line, ...]
+    left_out: str
+    steps: int
+    seconds: float
+    ended: str = ""
+    failure: tuple[int, int, str] | None = None
+    caught: int = 0
+    stand_ins: tuple[tuple[str, str, int], ...] = ()
+    files: tuple[tuple[str, int, int], ...] = ()
+    values: bool = False
+    simulated: bool = True
+    written: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program had all the memory that it asked for, up to where it ended."""
+        return self.outcome == FITS
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 it fits, 1 it does not, 2 the program failed for another reason."""
+        return STATUS[self.outcome]
+
+    def __str__(self) -> str:
+        from simgpu.report.page import page
+
+        return page(self)
+
+    def save(self, path: Path) -> None:
+        """Writes it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Report":
+        """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            found["lines"] = tuple(Line(**line) for line in found["lines"])
+            if found["at"] is not None:
+                found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
+            if found["failure"] is not None:
+                found["failure"] = tuple(found["failure"])
+            for name in ("stand_ins", "files", "written", "notes"):
+                found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found[name])
+            return cls(**found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is no report of a run: {error!r}") from None
+
+
+def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
+    """The report of what `watch` saw."""
+    machine: Machine = watch.machine
+    moment = watch.at_peak()
+    stand_ins = machine.stand_ins
+    return Report(
+        what=what,
+        gpu=machine.spec.key,
+        torch=torch.__version__,
+        total_memory=machine.spec.total_memory,
+        context=machine.spec.context,
+        outcome=outcome,
+        peak=watch.peak.allocated if watch.peak else 0,
+        reserved=watch.reserved,
+        nvidia_smi=watch.reserved + machine.spec.context if machine.has_context else 0,
+        at=None if moment is None else _spot(moment),
+        parts=_parts(moment),
+        lines=lines_of(moment.held if moment else ()),
+        left_out=str(machine.left_out),
+        steps=watch.owners.steps,
+        seconds=max(machine.clock.host, machine.clock.done()),
+        failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure else None,
+        caught=watch.failures if outcome != OUT_OF_MEMORY else watch.failures - 1,
+        stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
+        if stand_ins
+        else (),
+        files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
+        **more,
+    )
+
+
+def _spot(moment: Moment) -> Spot:
+    return Spot(
+        str(moment.origin),
+        moment.asked,
+        moment.origin.stage,
+        moment.steps,
+        str(moment.origin.own or moment.origin.library or ""),
+        tuple(map(str, moment.stack)),
+    )
+
+
+def _parts(moment: Moment | None) -> dict[str, int]:
+    """Bytes of each part at a moment, those that there are; their sum is what is reserved."""
+    if moment is None:
+        return {}
+    sizes: Counter = Counter()
+    for one in moment.held:
+        sizes[one.part()] += one.size
+    parts = {part: sizes[part] for part in PARTS if sizes[part]}
+    return {**parts, CACHE: moment.reserved - moment.allocated}
+
+
+def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
+    """Blocks by the line that asked for them, largest first."""
+    sizes: Counter = Counter()
+    blocks: Counter = Counter()
+    for one in held:
+        key = (
+            one.part(),
+            str(one.origin),
+            one.origin.stage,
+            str(one.origin.own or ""),
+            str(one.origin.library or ""),
+        )
+        sizes[key] += one.size
+        blocks[key] += 1
+    return tuple(Line(nbytes, blocks[key], *key) for key, nbytes in sizes.most_common())

@@ -1,0 +1,112 @@
+"""Whose memory it is: parameters, gradients and states of optimizers, found by asking modules and optimizers."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simgpu.tensors import residence
+
+PARAMETERS = "parameters and buffers"
+GRADIENTS = "gradients"
+STATES = "optimizer states"
+ACTIVATIONS = "activations kept for backward"
+TEMPORARIES = "temporaries"
+WORKSPACES = "workspaces"
+DATA = "data from the host"
+PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
+
+
+def block_of(tensor: torch.Tensor, machine):
+    """The block of a simulated tensor on this GPU, or None."""
+    place = residence.of(tensor)
+    return place.block if place is not None and place.machine is machine else None
+
+
+class Owners:
+    """Asks the optimizers that step, and the modules that are alive, which tensors are theirs.
+
+    Optimizers are asked before and after each step; modules, which take longer to find, at steps 1, 2, 4, 8 and so on,
+    and at the end. `steps`: how many steps the optimizer that has made most has made. `stepping`: whether one does.
+    `on_step(optimizer)` and `before_step(optimizer)`, if they are set, are called too.
+    """
+
+    def __init__(self):
+        self.stepping = False
+        self.steps = 0
+        self.on_step: Callable | None = None
+        self.before_step: Callable | None = None
+        self.counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._handles: list = []
+        self._mark: Callable = lambda tensor, owner: None
+        self._next_look = 1
+
+    def begin(self, mark: Callable[[torch.Tensor, str], None]) -> None:
+        """From here on `mark(tensor, owner)` is called for each tensor whose owner is known."""
+        self._mark = mark
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def end(self) -> None:
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _before(self, optimizer, args, kwargs) -> None:
+        if self.before_step is not None:
+            self.before_step(optimizer)
+        self.stepping = True
+        self._of_optimizer(optimizer)
+
+    def _after(self, optimizer, args, kwargs) -> None:
+        self.stepping = False
+        self.counts[optimizer] = self.counts.get(optimizer, 0) + 1
+        self.steps = max(self.steps, self.counts[optimizer])
+        self._of_optimizer(optimizer)
+        if self.steps >= self._next_look:
+            self._next_look *= 2
+            self.look(everything=True)
+        if self.on_step is not None:
+            self.on_step(optimizer)
+
+    def _of_optimizer(self, optimizer: Optimizer) -> None:
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._of_parameter(parameter)
+            for state in list(optimizer.state.values()):
+                for tensor in state.values() if isinstance(state, dict) else ():
+                    if isinstance(tensor, torch.Tensor):
+                        self._mark(tensor, STATES)
+
+    def _of_parameter(self, parameter) -> None:
+        self._mark(parameter, PARAMETERS)
+        gradient = parameter.grad
+        if gradient is not None:
+            self._mark(gradient, GRADIENTS)
+
+    def look(self, everything: bool = False) -> None:
+        """Asks all modules and optimizers that are alive."""
+        found = [one for one in gc.get_objects() if issubclass(type(one), (nn.Module, Optimizer))]
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            for one in found:
+                if isinstance(one, Optimizer):
+                    self._of_optimizer(one)
+                    continue
+                for parameter in vars(one).get("_parameters", {}).values():
+                    if isinstance(parameter, torch.Tensor):
+                        self._of_parameter(parameter)
+                for buffer in vars(one).get("_buffers", {}).values():
+                    if isinstance(buffer, torch.Tensor):
+                        self._mark(buffer, PARAMETERS)

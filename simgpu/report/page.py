@@ -1,0 +1,142 @@
+"""The page that a run ends with: does it fit, where the peak is, what it is made of, and what is not known."""
+
+from simgpu.report import advice
+from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Line, Report
+from simgpu.report.sizes import mib, share, size
+
+LINES = 8  # the largest ones that are shown
+STAND_INS = 6
+STACK = 6
+
+
+def page(report: Report) -> str:
+    """The page, as text."""
+    sections = [_headline(report), _numbers(report), _where(report), _parts(report), _lines(report)]
+    sections += [_advice(report), _left_out(report), _stand_ins(report), _written(report)]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _headline(report: Report) -> str:
+    """The answer, in a sentence."""
+    gpu, what = f"a simulated {report.gpu}", report.what
+    memory = f"{mib(report.nvidia_smi)} of {size(report.total_memory)} as nvidia-smi shows it"
+    if report.outcome == FITS:
+        first = f"{what} fits on {gpu}: {memory}."
+    elif report.outcome == FAILED:
+        first = f"{what} failed on {gpu}, and not for want of memory: {report.ended}"
+        return f"{first}\nUp to there it took {memory}."
+    else:
+        assert report.failure is not None
+        asked, free, _ = report.failure
+        at = f" at {report.at.place}" if report.at and report.at.place else ""
+        operator = report.at.operator if report.at else "an allocation"
+        first = (
+            f"{what} does not fit on {gpu}: {operator}{at} asks for {size(asked)}, and {mib(free)} of "
+            f"{size(report.total_memory)} are free."
+        )
+    lines = [first]
+    if report.ended:
+        lines.append(report.ended)
+    if report.caught:
+        lines.append(f"{report.caught} allocation(s) failed, and the program caught the error and went on.")
+    return "\n".join(lines)
+
+
+def _numbers(report: Report) -> str:
+    """The counters."""
+    rows = [
+        ("allocated, at the peak", report.peak, f"{report.peak:,} B"),
+        ("reserved, at most", report.reserved, f"{report.reserved:,} B"),
+    ]
+    if report.nvidia_smi:
+        context = f"with a CUDA context of {size(report.context)} (published, ±100)"
+        rows.append(("nvidia-smi, at most", report.nvidia_smi, context))
+    text = [f"  {name:<24}{mib(nbytes):>12} MiB   {more}" for name, nbytes, more in rows]
+    text.append(
+        f"  {_steps(report.steps)}; {report.seconds:.3g} s on the simulated clock (an estimate); torch {report.torch}"
+    )
+    return "\n".join(text)
+
+
+def _steps(count: int) -> str:
+    return f"{count or 'no'} optimizer step{'s' if count != 1 else ''}"
+
+
+def _where(report: Report) -> str:
+    """The moment of the peak, or of the error."""
+    at = report.at
+    if at is None:
+        return "It took no memory of the GPU."
+    title = "Where it ran out" if report.outcome == OUT_OF_MEMORY else "Where the peak is"
+    during = f"after {_steps(at.steps)}"
+    text = [title, f"  {at.operator}, {at.stage}, {during}; it asks for {size(at.asked)}"]
+    text += [f"    {place}" for place in at.stack[:STACK]]
+    if len(at.stack) > STACK:
+        text.append(f"    … {len(at.stack) - STACK} more")
+        if at.place and at.place not in at.stack[:STACK]:
+            text.append(f"    {at.place}   ← the innermost line of your own")
+    return "\n".join(text)
+
+
+def _parts(report: Report) -> str:
+    """What the peak is made of."""
+    if not report.parts:
+        return ""
+    whole = sum(report.parts.values())
+    rows = [f"  {name:<34}{mib(nbytes):>12} MiB{share(nbytes, whole):>8}" for name, nbytes in report.parts.items()]
+    rows.append(f"  {'reserved then':<34}{mib(whole):>12} MiB")
+    return "\n".join(["What it is made of there", *rows])
+
+
+def _lines(report: Report) -> str:
+    """Who asked for it."""
+    if not report.lines:
+        return ""
+    rows = [_line(one) for one in report.lines[:LINES]]
+    rest = report.lines[LINES:]
+    if rest:
+        rows.append(f"  {mib(sum(one.nbytes for one in rest)):>12} MiB  of {len(rest)} other lines and operators")
+    return "\n".join(["Who asked for it", *rows])
+
+
+def _line(line: Line) -> str:
+    many = f" in {line.blocks} blocks" if line.blocks > 1 else ""
+    where = line.library or line.place
+    through = f", from {line.place}" if line.library and line.place else ""
+    return f"  {mib(line.nbytes):>12} MiB  {line.part}: {line.operator}{many}\n{'':>20}{where}{through}"
+
+
+def _advice(report: Report) -> str:
+    """What would help, where memory ran out."""
+    helps = advice.helps(report)
+    return "\n".join(["What would help", *(f"  - {one}" for one in helps)]) if helps else ""
+
+
+def _left_out(report: Report) -> str:
+    """What the figures do not hold."""
+    text = ["What is left out"]
+    text += [f"  {report.left_out}" if report.left_out else "  nothing: every operator that ran was compared"]
+    text += [f"  {note}" for note in report.notes]
+    return "\n".join(text)
+
+
+def _stand_ins(report: Report) -> str:
+    """Values that were made up, and files that were not written."""
+    if report.values or not (report.stand_ins or report.files):
+        return ""
+    text = []
+    if report.stand_ins:
+        total = sum(count for _, _, count in report.stand_ins)
+        text.append(f"Values that do not exist here, and were answered as 0 ({total} times; --values computes them)")
+        text += [f"  {count:>6} × {what:<16} {where}" for what, where, count in report.stand_ins[:STAND_INS]]
+        if len(report.stand_ins) > STAND_INS:
+            text.append(f"  … from {len(report.stand_ins) - STAND_INS} more lines")
+    if report.files:
+        text.append("Files that were counted, and not written in full")
+        for path, times, nbytes in report.files:
+            text.append(f"  {path or 'a buffer'}: {size(nbytes)} of tensors{f', {times} times' * (times > 1)}")
+    return "\n".join(text)
+
+
+def _written(report: Report) -> str:
+    return "\n".join(report.written)

@@ -1,0 +1,69 @@
+"""A picture of memory over a run: what it is made of after each event, or, of a long run, its highest points."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from simgpu.report.findings import Report
+from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.sizes import MIB
+from simgpu.report.watch import EVENTS, Watch
+
+# Okabe and Ito's palette, told apart with any kind of colour vision.
+COLOURS = {
+    PARAMETERS: "#0072B2",
+    STATES: "#CC79A7",
+    GRADIENTS: "#009E73",
+    DATA: "#56B4E9",
+    WORKSPACES: "#999999",
+    ACTIVATIONS: "#E69F00",
+    TEMPORARIES: "#F0E442",
+}
+
+
+def draw(report: Report, watch: Watch, path: Path) -> None:
+    """Writes the picture as a PNG."""
+    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if watch.events <= EVENTS:
+        _stacked(axes, watch)
+    else:
+        axes.fill_between(range(len(watch.curve) // 2), np.array(watch.curve[0::2]) / MIB, color="#56B4E9", alpha=0.6)
+    reserved = np.array(watch.curve[1::2]) / MIB
+    axes.plot(range(len(reserved)), reserved, color="#D55E00", lw=1, label="reserved")
+    axes.axhline((report.total_memory - report.context) / MIB, color="#333333", lw=1, ls=":", label="all of the GPU")
+    axes.set(ylabel="MiB", xlabel=_label(watch), xlim=(0, max(1, len(reserved))), ylim=(0, 1.15 * _top(report)))
+    axes.set_title(f"{report.what}, simulated {report.gpu}", loc="left", fontsize=10)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if report.left_out:
+        figure.supxlabel(report.left_out[:160], fontsize=7, color="#D55E00")
+    figure.savefig(path)
+
+
+def _top(report: Report) -> float:
+    return max(report.reserved, report.peak, 1) / MIB
+
+
+def _label(watch: Watch) -> str:
+    points = len(watch.curve) // 2
+    if watch.events <= EVENTS:
+        return "allocations and frees"
+    return f"the highest point of each {watch.events // max(1, points)} allocations and frees"
+
+
+def _stacked(axes, watch: Watch) -> None:
+    """Areas of the parts, one above the other."""
+    names = list(COLOURS)
+    row = {name: at for at, name in enumerate(names)}
+    changes = np.zeros((len(names), len(watch.log)), dtype=np.int64)
+    alive = set()
+    for at, held in enumerate(watch.log):
+        sign = -1 if held in alive else 1
+        (alive.add if sign > 0 else alive.remove)(held)
+        changes[row[held.part()], at] = sign * held.size
+    heights = np.cumsum(changes, axis=1) / MIB
+    axes.stackplot(range(len(watch.log)), heights, labels=names, colors=list(COLOURS.values()), step="post")

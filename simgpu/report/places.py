@@ -1,0 +1,106 @@
+"""Where in a program an allocation comes from: the innermost line of the user's, and of a library's, on the stack."""
+
+import site
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from simgpu.tracebacks import PATHS
+
+_TORCH = (*PATHS, str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_LIBRARIES = tuple(
+    {
+        str(Path(folder))
+        for folder in (
+            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+            *site.getsitepackages(),
+            site.getusersitepackages(),
+            *(str(Path(sys.base_prefix) / "lib"), str(Path(sys.base_prefix) / "Lib")),
+        )
+    }
+)
+OWN, LIBRARY, TORCH = "own", "library", "torch"
+_RUNNER = tuple(str(Path(__file__).parents[1] / "running" / name) for name in ("run.py", "script.py"))  # they call it
+DEEPEST = 200  # frames that are looked at
+
+
+class Place(NamedTuple):
+    """A line of a program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """ "train.py:64 in forward": a file of the folder that one is in by its path from there."""
+        where = f" in {self.function}" if self.function not in ("", "<module>") else ""
+        return f"{shortened(self.file)}:{self.line}{where}"
+
+
+def shortened(file: str) -> str:
+    """A file's name for a reader: from the current folder, or from site-packages, else whole."""
+    path = Path(file)
+    for folder in (Path.cwd(), *map(Path, _LIBRARIES)):
+        if path.is_relative_to(folder):
+            return path.relative_to(folder).as_posix()
+    return file
+
+
+@cache
+def kind_of(file: str) -> str:
+    """Whose file it is: TORCH (PyTorch's, or this package's), LIBRARY (installed, or Python's own), or the user's OWN.
+
+    What torch has installed beside it stays a library. Text that was given to exec() is the user's."""
+    if file.startswith(_TORCH):
+        return TORCH
+    if file.startswith("<frozen") or (file.startswith(_LIBRARIES) and not file.startswith("<")):
+        return LIBRARY
+    return OWN
+
+
+class Seen(NamedTuple):
+    """What a stack says: the innermost place of the user's own and of a library inside of that, and the innermost code
+    of those that were looked for."""
+
+    own: Place | None
+    library: Place | None
+    code: object
+
+
+def seen(frame, codes: dict) -> Seen:
+    """The innermost places of a stack from `frame` outwards. `codes`: code objects that are looked for on the way."""
+    own = library = None
+    found = None
+    for _ in range(DEEPEST):
+        if frame is None:
+            break
+        code = frame.f_code
+        if found is None and code in codes:
+            found = codes[code]
+        kind = kind_of(code.co_filename)
+        if kind is OWN:
+            own = Place(code.co_filename, frame.f_lineno, code.co_name)
+            break
+        if kind is LIBRARY and library is None:
+            library = Place(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return Seen(own, library, found)
+
+
+def stack(frame) -> list[Place]:
+    """The lines of a stack that are not PyTorch's, innermost first."""
+    places = []
+    for _ in range(DEEPEST):
+        if frame is None:
+            break
+        code = frame.f_code
+        if code.co_filename.startswith(_RUNNER):
+            break
+        if kind_of(code.co_filename) is not TORCH:
+            places.append(Place(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    return places

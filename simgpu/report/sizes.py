@@ -1,0 +1,43 @@
+"""Sizes as text, and text as sizes."""
+
+import re
+
+MIB = 2**20
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+def mib(nbytes: int) -> str:
+    """Bytes in MiB, to a hundredth: "1,234.56"."""
+    return f"{nbytes / MIB:,.2f}"
+
+
+def size(nbytes: int) -> str:
+    """Bytes as text with their unit: MiB, to a hundredth where it is needed, and B below 0.1 MiB."""
+    if nbytes < MIB // 10:
+        return f"{nbytes:,} B"
+    return f"{mib(nbytes).removesuffix('.00')} MiB"
+
+
+def share(nbytes: int, whole: int) -> str:
+    """ "12.3 %" of a whole."""
+    return f"{100 * nbytes / whole:.1f} %" if whole else ""
+
+
+def parse(text: str | int) -> int:
+    """Bytes from "12 GiB", "12GiB", "500 MiB", "16GB" (10⁹ B) or a number of bytes.
+
+    "12G" is 12 GiB, as docker and PyTorch's limits mean it. Raises ValueError for anything else, and for less than 1 B.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        found = text
+    else:
+        match = re.fullmatch(r"\s*([\d_,]*\.?\d+)\s*([kmgt]?)(i?b)?\s*", str(text), re.IGNORECASE)
+        if match is None:
+            raise ValueError(f"{text!r} is no size; wanted one like '12 GiB', '500 MiB' or a number of bytes")
+        number, letter, rest = match.group(1), match.group(2).lower(), (match.group(3) or "").lower()
+        scale = _DECIMAL.get(letter + rest, _UNITS[letter])
+        found = round(float(number.replace(",", "").replace("_", "")) * scale)
+    if found <= 0:
+        raise ValueError(f"{text!r} is no size: it must be more than 0 B")
+    return found

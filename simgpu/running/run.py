@@ -1,0 +1,168 @@
+"""Runs a program on a simulated GPU and reports what it took: `simgpu.run`, and the command `simgpu run`."""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from simgpu import machine as machines
+from simgpu.errors import NoValueError
+from simgpu.patches import Patches
+from simgpu.report import folder
+from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Report, report_of
+from simgpu.report.sizes import parse
+from simgpu.report.watch import Watch
+from simgpu.running import clock, files
+from simgpu.running.script import Script
+from simgpu.running.steps import Limit, StepsDone
+from simgpu.session import simulated_gpu
+from simgpu.stand_ins import StandIns
+from simgpu.tracebacks import as_on_gpu
+
+
+def run(
+    program: str | Path | Callable | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    gpu: str = "A100-80GB",
+    module: str | None = None,
+    values: bool = False,
+    steps: int | None = None,
+    memory: int | str | None = None,
+    out: str | Path | None = None,
+) -> Report:
+    """Runs a program, unmodified, on a simulated GPU, and reports what it did to the GPU's memory.
+
+        report = simgpu.run("train.py", ["--batch-size", "8"], gpu="RTX 4090", steps=2)
+        print(report)            # one page
+        report.fits, report.peak, report.reserved, report.nvidia_smi, report.at, report.parts
+
+    `program`: the path of a script; or a function, which is called with `arguments`; or `module`, as `python -m` takes
+    it. `values`: whether tensors have values, computed on the CPU; without, what asks for one gets a zero, and the
+    report lists these. `steps`: the program ends after so many optimizer steps. `memory`: another capacity, in bytes or
+    like "12 GiB". `out`: a folder for the page, a timeline, a snapshot and the report as JSON.
+
+    The program's output is its own. Raises ValueError for an unknown GPU, a size that is none, `steps` below 1, and
+    ScriptError (a ValueError) where there is no such program. An error of the program's is in the report, and is not
+    raised.
+    """
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps is a whole number of 1 or more, not {steps!r}")
+    if (program is None) == (module is None):
+        raise ValueError("wanted a script or a module, and one of them")
+    place = None if out is None else folder.prepare(Path(out))
+    with simulated_gpu(gpu, **_options(values, memory)):
+        machine = machines.on()
+        torch.cuda.init()
+        if not values:
+            machine.stand_ins = StandIns()
+        with Watch(machine) as watch, _Surroundings(watch, steps):
+            if place is not None:
+                folder.record(machine)
+            ended = _ended(watch, *_prepared(program, module, arguments))
+            report = report_of(watch, _name(program, module), ended.outcome, ended=ended.text, values=values)
+            if place is not None:
+                report = folder.write(place, report, watch)
+    return report
+
+
+def _options(values: bool, memory) -> dict:
+    options: dict = {} if memory is None else {"total_memory": parse(memory)}
+    if values:
+        if "values" not in inspect.signature(simulated_gpu.__init__).parameters:
+            raise ValueError("this version of the simulated GPU computes no values; run it without them")
+        options["values"] = True
+    return options
+
+
+class _Surroundings:
+    """What a program has around it while it runs: the simulated clock, stand-ins for files, a limit of steps."""
+
+    def __init__(self, watch: Watch, steps: int | None):
+        self._patches = Patches()
+        self._watch, self._steps = watch, steps
+
+    def __enter__(self):
+        machine = self._watch.machine
+        clock.patch(self._patches, machine)
+        if machine.stand_ins is not None:
+            files.patch(self._patches, machine, machine.stand_ins)
+        if self._steps is not None:
+            Limit(self._steps, self._watch.owners).patch(self._patches)
+
+    def __exit__(self, *error):
+        self._patches.undo()
+
+
+def _prepared(program, module, arguments):
+    """The context in which the program runs, and what runs it."""
+    if callable(program):
+        from contextlib import nullcontext
+
+        return nullcontext(lambda: program(*arguments)), getattr(program, "__name__", "the function")
+    script = Script(None if program is None else str(program), arguments, module)
+    return script.as_main(), script.name
+
+
+def _name(program, module) -> str:
+    if callable(program):
+        return f"{getattr(program, '__name__', 'the function')}()"
+    return f"-m {module}" if module is not None else Path(str(program)).name
+
+
+@dataclass(frozen=True)
+class _End:
+    outcome: str
+    text: str = ""
+
+
+def _ended(watch: Watch, surroundings, name: str) -> _End:
+    """Runs it, and says how it ended. What is alive at the end is looked at before it goes."""
+    with surroundings as execute:
+        try:
+            execute()
+            end = _End(FITS)
+        except StepsDone:
+            end = _End(FITS, f"Ended after {watch.owners.steps} optimizer steps, as --steps says.")
+        except SystemExit as error:
+            end = _exit(error, watch)
+        except BaseException as error:
+            end = _failed(error, watch)
+        watch.close()
+    return end
+
+
+def _exit(error: SystemExit, watch: Watch) -> _End:
+    if error.code in (None, 0):
+        return _End(FITS)
+    if _of_memory(error, watch):
+        return _End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
+    return _End(FAILED, f"it ended with status {error.code}")
+
+
+def _failed(error: BaseException, watch: Watch) -> _End:
+    """An error that the program did not catch: its traceback is printed, without the simulated GPU's own frames."""
+    error.__traceback__ = as_on_gpu(error.__traceback__)
+    traceback.print_exception(error, file=sys.stderr)
+    if _of_memory(error, watch):
+        return _End(OUT_OF_MEMORY)
+    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    stand_ins = watch.machine.stand_ins
+    if isinstance(error, NoValueError):
+        said += "\nWith --values its tensors have values."
+    elif stand_ins:
+        said += "\nSome values were answered as 0 before that (below), which may be why: --values computes them."
+    return _End(FAILED, said)
+
+
+def _of_memory(error: BaseException | None, watch: Watch) -> bool:
+    """Whether an error is one for want of memory, or came from one."""
+    while error is not None and watch.failure is not None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

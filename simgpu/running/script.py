@@ -1,0 +1,95 @@
+"""Runs a script or a module as Python itself would: as `__main__`, with its arguments and its path."""
+
+import builtins
+import contextlib
+import difflib
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+
+
+class ScriptError(ValueError):
+    """There is no such script or module, or it is no Python. The message is one line."""
+
+
+class Script:
+    """A script (`path`), or a module (`module`), with its arguments. Raises ScriptError where there is none."""
+
+    def __init__(self, path: str | None = None, arguments=(), module: str | None = None):
+        self.arguments = [str(one) for one in arguments]
+        self.module = module
+        self.path = os.path.abspath(path) if path is not None else ""
+        self.name = module if module is not None else str(path)
+        if module is None:
+            self._spec, self._code, self.folder = None, _read(str(path), self.path), os.path.dirname(self.path)
+        else:
+            self.folder = os.getcwd()
+            self._spec = _found(module, self.folder)
+            self.path = self._spec.origin or ""
+            self._code = self._spec.loader.get_code(self._spec.name)  # pyright: ignore
+
+    @contextlib.contextmanager
+    def as_main(self):
+        """Inside, `__main__`, sys.argv and sys.path are the script's; yields a function that runs it."""
+        main = types.ModuleType("__main__")
+        vars(main).update(
+            __file__=self.path,
+            __builtins__=builtins,
+            __spec__=self._spec,
+            __package__=self._spec.parent if self._spec else None,
+            __loader__=self._spec.loader if self._spec else None,
+            __cached__=None,
+        )
+        before = sys.argv, sys.path, sys.modules["__main__"]
+        sys.argv = [self.path if self.module else self.name, *self.arguments]
+        sys.path = [self.folder, *[one for one in sys.path if one not in ("", self.folder)]]
+        sys.modules["__main__"] = main
+        try:
+            yield lambda: exec(self._code, vars(main))
+        finally:
+            sys.argv, sys.path, sys.modules["__main__"] = before
+
+
+def _read(given: str, path: str):
+    if os.path.isdir(path):
+        path = os.path.join(path, "__main__.py")
+    try:
+        source = Path(path).read_bytes()
+    except FileNotFoundError:
+        near = difflib.get_close_matches(os.path.basename(given), _scripts_in(os.path.dirname(path)), n=1)
+        raise ScriptError(f"no file {given!r}" + (f"; did you mean {near[0]!r}?" if near else "")) from None
+    except OSError as error:
+        raise ScriptError(f"{given!r} cannot be read: {error.strerror}") from None
+    try:
+        return compile(source, path, "exec")
+    except (SyntaxError, ValueError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ScriptError(f"{given!r} is no Python{where}: {error.args[0]}") from None
+
+
+def _scripts_in(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.endswith(".py")]
+    except OSError:
+        return []
+
+
+def _found(module: str, folder: str):
+    """The spec of a module, or of a package's `__main__`."""
+    before = sys.path
+    sys.path = [folder, *before]
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{module}.__main__")
+            if spec is None:
+                raise ScriptError(f"the package {module!r} has no __main__.py to run")
+    except (ImportError, ValueError, AttributeError):
+        spec = None
+    finally:
+        sys.path = before
+    if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
+        raise ScriptError(f"no module {module!r}, looked for from {folder}")
+    return spec

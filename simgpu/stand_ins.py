@@ -1,0 +1,39 @@
+"""What takes the place of values that do not exist, where a program is to go on without them: zeros, each counted.
+
+A simulated GPU has stand-ins only if it is given some (`Machine.stand_ins`), as `simgpu run` does; else what needs a
+value is an error. They are what PyTorch's host code reads from a GPU that computes nothing: zeros.
+"""
+
+from collections import Counter
+
+import torch
+
+from simgpu.left_out import users_line
+
+
+class StandIns:
+    """How often a value was made up, by what was asked and the line that asked; and what was saved without values.
+
+    `files`: by path, how many times it was written, and the bytes of its tensors that were not.
+    """
+
+    def __init__(self):
+        self.counts: Counter = Counter()
+        self.files: dict[str, tuple[int, int]] = {}
+
+    def note(self, what: str) -> None:
+        """One more stand-in for what is asked now: "item()"."""
+        self.counts[(what, *users_line())] += 1
+
+    def note_file(self, path: str, nbytes: int) -> None:
+        """A file was written without `nbytes` bytes of tensors."""
+        times, _ = self.files.get(path, (0, 0))
+        self.files[path] = times + 1, nbytes
+
+    def __bool__(self) -> bool:
+        return bool(self.counts or self.files)
+
+
+def zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros on the host of a simulated tensor's shape and dtype."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")

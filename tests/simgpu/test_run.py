@@ -1,0 +1,465 @@
+"""simgpu run: a script, unmodified, on a simulated GPU, and the page that it ends with."""
+
+import json
+import pickle
+import re
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import simgpu
+from simgpu.command import main
+from simgpu.report.findings import CACHE, Report
+from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.sizes import parse
+
+SCRIPTS = Path(__file__).parents[1] / "data" / "scripts"
+MIB = 2**20
+
+TRAINING = """
+    import torch
+    from torch import nn
+
+    def main():
+        net = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+        optimizer = torch.optim.AdamW(net.parameters())
+        for step in range(3):
+            x = torch.randn(256, 1024).cuda()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Writes a script into a folder of its own, which is the current one, and gives its path."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="train.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def printed(capsys) -> str:
+    """What a script printed, before the page."""
+    return capsys.readouterr().out.split("─" * 100)[0].strip()
+
+
+# --- what the page says ------------------------------------------------------------------------------
+
+
+def test_parts_of_a_training_step_are_those_of_the_formulas(script):
+    report = simgpu.run(script(TRAINING), gpu="H100")
+    weights = 2 * 1024 * 4096 * 4 + (1024 + 4096) * 4
+    assert (report.fits, report.status, report.steps) == (True, 0, 3)
+    assert report.parts[PARAMETERS] == report.parts[GRADIENTS] == weights
+    assert report.parts[STATES] == 2 * weights  # the counters of steps are the host's
+    assert report.parts[WORKSPACES] == 2 * 32 * MIB  # one in forward, one in backward
+    assert sum(report.parts[part] for part in PARTS if part in report.parts) == report.peak
+    assert report.parts[CACHE] == report.reserved - report.peak
+    assert report.nvidia_smi == report.reserved + report.context
+    assert report.left_out == ""
+
+
+def test_the_counters_are_pytorchs_own(script, capsys):
+    text = TRAINING + "    print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())\n"
+    report = simgpu.run(script(text))
+    assert printed(capsys) == f"{report.peak} {report.reserved}"
+
+
+def test_activations_are_what_lives_when_backward_begins(script):
+    report = simgpu.run(
+        script("""
+        import torch
+        from torch import nn
+        net = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)]).cuda()
+        net(torch.ones(4096, 256, device="cuda")).sum().backward()
+        """)
+    )
+    assert report.parts[ACTIVATIONS] >= 8 * 4096 * 256 * 4  # each tanh keeps its result
+    assert report.at.stage == "backward"
+
+
+def test_where_the_peak_is(script):
+    path = script("""
+        import torch
+
+        def middle(x):
+            return torch.cat([x, x])
+
+        x = torch.ones(2**20, device="cuda")
+        y = middle(x)
+        del y
+        """)
+    report = simgpu.run(path)
+    assert (report.at.operator, report.at.place, report.at.asked) == ("cat", "train.py:5 in middle", 2**23)
+    assert report.at.stack == ("train.py:5 in middle", "train.py:8")
+    assert "cat, forward, after no optimizer steps; it asks for 8 MiB\n    train.py:5 in middle\n" in str(report)
+
+
+def test_data_from_the_host_and_temporaries(script):
+    report = simgpu.run(
+        script("""
+        import torch
+        x = torch.ones(2**20).cuda()
+        with torch.no_grad():
+            y = x + 1
+        """)
+    )
+    assert report.parts == {TEMPORARIES: 2**22, DATA: 2**22, CACHE: 12 * MIB}
+
+
+def test_the_page_of_a_run_that_fits(script, capsys):
+    assert main(["run", "--gpu", "H100", script(TRAINING), "--some", "flag"]) == 0
+    page = capsys.readouterr().out
+    assert page.splitlines()[2].startswith("train.py fits on a simulated H100: ")
+    for title in ("Where the peak is", "What it is made of there", "Who asked for it", "What is left out"):
+        assert f"\n{title}\n" in page
+    assert "nothing: every operator that ran was compared" in page
+
+
+def test_the_page_names_what_is_left_out(script):
+    report = simgpu.run(script("import torch\ntorch.fft.rfft(torch.ones(64, device='cuda'))\n"))
+    assert "cuFFT's workspaces" in report.left_out
+    assert report.left_out in str(report)
+
+
+# --- when it does not fit, or fails ------------------------------------------------------------------
+
+
+def test_out_of_memory_is_at_the_failing_operator(script, capsys):
+    path = script(TRAINING)
+    assert main(["run", "--gpu", "H100", "--memory", "810 MiB", path]) == 1
+    said = capsys.readouterr()
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in said.err
+    assert "simgpu" not in said.err.replace("simgpu-", "")  # its own frames are not in the traceback
+    first = said.out.split("─" * 100)[1].strip().splitlines()[0]
+    assert re.fullmatch(
+        r"train\.py does not fit on a simulated H100: .* at train\.py:1\d in main asks for \S+ MiB, "
+        r"and \S+ of 810 MiB are free\.",
+        first,
+    )
+    assert "What would help\n" in said.out
+
+
+def test_advice_has_the_bytes_of_this_run(script):
+    report = simgpu.run(script(TRAINING), gpu="H100", memory="850 MiB")
+    assert report.outcome == "out of memory"
+    states, page = report.parts[STATES], str(report)
+    assert f"optimizer states hold {states / MIB:,.2f} MiB".replace(".00", "") in page
+    assert report.failure[0] > report.failure[1]
+
+
+def test_a_program_that_catches_the_error_has_fitted(script, capsys):
+    report = simgpu.run(
+        script("""
+        import torch
+        size = 2**34
+        while True:
+            try:
+                x = torch.empty(size, device="cuda")
+                break
+            except torch.cuda.OutOfMemoryError:
+                size //= 2
+        print(size)
+        """),
+        gpu="T4",
+    )
+    assert (report.status, report.caught) == (0, 3)
+    assert printed(capsys) == str(2**31)
+    assert "3 allocation(s) failed, and the program caught the error" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("raise KeyError('x')", 2, "KeyError: 'x'"),
+        ("import sys; sys.exit(0)", 0, "fits"),
+        ("import sys; sys.exit()", 0, "fits"),
+        ("import sys; sys.exit(3)", 2, "it ended with status 3"),
+        ("import sys; sys.exit('no data')", 2, "it ended with status no data"),
+    ],
+)
+def test_other_ends(script, capsys, text, status, said):
+    assert main(["run", script(text)]) == status
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpu", "H10", "train.py"], "unknown GPU 'H10'; did you mean 'H100'?"),
+        (["trian.py"], "no file 'trian.py'; did you mean 'train.py'?"),
+        (["-m", "no_such_module"], "no module 'no_such_module'"),
+        ([], "wanted a script"),
+        (["--memory", "12 apples", "train.py"], "'12 apples' is no size"),
+        (["--memory", "1 MiB", "train.py"], "does not hold the CUDA context"),
+        (["--steps", "0", "train.py"], "steps is a whole number of 1 or more, not 0"),
+        (["broken.py"], "'broken.py' is no Python, line 1"),
+        (["--out", "train.py", "train.py"], "cannot be made"),
+    ],
+)
+def test_bad_input_gets_one_line(script, capsys, arguments, said):
+    script(TRAINING)
+    script("def", "broken.py")
+    assert main(["run", *arguments]) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith("simgpu run: ") and written.err.count("\n") == 1
+    assert said in written.err
+
+
+# --- what a script finds ------------------------------------------------------------------------------
+
+
+def test_a_script_is_main_with_its_own_arguments_and_folder(script, capsys, tmp_path, monkeypatch):
+    script("VALUE = 7", "code/beside.py")
+    path = script("import sys, beside\nprint(__name__, sys.argv, beside.VALUE, __file__)", "code/train.py")
+    before = sys.argv, sys.path, sys.modules["__main__"]
+    simgpu.run("code/train.py", ["--lr", "1e-3"])
+    assert printed(capsys) == f"__main__ ['code/train.py', '--lr', '1e-3'] 7 {path}"
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    sys.modules.pop("beside")
+
+
+def test_a_module_and_its_relative_imports(script, capsys):
+    script("import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'", "package/__init__.py")
+    script("VALUE = 9", "package/values.py")
+    script("from . import DEVICE\nfrom .values import VALUE\nprint(__package__, VALUE, DEVICE)", "package/train.py")
+    script("from .train import VALUE", "package/__main__.py")
+    assert main(["run", "-m", "package.train"]) == 0
+    assert main(["run", "-m", "package"]) == 0
+    assert printed(capsys).splitlines()[0] == "package 9 cuda"
+    for name in [name for name in sys.modules if name.split(".")[0] == "package"]:
+        sys.modules.pop(name)
+
+
+def test_clocks_are_the_simulated_one_and_sleep_takes_no_time(script, capsys):
+    began = time.perf_counter()
+    simgpu.run(
+        script("""
+        import time, torch
+        from time import perf_counter
+        wall, fine = time.time(), perf_counter()
+        x = torch.ones(8192, 8192, device="cuda")
+        for _ in range(100):
+            x @ x
+        torch.cuda.synchronize()
+        print(1.0 < time.time() - wall < 20, time.monotonic_ns() > 0, perf_counter() > fine)
+        time.sleep(3600)
+        print(round(perf_counter() - fine) in range(3600, 3620))
+        deadline = time.time() + 0.001
+        while time.time() < deadline:
+            pass
+        """),
+        gpu="T4",
+    )
+    assert printed(capsys) == "True True True\nTrue"
+    assert time.perf_counter() - began < 60  # nobody slept
+    assert time.time.__module__ == "time"
+
+
+def test_steps_end_a_program_and_let_it_clean_up(script, capsys):
+    report = simgpu.run(
+        script("""
+        import torch
+        weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        try:
+            for step in range(100):
+                weight.sum().backward()
+                try:
+                    optimizer.step()
+                except Exception:
+                    print("swallowed")
+        finally:
+            print(step)
+        """),
+        steps=4,
+    )
+    assert (report.fits, report.steps, printed(capsys)) == (True, 4, "3")
+    assert "Ended after 4 optimizer steps" in str(report)
+
+
+def test_steps_with_two_optimizers(script, capsys):
+    """Both make two steps: a GAN's second one is not forgotten."""
+    simgpu.run(
+        script("""
+        import torch
+        weights = [torch.nn.Parameter(torch.ones(8, device="cuda")) for _ in range(2)]
+        made = [torch.optim.SGD([weight], lr=0.1) for weight in weights]
+        for step in range(100):
+            for number, (weight, optimizer) in enumerate(zip(weights, made)):
+                weight.sum().backward()
+                print(step, number)
+                optimizer.step()
+        """),
+        steps=2,
+    )
+    assert printed(capsys).splitlines() == ["0 0", "0 1", "1 0", "1 1"]
+
+
+# --- values that do not exist ---------------------------------------------------------------------------
+
+
+def test_values_that_do_not_exist_are_zeros_and_counted(script, capsys):
+    report = simgpu.run(
+        script("""
+        import numpy as np
+        import torch
+        x = torch.randn(4, 3, device="cuda")
+        print(x.sum().item(), x.argmax().item(), bool((x > 5).any()), x.cpu().numpy().shape, x[0].tolist())
+        print(int(x.sum()), (x > 0).nonzero().shape, x[x > 0].shape, np.asarray(x.cpu()).dtype)
+        print(torch.tensor([1, 2], device="cuda").sum().item(), f"{x.mean():.3f}")
+        if torch.equal(x, x + 1):
+            print("equal")
+        """)
+    )
+    assert printed(capsys).splitlines() == [
+        "0.0 0 False (4, 3) [0.0, 0.0, 0.0]",
+        "0 torch.Size([0, 2]) torch.Size([0]) float32",
+        "3 0.000",
+        "equal",
+    ]
+    asked = {what: count for what, _, count in report.stand_ins}
+    assert asked["tolist()"] == 1 and asked["bool()"] == 1
+    assert all(re.search(r"train\.py:\d+$", where) for _, where, _ in report.stand_ins)
+    assert "answered as 0" in str(report)
+
+
+def test_without_a_run_there_are_no_stand_ins():
+    with simgpu.simulated_gpu("T4"), pytest.raises(RuntimeError, match="has none"):
+        torch.randn(4, device="cuda").argmax().item()
+
+
+def test_checkpoints_are_counted_and_come_back(script, tmp_path):
+    report = simgpu.run(
+        script("""
+        import io, os, pickle, shutil
+        import torch
+        from torch import nn
+        net = nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.Adam(net.parameters())
+        net(torch.ones(4, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, "last.pt")
+        shutil.copyfile("last.pt", "best.pt")
+        assert os.path.getsize("best.pt") < 2**16
+        before = torch.cuda.memory_allocated()
+        found = torch.load("best.pt", map_location="cuda:0")
+        assert torch.cuda.memory_allocated() - before == 3 * (512 * 512 * 4 + 2048) + 2 * 512
+        assert found["epoch"] == 3 and found["net"]["weight"].is_cuda
+        net.load_state_dict(found["net"])
+        optimizer.load_state_dict(found["optimizer"])
+        host = torch.load("best.pt", map_location="cpu", weights_only=False)["net"]["weight"]
+        assert host.device.type == "cpu" and host.shape == (512, 512)
+        buffer = io.BytesIO()
+        torch.save(net.cpu().state_dict(), buffer)
+        assert torch.load(io.BytesIO(buffer.getvalue()))["bias"].shape == (512,)
+        torch.save({"lr": 1e-3, "data": torch.arange(3)}, "real.pt")
+        assert torch.load("real.pt")["data"].tolist() == [0, 1, 2]
+        torch.save({"known": torch.arange(3), "not": torch.randn(5, device="cuda")}, "both.pt")
+        assert torch.load("both.pt")["known"].tolist() == [0, 1, 2]
+        """)
+    )
+    assert report.ended == "" and report.fits
+    assert report.files[0] == ("last.pt", 1, 3 * (512 * 512 * 4 + 2048))
+    assert torch.load(tmp_path / "real.pt")["lr"] == 1e-3
+
+
+def test_safetensors_files_are_whole_and_hollow(script, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    report = simgpu.run(
+        script("""
+        import torch
+        from safetensors.torch import load_file, save_file
+        save_file({"a": torch.randn(3, 5, device="cuda"), "b": torch.randn(7, device="cuda").half()}, "x.safetensors")
+        assert load_file("x.safetensors", device="cuda")["a"].shape == (3, 5)
+        """)
+    )
+    assert report.ended == ""
+    found = safetensors.load_file(tmp_path / "x.safetensors")
+    assert {name: (tuple(one.shape), one.dtype) for name, one in found.items()} == {
+        "a": ((3, 5), torch.float32),
+        "b": ((7,), torch.float16),
+    }
+
+
+# --- the folder -----------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_run(script, tmp_path):
+    path = script(TRAINING)
+    report = simgpu.run(path, out=tmp_path / "out")
+    assert Report.load(tmp_path / "out" / "report.json") == report
+    assert (tmp_path / "out" / "page.txt").read_text(encoding="utf-8") == str(report)
+    snapshot = pickle.loads((tmp_path / "out" / "snapshot.pickle").read_bytes())
+    frames = snapshot["device_traces"][0][0]["frames"]
+    assert any(frame["filename"] == path for frame in frames)
+    assert (tmp_path / "out" / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_that_is_none(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"peak": 3}))
+    with pytest.raises(ValueError, match=r"report\.json is no report of a run"):
+        Report.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("12 GiB", 12 * 2**30), ("12GiB", 12 * 2**30), ("1.5g", 1610612736), ("16 GB", 16 * 10**9), ("512", 512), (7, 7)],
+)
+def test_sizes(text, nbytes):
+    assert parse(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1 GiB", "0", "12 KiBi", "1e3", True, None])
+def test_what_is_no_size(text):
+    with pytest.raises(ValueError, match="is no size"):
+        parse(text)
+
+
+# --- scripts as people write them -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tf32_as_before():
+    """A script sets it for the whole process."""
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [backend.allow_tf32 for backend in backends]
+    yield
+    for backend, allowed in zip(backends, before, strict=True):
+        backend.allow_tf32 = allowed
+
+
+@pytest.mark.usefixtures("tf32_as_before")
+def test_nanogpt_with_checkpoint_evaluation_and_generation(tmp_path, monkeypatch, capsys):
+    """Peak allocated and reserved are the oracle's for the same script (torch 2.13.0, H100)."""
+    (tmp_path / "nano").mkdir()
+    for name in ("train.py", "model.py"):
+        (tmp_path / "nano" / name).write_text((SCRIPTS / "nano" / name).read_text(encoding="utf-8"), encoding="utf-8")
+    rng = np.random.default_rng(0)
+    for name, size in (("train", 20000), ("val", 5000)):
+        rng.integers(0, 512, size).astype(np.uint16).tofile(tmp_path / "nano" / f"{name}.bin")
+    monkeypatch.chdir(tmp_path)
+    report = simgpu.run("nano/train.py", ["--max_iters=5", "--always_save_checkpoint=1"], gpu="H100")
+    assert report.ended == "" and report.steps == 6
+    assert (report.peak, report.reserved) == (100_573_184, 121_634_816)
+    assert [path for path, _, _ in report.files] == ["out/ckpt.pt"]
+    assert "iter 5: loss 0.0000" in capsys.readouterr().out
+    sys.modules.pop("model")
