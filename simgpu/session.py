@@ -22,7 +22,6 @@ from simgpu.modes import (
     costs,
     stacks,
 )
-from simgpu.modes.devices import means_gpu
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
@@ -167,21 +166,39 @@ class Session:
         autocast.start()
 
     def _switch_off(self) -> None:
+        steps = (
+            self._leave_modes,
+            self._leave_default_device,
+            self._patches.undo,
+            self._leave.close,
+            self._let_go,
+            remembered.forget,
+            costs.forget,
+            self.machine.deactivate,
+            autocast.stop,
+            self._forget,
+        )
+        with contextlib.ExitStack() as stack:  # which takes every step, whatever one of them raises
+            for step in reversed(steps):
+                stack.callback(step)
+
+    def _leave_modes(self) -> None:
         while self._modes:
             stacks.leave(self._modes[-1])
             self._modes.pop()
+
+    def _leave_default_device(self) -> None:
+        """A default device that was set inside and is the GPU ends with it."""
         default = _device.CURRENT_DEVICE
-        if default != self._default_device and means_gpu(default):
-            torch.set_default_device(self._default_device)
-        self._patches.undo()
-        self._leave.close()
+        if default is not None and default.type == "cuda" and default != self._default_device:
+            stacks.set_default_device(self._default_device)
+
+    def _let_go(self) -> None:
         if self._holds:
             self._holds = False
             registry.let_go()
-        remembered.forget()
-        costs.forget()
-        self.machine.deactivate()
-        autocast.stop()
+
+    def _forget(self) -> None:
         if self in _sessions:
             _sessions.remove(self)
 

@@ -79,6 +79,14 @@ def _others_on_top(stack: list, kind: type) -> int:
     return len(stack) - 1 - below[-1] if below else len(stack)
 
 
+def set_default_device(device: torch.device | None) -> None:
+    """torch.set_default_device, also inside a `with torch.device(...)`, where PyTorch's fails if there is a default."""
+    default, stack = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), functions()
+    above = len(stack) - 1 - stack.index(default) if default in stack else 0
+    with _above(above, default):
+        torch.set_default_device(device)
+
+
 @contextmanager
 def _above(count: int, mode) -> Iterator[None]:
     """Inside the `with`, the `count` modes on top of a mode's stack are taken off."""

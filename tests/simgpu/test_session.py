@@ -60,6 +60,21 @@ def test_a_default_device_set_inside_ends_with_the_gpu():
         assert torch.zeros(1).is_cuda
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_default_device_below_another_ends_with_the_gpu(device):
+    """`with torch.device(...)` is still on then, which is where torch.set_default_device fails."""
+    before = state()
+    gpu = labkit.simulated_gpu()
+    gpu.__enter__()
+    torch.set_default_device(device)
+    with torch.device("meta"):
+        gpu.__exit__(None, None, None)
+        assert torch.zeros(1).is_meta
+    assert torch.zeros(1).device.type == "cpu"
+    assert_same(before, state())
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
 def test_a_users_file_may_be_called_simulator(tmp_path):
     """The frames of an allocation leave out the simulated GPU's own files, and nobody else's."""
     path = tmp_path / "simulator.py"
