@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from labkit.living import living
 from labkit.units import whole_bytes
+
+_LISTED = 4  # tensors that are named
 
 
 @dataclass(frozen=True)
@@ -84,14 +87,19 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False) -> GPU:
 
     Prints which of the two it is. `values`: whether tensors on a simulated one have values, computed on the CPU; those
     of a real one have. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
-    where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU. Inside
-    a `with simulated_gpu(...)` that one is used.
+    where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU, and
+    names the tensors of the one before that are alive. Inside a `with simulated_gpu(...)` that one is used.
     """
     global _notebook
     asked = os.environ.get("LABKIT_GPU")
     if _notebook is not None:
+        left = living()
         _notebook.close()
         _notebook = None
+        if left:
+            others = f", and {len(left) - _LISTED} others" if left[_LISTED:] else ""
+            names = ", ".join(one.name for one in left[:_LISTED])
+            print(f"Still alive of the GPU before, and of no use on this one: {names}{others}.")
     if _simulator_is_on():
         print(f"Running on the {current()} of a `with` around this.")
         return current()

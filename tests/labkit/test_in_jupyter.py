@@ -1,0 +1,128 @@
+"""A kernel as a reader uses it: an interrupted cell and the next, a thread, a first cell that is run again.
+
+The counters are those of the simulated GPU, before beside after.
+"""
+
+import ast
+import queue
+import time
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+FIRST = "import gc, threading, torch, labkit\ngpu = labkit.use_gpu('A100-80GB')"
+DEFINED = """
+def step():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to(device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        loss = model(torch.randn(32, 64, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.is_cuda
+
+def in_a_thread(action):
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+def counted(run):
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()
+    run()
+    gc.collect()
+    after = torch.cuda.memory_stats()
+    names = "allocation.all.allocated", "allocation.all.freed", "allocated_bytes.all.allocated"
+    peak = after["allocated_bytes.all.peak"] - before["allocated_bytes.all.current"]
+    return [peak, *(after[name] - before[name] for name in names)]
+"""
+ENDLESS = "print('begun', flush=True)\nwhile True:\n    step()"
+WAIT = 120
+
+
+class Kernel:
+    """A kernel: `run` gives what a cell printed, its last value, and the name of its error, if any."""
+
+    def __init__(self):
+        self.manager, self.client = start_new_kernel(kernel_name="python3", startup_timeout=WAIT)
+
+    def run(self, code: str, interrupt_after: float | None = None) -> tuple[str, object, str | None]:
+        printed, value, error = "", None, None
+        sent = self.client.execute(code)
+        until = time.monotonic() + WAIT
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=until - time.monotonic())
+            except queue.Empty:
+                pytest.fail(f"a cell does not end: {code!r}")
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                printed += content["text"]
+                if interrupt_after is not None:
+                    time.sleep(interrupt_after)
+                    self.manager.interrupt_kernel()
+                    interrupt_after = None
+            elif kind == "execute_result":
+                value = ast.literal_eval(content["data"]["text/plain"])
+            elif kind == "error":
+                error = content["ename"]
+            elif kind == "status" and content["execution_state"] == "idle":
+                return printed, value, error
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    started = pytest.MonkeyPatch()
+    started.setenv("LABKIT_GPU", "A100-80GB")
+    found = Kernel()
+    started.undo()
+    yield found
+    found.client.stop_channels()
+    found.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh(kernel):
+    """Every test begins as a notebook does, and the kernel's last exception keeps no tensors alive."""
+    kernel.run("1 / 0")
+    _, _, error = kernel.run(f"{FIRST}\n{DEFINED}")
+    assert error is None
+
+
+def test_a_cell_is_interrupted_and_the_next_goes_on(kernel):
+    kernel.run("step()")  # takes cuBLAS's workspaces
+    _, expected, _ = kernel.run("counted(step)")
+    for seconds in (0, 0.01, 0.05, 0.1, 0.3):
+        printed, _, error = kernel.run(ENDLESS, interrupt_after=seconds)
+        assert "begun" in printed and error == "KeyboardInterrupt"
+        assert kernel.run("counted(step)")[1:] == (expected, None)
+    assert kernel.run("bool(gpu.simulated), torch.cuda.get_device_name()")[1] == (True, "NVIDIA A100-SXM4-80GB")
+
+
+def test_a_thread_counts_as_the_cell_does(kernel):
+    _, expected, _ = kernel.run("counted(step)")
+    kernel.run(FIRST)
+    assert kernel.run("counted(lambda: in_a_thread(step))")[1:] == (expected, None)
+
+
+def test_a_first_cell_is_run_again(kernel):
+    expected = kernel.run("counted(step)")[1]
+    kernel.run("x = torch.ones(1000, device='cuda')\nlayer = torch.nn.Linear(8, 8).cuda()")
+    printed, _, error = kernel.run(FIRST)
+    assert error is None
+    assert "Still alive of the GPU before, and of no use on this one: x, layer.bias, layer.weight." in printed
+    assert kernel.run("counted(step)")[1] == expected
+    kernel.run("del x, layer")
+    assert "Still alive" not in kernel.run(FIRST)[0]
+    assert kernel.run("counted(step)")[1] == expected
+
+
+def test_a_tensor_of_the_gpu_before_is_refused_by_name(kernel):
+    kernel.run("x = torch.ones(1000, device='cuda')")
+    kernel.run(FIRST)
+    _, value, error = kernel.run("try:\n    x + 1\nexcept RuntimeError as e:\n    found = str(e)\nfound")
+    assert error is None and "simulated A100-80GB" in str(value)
