@@ -99,7 +99,8 @@ class Program:
         if machine.current() is None or not machine.on().active:
             return
         if how == "default device":
-            torch.set_default_device("cuda")
+            if not self.devices:  # inside a `with torch.device(...)` PyTorch puts the new default in that one's place
+                torch.set_default_device("cuda")
         elif how == "keep":
             self.kept.append(torch.empty(100, device="cuda"))
         else:
@@ -108,6 +109,13 @@ class Program:
                 action()
             else:
                 in_thread(action)
+
+
+def clean() -> None:
+    """Takes away what a program that failed has left, so that the next does not fail for it."""
+    torch.set_default_device(None)
+    while _get_current_function_mode_stack():
+        torch.overrides._pop_mode()
 
 
 def step():
@@ -149,6 +157,7 @@ def warmed_up():
 @settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(ACTIONS)
 def test_torch_is_as_found(actions):
+    clean()
     before, quickly = state(), quick()
     program = Program()
     try:
