@@ -66,3 +66,19 @@ def naming_cuda_types(run):
             raise RuntimeError(said) from None
 
     return run_backward
+
+
+def naming_cuda(method):
+    """A method of PyTorch's that asks no mode: an error of it names the device of a simulated tensor as CUDA's."""
+
+    @wraps(method)
+    def call(*args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        except RuntimeError as error:
+            said = in_cuda_words(str(error))
+            if type(error) is not RuntimeError or said == str(error):
+                raise
+            raise RuntimeError(said) from None
+
+    return call

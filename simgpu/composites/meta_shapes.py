@@ -183,3 +183,13 @@ def padded_to_jagged(dense, offsets, total_L=None):
     if total_L is None:
         raise NoValueError("the number of rows of a jagged tensor is read from its offsets here: say total_L")
     return torch.empty(total_L, *dense.shape[2:], dtype=dense.dtype, device="meta")
+
+
+@meta("angle")
+def angle(self):
+    """aten/src/ATen/native/UnaryOps.cpp: of complex numbers the real part of a result of its own, copied to one that
+    is contiguous."""
+    if self.is_complex():
+        return torch.empty(self.shape, dtype=self.dtype.to_real(), device="meta")
+    floating = self.dtype.is_floating_point
+    return torch.empty_like(self, dtype=self.dtype if floating else torch.get_default_dtype())

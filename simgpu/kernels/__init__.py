@@ -39,15 +39,26 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     sorting,
     transfer,
     triangular,
+    windows,
 )
 from simgpu.kernels.launch import (
     Launch,
     has_others,
     has_preparation,
+    is_made_of_others,
     others_of,
     preparation_of,
     rule,
     rule_for,
 )
 
-__all__ = ["Launch", "has_others", "has_preparation", "others_of", "preparation_of", "rule", "rule_for"]
+__all__ = [
+    "Launch",
+    "has_others",
+    "has_preparation",
+    "is_made_of_others",
+    "others_of",
+    "preparation_of",
+    "rule",
+    "rule_for",
+]

@@ -74,6 +74,17 @@ def filled(launch: Launch) -> None:
         launch.scratch_like(value)
 
 
+@rule("abs.default", "angle.default")
+def of_complex_numbers(launch: Launch) -> None:
+    """aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out: the kernel's result is complex, and
+    its real part is copied to the output, which only abs() has made before."""
+    given, (output,) = launch.first, launch.outputs
+    if launch.operator is torch.ops.aten.abs.default:
+        launch.give(output)
+    if given.is_complex() and not output.is_complex():
+        launch.scratch_like(given)
+
+
 @rule("_efficientzerotensor.default", only=True)
 def zeros_without_memory(launch: Launch) -> None:
     """aten/src/ATen/native/TensorFactories.cpp, _efficientzerotensor_cuda: zeros that no memory holds."""

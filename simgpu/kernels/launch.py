@@ -70,6 +70,11 @@ def has_others(operator) -> bool:
     return operator in _made_of_others or (rule_for(operator) is None and any_device.on_gpu_too(operator))
 
 
+def is_made_of_others(operator) -> bool:
+    """Whether `made_of_others` was told of an OpOverload."""
+    return operator in _made_of_others
+
+
 def prepared(*names: str, when):
     """Says of operators that CUDA's code first makes other arguments of those given, by operators of its own.
 

@@ -102,10 +102,13 @@ def adaptive_max_pool_2d_backward(launch: Launch) -> None:
 
 @rule("upsample_nearest2d.default", "_upsample_nearest_exact2d.default")
 def nearest_2d(launch: Launch) -> None:
-    """The output, then copies for the kernel that is taken: the one for channels_last, or the contiguous one."""
+    """The output, then copies for the kernel that is taken: the one for channels_last, or the contiguous one. Of the
+    same height and width it is a copy (UpSampleNearest2d.cu)."""
     (output,) = launch.outputs
     tensor = launch["self"]
     launch.give(output)
+    if tensor.shape == output.shape:
+        return
     if _in_channels_last(tensor, output):
         copy_unless(launch, CHANNELS_LAST, tensor)
     else:
@@ -115,10 +118,13 @@ def nearest_2d(launch: Launch) -> None:
 @rule("upsample_nearest2d_backward.default", "_upsample_nearest_exact2d_backward.default")
 @rule("upsample_bilinear2d_backward.default")
 def upsample_2d_backward(launch: Launch) -> None:
-    """The gradient, then copies for the kernel that is taken: the one for channels_last, or the contiguous one."""
+    """The gradient, then copies for the kernel that is taken: the one for channels_last, or the contiguous one. Of the
+    same height and width it is a copy (UpSampleNearest2d.cu, UpSampleBilinear2d.cu)."""
     (output,) = launch.outputs
     grad = launch["grad_output"]
     launch.give(output)
+    if grad.shape == output.shape:
+        return
     if _in_channels_last(grad, output):
         copy_unless(launch, CHANNELS_LAST, grad)
     else:

@@ -201,7 +201,7 @@ class DispatchMode(TorchDispatchMode):
             self.seen.add(operator)
         tensors = list(tensors_in((*args, *kwargs.values())))
         place = self.place_of(facts, tensors, args, kwargs)
-        if facts.may_be_others and place == GPU:
+        if facts.may_be_others and (place == GPU or (facts.makes_by_others and self.makes_on_gpu(kwargs))):
             others = others_of(operator, args, kwargs)
             if others is not None and not (self.called_by_engine() and self.works_in_place(operator, args)):
                 return self.run_others(facts, *others, args, kwargs)
@@ -257,6 +257,11 @@ class DispatchMode(TorchDispatchMode):
             values.follow(operator, args, kwargs, outputs)
         else:
             on_cpu.follow(self.machine, operator, args, kwargs, outputs)
+
+    def makes_on_gpu(self, kwargs) -> bool:
+        """Whether a factory is told to make its tensor on the simulated GPU."""
+        device = kwargs.get("device")
+        return device is not None and torch.device(device).type == "meta" and self.new_tensors_go == GPU
 
     def place_of_new(self, place, on_meta: bool):
         """Where new tensors go, if `new_tensors_go` says so; else where they would go."""

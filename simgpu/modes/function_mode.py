@@ -4,6 +4,8 @@ It sees each call of a PyTorch function from Python. On the way in it sends "cud
 cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA's branch.
 """
 
+from typing import Any
+
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
@@ -38,7 +40,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
-        self.default_type_on_gpu = False  # torch.set_default_tensor_type(torch.cuda.FloatTensor)
+        self.default_type_on_gpu: Any = None  # torch.cuda.FloatTensor, if torch.set_default_tensor_type was given it
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         dispatch = self.dispatch
@@ -99,7 +101,7 @@ class FunctionMode(TorchFunctionMode):
     def default_device(self, args):
         """Where a factory puts what it makes without being told: the device around it (whose mode is below this one),
         or that of the default tensor type, which an array or a tensor that is the data does not heed."""
-        if _device.CURRENT_DEVICE is not None or not self.default_type_on_gpu:
+        if _device.CURRENT_DEVICE is not None or self.default_type_on_gpu is None:
             return _device.CURRENT_DEVICE
         return None if args and isinstance(args[0], Tensor) else CUDA
 
@@ -110,7 +112,13 @@ class FunctionMode(TorchFunctionMode):
             kwargs = {**kwargs, "device": META}
             if isinstance(kwargs.get("generator"), Generator):
                 return self.drawn_from(kwargs["generator"], function, args, {**kwargs, "generator": None})
-            return self.new_tensors_in(GPU, function, args, kwargs)
+            try:
+                return self.new_tensors_in(GPU, function, args, kwargs)
+            except RuntimeError as error:
+                said = str(error).replace("device=meta", f"device={device}")
+                if type(error) is not RuntimeError or said == str(error):
+                    raise
+                raise RuntimeError(said) from None
         if torch.device(device).type == "meta":
             return self.new_tensors_in("meta", function, args, kwargs)
         return function(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 import torch
 
-from simgpu.kernels import has_others, has_preparation, rule_for
+from simgpu.kernels import has_others, has_preparation, is_made_of_others, rule_for
 from simgpu.modes import costs
 from simgpu.tensors import formulas
 from simgpu.tensors.identity import once_for_each
@@ -33,6 +33,11 @@ def is_view(operator) -> bool:
     if not returns or any(r.alias_info is None or r.alias_info.is_write for r in returns):
         return False
     return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
+def takes_tensors(operator) -> bool:
+    """Whether a tensor, or several, are among an operator's arguments."""
+    return any("Tensor" in str(argument.type) for argument in operator._schema.arguments)
 
 
 def is_question(operator) -> bool:
@@ -67,6 +72,7 @@ class Facts:
     """What is the same for every call of an operator.
 
     `kind`: one of the above. `may_be_others`: whether CUDA makes it of others, for some calls at least.
+    `makes_by_others`: whether it is such a one, and makes a tensor of none (a window).
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
     `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`.
@@ -77,6 +83,7 @@ class Facts:
         "has_kernel_among_others",
         "is_forward",
         "kind",
+        "makes_by_others",
         "may_be_others",
         "may_be_prepared",
         "operator",
@@ -91,6 +98,7 @@ class Facts:
         self.kind = _kind(operator)
         self.rule = rule_for(operator)
         self.may_be_others = self.kind is KERNEL and has_others(operator)
+        self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
         self.may_be_prepared = has_preparation(operator)
         self.crosses = operator in CROSSING
         self.takes_host_values = operator in HOST_VALUES

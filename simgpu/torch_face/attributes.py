@@ -6,7 +6,7 @@ import torch
 import torch.export
 from torch.overrides import _get_current_function_mode_stack
 
-from simgpu.errors import NotModelledError, naming_cuda_types
+from simgpu.errors import NotModelledError, naming_cuda, naming_cuda_types
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
@@ -18,6 +18,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     """Puts them into torch; `mode` is the GPU's."""
     patches.apply(torch.Tensor, "record_stream", record_stream)
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
+    patches.apply(torch.Tensor, "set_", naming_cuda(torch.Tensor.set_))
     made = wrapped_on_meta(torch.Tensor._make_wrapper_subclass)
     patches.apply(torch._C._nested, "nested_tensor", jagged_only(torch._C._nested.nested_tensor))  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(torch.Tensor, "_make_wrapper_subclass", staticmethod(made))

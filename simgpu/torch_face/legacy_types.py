@@ -16,7 +16,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     for name in (f"{kind}Tensor" for kind in NAMES):
         patches.apply(torch.cuda, name, CudaType(name, getattr(torch, name)))
     set_default = torch._C._set_default_tensor_type
-    patches.apply(torch._C, "_set_default_tensor_type", default_setter(mode, set_default))
+    patches.apply(torch._C, "_set_default_tensor_type", default_setter(patches, mode, set_default))
 
 
 class CudaType(type):
@@ -53,12 +53,26 @@ class CudaType(type):
         return torch.tensor(*args, dtype=cls.dtype, device=CUDA)
 
 
-def default_setter(mode: FunctionMode, set_default):
+def default_setter(patches: Patches, mode: FunctionMode, set_default):
     """torch._C._set_default_tensor_type (`set_default` is PyTorch's own): a CUDA type also makes the GPU the place
-    of tensors that are made without a word about the device."""
+    of tensors that are made without a word about the device, and is what torch.Tensor(...) makes."""
 
     def call(kind):
-        mode.default_type_on_gpu = isinstance(kind, CudaType)
+        mode.default_type_on_gpu = kind if isinstance(kind, CudaType) else None
         set_default(kind.on_host if isinstance(kind, CudaType) else kind)
+        if isinstance(kind, CudaType) and "__new__" not in vars(torch.Tensor):
+            patches.apply(torch.Tensor, "__new__", of_default_type(mode, torch.Tensor.__new__))
+
+    return call
+
+
+def of_default_type(mode: FunctionMode, new):
+    """torch.Tensor(...), of which `new` is PyTorch's (tensor_new.cpp, base_tensor_ctor): of the default type."""
+
+    def call(kind, *args, **kwargs):
+        default = mode.default_type_on_gpu
+        if kind is not torch.Tensor or default is None or kwargs:
+            return new(kind, *args, **kwargs)
+        return default(*args)
 
     return call

@@ -19,6 +19,7 @@ from simgpu.tensors.residence import CPU, CUDA
 def patch(patches: Patches, mode: FunctionMode) -> None:
     """Puts them into torch; `mode` is the GPU's."""
     storage = torch.UntypedStorage
+    patches.apply(storage, "__new__", made(storage.__new__))
     patches.apply(storage, "device", device_of(storage.device))
     patches.apply(storage, "resize_", resized(storage.resize_))
     patches.apply(storage, "data_ptr", address(storage.data_ptr))
@@ -39,6 +40,20 @@ def on_gpu(storage) -> bool:
     """Whether a storage is memory of the simulated GPU."""
     place = residence.find(storage)
     return place is not None and place.on_gpu
+
+
+def made(new):
+    """torch.UntypedStorage(size or bytes, device=...), of which `new` is PyTorch's (torch/csrc/Storage.cpp,
+    THPStorage_pynew): a block of that size, whatever it is filled with."""
+
+    def call(kind, *args, device=None, **kwargs):
+        if not means_gpu(device):
+            return new(kind, *args, **kwargs) if device is None else new(kind, *args, device=device, **kwargs)
+        size = new(kind, *args, device="meta", **kwargs).nbytes() if args and isinstance(args[0], int) else None
+        size = len(new(kind, *args, **kwargs)) if size is None else size
+        return torch.empty(size, dtype=torch.uint8, device=CUDA).untyped_storage()
+
+    return call
 
 
 def device_of(getter) -> property:

@@ -13,6 +13,7 @@ from tools.oracle.build import home
 
 ROOT = Path(__file__).parents[2]
 DEFAULT_VERSION = "2.13.0"
+ORDER = "0"  # Python's hash seed: sets of names, and what a program does in their order, are the same on both sides
 
 
 def environment(version: str, gpu: str) -> dict[str, str]:
@@ -32,6 +33,7 @@ def environment(version: str, gpu: str) -> dict[str, str]:
         **os.environ,
         "LD_LIBRARY_PATH": f"{stubs}:{torch_folder / 'torch' / 'lib'}",
         "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONHASHSEED": ORDER,
         "USE_PYTORCH_KERNEL_CACHE": "0",  # what the stub of NVRTC compiles is no kernel
     }
 
@@ -39,7 +41,7 @@ def environment(version: str, gpu: str) -> dict[str, str]:
 def here(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which the simulated GPU runs: this repository first."""
     paths = [str(ROOT), *filter(None, [environ.get("PYTHONPATH")])]
-    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": ORDER}
 
 
 def run(version: str, gpu: str, arguments: list[str]) -> int:

@@ -12,9 +12,9 @@ _defined: list = []
 def without_operators() -> None:
     """Makes torchvision importable where its own operators, which are compiled for another build of torch, do not load.
 
-    Only models for detection call them.
+    Only models for detection call them. On the oracle they load.
     """
-    if not _defined:
+    if not _defined and torch.version.cuda is None:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
             with suppress(RuntimeError):  # they did load

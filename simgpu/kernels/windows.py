@@ -1,0 +1,34 @@
+"""Window functions (aten/src/ATen/native/TensorFactories.cpp), which C++ for any device makes of other operators."""
+
+import torch
+
+from simgpu.kernels.launch import made_of_others
+
+made_of_others(
+    "hann_window.default",
+    "hann_window.periodic",
+    "hamming_window.default",
+    "hamming_window.periodic",
+    "hamming_window.periodic_alpha",
+    "hamming_window.periodic_alpha_beta",
+    "blackman_window.default",
+    "blackman_window.periodic",
+    "bartlett_window.default",
+    "bartlett_window.periodic",
+)
+
+
+def _has_numbers(window_length, *options, dtype=None, **more) -> bool:
+    """Whether the dtype is one that windows have; of another PyTorch's own kernel complains."""
+    return dtype is None or dtype.is_floating_point
+
+
+@made_of_others("kaiser_window.default", "kaiser_window.periodic", "kaiser_window.beta", when=_has_numbers)
+def kaiser_window(window_length, periodic=True, beta=12.0, dtype=None, **options):
+    """A ramp that the kernel reads, and the window; a periodic one is the first part of a longer one."""
+    options["dtype"] = dtype or torch.get_default_dtype()
+    if window_length <= 1:
+        return torch.ones(window_length, **options)
+    ramp = torch.arange(window_length + periodic, **options)
+    window = torch.empty_like(ramp)
+    return window.narrow(0, 0, window_length) if periodic else window
