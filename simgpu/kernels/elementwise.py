@@ -10,6 +10,19 @@ made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, 
 made_of_others("mvlgamma.default", "mvlgamma_.default")
 
 
+@made_of_others("mvlgamma.out")
+def mvlgamma_into(self, p, *, out):
+    """The same file, mvlgamma_out: a result of its own, copied."""
+    return resized(out, torch.ops.aten.mvlgamma.default(self, p))
+
+
+def resized(out, result):
+    """`result` copied into `out`, which takes its shape (native/Resize.h, resize_output)."""
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
 @made_of_others("equal.default")
 def equal(self, other):
     """aten/src/ATen/native/cuda/Equal.cpp, cuda_equal: a comparison, whether all of it is true, and the host asks."""
@@ -32,7 +45,7 @@ def probabilities(launch: Launch) -> None:
         launch.scratch_like(given, torch.float32)
 
 
-def _by_powers(tensor, exponent) -> bool:
+def _by_powers(tensor, exponent, **named) -> bool:
     """aten/src/ATen/native/BinaryOps.cpp, ldexp: one kernel for floating point numbers and integer exponents, else a
     product with powers of two."""
     return not tensor.is_floating_point() or exponent.is_floating_point() or exponent.is_complex()

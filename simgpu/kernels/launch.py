@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from simgpu.kernels import any_device
+from simgpu.kernels import any_device, custom
 from simgpu.kernels.siblings import siblings
 from simgpu.tensors import arguments
 
@@ -62,11 +62,16 @@ def others_of(operator, args, kwargs):
     if operator in _made_of_others:
         function, when = _made_of_others[operator]
         return (function,) if when is None or when(*args, **kwargs) else None
+    if operator.namespace != "aten":
+        function = custom.function_of(operator)
+        return None if function is None else (function,)
     return (None,) if rule_for(operator) is None and any_device.on_gpu_too(operator) else None
 
 
 def has_others(operator) -> bool:
     """Whether `others_of` has something for an OpOverload, for some calls at least."""
+    if operator.namespace != "aten":
+        return custom.function_of(operator) is not None
     return operator in _made_of_others or (rule_for(operator) is None and any_device.on_gpu_too(operator))
 
 

@@ -76,7 +76,7 @@ def index_put(tensor, indices, value, accumulate=False, *unsafe, **named):
     return tensor, _indices(indices), *rest
 
 
-@made_of_others("index_put.default", when=lambda *args: _has_masks(*args) and torch._C._current_graph_task_id() == -1)
+@made_of_others("index_put.default", when=_has_masks)
 def index_put_to_copy(tensor, indices, value, accumulate=False):
     """The same file, index_put: a copy, in which it is done in place."""
     return _aten.index_put_.default(tensor.clone(), indices, value, accumulate)

@@ -6,9 +6,11 @@ shapes and no values, and then takes from the allocator what CUDA would have tak
 """
 
 import threading
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -17,7 +19,7 @@ from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
 from simgpu.kernels import Launch, any_device, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
-from simgpu.modes import costs
+from simgpu.modes import costs, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.stand_ins import zeros_like
@@ -113,6 +115,7 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self.machine = machine
         self.here = _OfThread()
+        self.functions: TorchFunctionMode | None = None  # the function mode in front of this one
         self.ran = set()  # facts of the operators that ran on the GPU
 
     # HOST, GPU or "meta": where operators put new tensors that name the device meta
@@ -163,7 +166,7 @@ class DispatchMode(TorchDispatchMode):
         operator = facts.operator
         here = self.here
         depth, apart = here.function_depth, here.apart
-        whole = function is not None and operator not in AS_THEY_ARE
+        whole = function is not None and operator not in AS_THEY_ARE and not facts.made_in_python
         try:
             here.function_depth = depth + 1
             here.apart = apart or (whole and operator not in ASKING)
@@ -171,7 +174,8 @@ class DispatchMode(TorchDispatchMode):
                 if function is None:
                     result = operator._op_dk(any_device.kernel_of(operator), *args, **kwargs)
                 else:
-                    result = function(*args, **kwargs)
+                    with self.face() if facts.made_in_python else nullcontext():
+                        result = function(*args, **kwargs)
             if whole and not apart:
                 self.note_values(operator, args, kwargs, outputs_of(result))
             if facts.has_kernel_among_others:
@@ -186,6 +190,14 @@ class DispatchMode(TorchDispatchMode):
             self.count += 1
             self.note_made(operator, results_in(result))
         return result
+
+    @contextmanager
+    def face(self):
+        """Python that is a program's own sees the simulated GPU as it does outside operators."""
+        on = torch._C._EnableTorchFunction()  # pyright: ignore[reportAttributeAccessIssue]
+        functions = self.functions
+        with on, nullcontext() if functions is None or functions in stacks.functions() else functions:
+            yield
 
     def run_before(self, prepare, args, kwargs):
         """The arguments that CUDA's code makes by operators of its own, which count as part of the one to come."""

@@ -40,6 +40,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
+        dispatch.functions = self
         self.default_type_on_gpu: Any = None  # torch.cuda.FloatTensor, if torch.set_default_tensor_type was given it
 
     def __torch_function__(self, function, types, args=(), kwargs=None):

@@ -73,6 +73,7 @@ class Facts:
 
     `kind`: one of the above. `may_be_others`: whether CUDA makes it of others, for some calls at least.
     `makes_by_others`: whether it is such a one, and makes a tensor of none (a window).
+    `made_in_python`: whether these are what a program's own Python calls.
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
     `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`.
@@ -83,6 +84,7 @@ class Facts:
         "has_kernel_among_others",
         "is_forward",
         "kind",
+        "made_in_python",
         "makes_by_others",
         "may_be_others",
         "may_be_prepared",
@@ -99,6 +101,7 @@ class Facts:
         self.rule = rule_for(operator)
         self.may_be_others = self.kind is KERNEL and has_others(operator)
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
+        self.made_in_python = self.may_be_others and operator.namespace != "aten"
         self.may_be_prepared = has_preparation(operator)
         self.crosses = operator in CROSSING
         self.takes_host_values = operator in HOST_VALUES

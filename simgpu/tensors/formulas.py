@@ -58,6 +58,7 @@ def _sum(nodes: str, forward: str, made_by: str, within: int) -> Call:
 
 _BCE = frozenset({"BinaryCrossEntropyBackward0"}), _of("binary_cross_entropy")
 _LOGITS = frozenset({"BinaryCrossEntropyWithLogitsBackward0"}), _of("binary_cross_entropy_with_logits")
+_GROUP_NORM = frozenset({"NativeGroupNormBackward0"}), _of("reciprocal_") | {TWICE}
 
 CALLS = (
     # clamp_backward, clamp_backward_min_max; evenly_distribute_backward, of max, min and median of a whole tensor
@@ -86,8 +87,9 @@ CALLS = (
     # lu_unpack_backward, triangular_solve_backward
     _sum("LuUnpackBackward0", "lu_unpack", "triu tril", 2),
     _sum("TriangularSolveBackward0", "triangular_solve", "neg triu tril", 3),
-    # infinitely_differentiable_native_group_norm_backward, which calls var_mean_backward
-    Call(_ADD, _of("mul.Tensor"), frozenset({"NativeGroupNormBackward0"}), frozenset({TWICE}), 3, ANEW),
+    # infinitely_differentiable_native_group_norm_backward, which calls var_mean_backward, and reciprocal_ before
+    Call(_ADD, _of("mul.Tensor"), *_GROUP_NORM, 3, ANEW),
+    Call(_ADD, _of("add.Tensor"), *_GROUP_NORM, 1, ANEW),
 )
 _calls: dict = {}
 for _call in CALLS:

@@ -30,7 +30,7 @@ def lstm(enabled=True):
         nn.LSTM(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda"))
 
 
-@torch.library.custom_op("left_out_test::doubled", mutates_args=())
+@torch.library.custom_op("left_out_test::doubled", mutates_args=(), device_types="cuda")
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 

@@ -50,6 +50,8 @@ def main() -> None:
         status = _in_child(jobs[done : done + count], options)
         finished = len(options.found.read_text().splitlines()) if options.found.exists() else 0
         whole = finished >= min(done + count, len(jobs))
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+            raise RuntimeError(f"the worker itself failed at {jobs[finished][0]}")  # what it says is above
         if not whole and (tried_again or finished == done) and count == 1:
             with options.found.open("a") as stream:
                 stream.write(json.dumps({"job": jobs[finished][0], "crash": _said(status)}) + "\n")
@@ -60,16 +62,13 @@ def main() -> None:
 
 
 def _said(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"ended by signal {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"ended with {os.WEXITSTATUS(status)}"
+    return f"ended by signal {signal.Signals(os.WTERMSIG(status)).name}"
 
 
 def _warm_up(options) -> None:
     from tools.oracle.worker import _warm_up as once
 
-    options.quick = not options.where  # no stacks are read
-    once(options)
+    once(options.simulated, stacks=options.where)
 
 
 def _in_child(jobs: list, options) -> int:
