@@ -4,7 +4,9 @@ use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulat
 left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
 stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
-mib                      a number of bytes as text
+mib, MiB                 a number of bytes as text; 2**20 bytes
+guesses                  the reader's guesses beside paper and measurement, and the score
+judge                    what the answer to an exercise is worth
 formulas                 predictions on paper
 models                   the course's models, with random weights
 published                figures that others published, with their sources
@@ -12,17 +14,22 @@ plots, sweep             figures; a measurement over a range of sizes
 techniques               what each way of saving memory saved: the rows of the course's summary table
 """
 
-from labkit import formulas, models, plots, published, techniques
+from labkit import formulas, guesses, models, plots, published, techniques
+from labkit.exercise import judge
 from labkit.gpu import left_out, simulated_gpu, use_gpu
 from labkit.ledger import Ledger
 from labkit.stopwatch import host_work, stopwatch
 from labkit.sweep import sweep
+from labkit.units import MIB as MiB
 from labkit.units import mib
 
 __all__ = [
     "Ledger",
+    "MiB",
     "formulas",
+    "guesses",
     "host_work",
+    "judge",
     "left_out",
     "mib",
     "models",

@@ -24,13 +24,18 @@ def clean_baseline(allow: int, caller: FrameType) -> int:
 
     Given back are outputs that the notebook has dropped, unreachable cycles, cached segments, and the cuBLAS
     workspaces, so the next matrix multiplication takes one again. Otherwise raises :class:`DirtyBaseline`,
-    which says what still lives, by the names of ``caller``'s variables.
+    which says what still lives, by the names of ``caller``'s variables. Where it is the reader's tensors that live,
+    nothing has been given back by then: a refusal changes no later measurement.
     """
     # Read before anything is counted: up to Python 3.12 a frame keeps the copy that an earlier refusal read,
     # with what has been deleted since, until it is read again.
     scopes = caller.f_locals, caller.f_globals
     _forget_displayed()
     gc.collect()
+    before = torch.cuda.memory_allocated()
+    alive = living(*scopes) if before > allow else []
+    if sum(one.size for one in alive) > allow:
+        raise DirtyBaseline(_refusal(before, allow, alive, "the workspaces of cuBLAS, "))
     torch._C._cuda_clearCublasWorkspaces()  # PyTorch has no public name for it
     torch.cuda.empty_cache()
     allocated = torch.cuda.memory_allocated()
@@ -53,7 +58,7 @@ def _forget_displayed() -> None:
             del shell.user_ns_hidden[name]
 
 
-def _refusal(allocated: int, allow: int, alive: list[Living]) -> str:
+def _refusal(allocated: int, allow: int, alive: list[Living], also: str = "") -> str:
     lines = [f"{mib(allocated)} are allocated before the first stage, wanted at most {mib(allow)}; alive are"]
     lines += [f"  {one}" for one in alive[:_LISTED]]
     if alive[_LISTED:]:
@@ -62,12 +67,12 @@ def _refusal(allocated: int, allow: int, alive: list[Living]) -> str:
     unseen = allocated - sum(one.size for one in alive)
     if unseen > 0:
         lines.append(
-            f"  and {mib(unseen)} in no Python object: what autograd saved for a backward that has not run,"
+            f"  and {mib(unseen)} in no Python object: {also}what autograd saved for a backward that has not run,"
             " which goes with its output, or remainders of blocks"
         )
     lines.append(
-        "Delete these names (`del`; `%reset -f out` for Out[...] and _) and run this cell again, which also lets go"
-        " of what the last exception holds; or restart the kernel."
+        "Release these names (`x = None`; `%reset -f out` for Out[...] and _) and run this cell again, which also frees"
+        " what the last exception holds; or restart the kernel."
         f" Ledger(allow={allocated}) accepts them as the baseline."
     )
     return "\n".join(lines)

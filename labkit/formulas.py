@@ -147,6 +147,29 @@ def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
     return cost.state * parameter_bytes, cost.temporary * parameter_bytes
 
 
+@_of_counts
+def linear_stages(widths: tuple[int, ...], batch: int, workspace: int, itemsize: int = 4) -> dict[str, int]:
+    """Bytes allocated after each stage of a first training step of a stack of Linear layers with AdamW.
+
+    ``widths`` are those of the input and of each layer's output: (1024, 1024, 2048) has two layers, with biases and
+    nothing between them. Input, last output and loss, the sum of the output, are alive all the time. ``workspace`` is
+    :func:`cublas_workspace`'s. It holds after the stages, not at their peaks, and as long as no block keeps a remainder
+    of its segment: where all large tensors are whole multiples of 2 MiB. Raises ``ValueError`` for fewer than two
+    widths.
+    """
+    if len(widths) < 2:
+        raise ValueError(f"linear_stages: one layer has two widths; {widths} was given")
+    layers = list(zip(widths, widths[1:], strict=False))
+    parameters = sum(block(itemsize * a * b) + block(itemsize * b) for a, b in layers)
+    tensors = [block(itemsize * batch * width) for width in widths]
+    backward = 2 * parameters + tensors[0] + tensors[-1] + MIN_BLOCK_SIZE + 2 * workspace
+    return {
+        "forward": parameters + sum(tensors) + workspace,
+        "backward": backward,
+        "optimizer": backward + OPTIMIZERS["AdamW"].state * parameters,
+    }
+
+
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}

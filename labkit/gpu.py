@@ -5,8 +5,10 @@ import os
 import sys
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 
+from labkit import guesses
 from labkit.living import living
 from labkit.units import whole_bytes
 
@@ -89,9 +91,13 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False) -> GPU:
     of a real one have. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
     where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU, and
     names the tensors of the one before that are alive. Inside a `with simulated_gpu(...)` that one is used.
+
+    The notebook begins again too: guesses are forgotten, and tables print three decimals.
     """
     global _notebook
     asked = os.environ.get("LABKIT_GPU")
+    guesses.forget()
+    pd.set_option("display.precision", 3)
     if _notebook is not None:
         left = living()
         _notebook.close()

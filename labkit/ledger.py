@@ -6,20 +6,24 @@ on a real GPU and on the simulated one.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pandas as pd
 import torch
 
-from labkit import plots
+from labkit import guesses, plots
 from labkit.baseline import clean_baseline
 from labkit.gpu import current, label
 from labkit.nvml import nvidia_smi
 from labkit.published import Figure
 from labkit.stage import COUNTERS, Comparison, Stage
 from labkit.units import mib, whole_bytes
+
+NO_QUESTION = object()  # told from None and from ..., which are questions without a guess
 
 
 class Ledger:
@@ -45,6 +49,7 @@ class Ledger:
         self._open: str | None = None
         self._peak = 0
         self._history = history
+        self._snapshot: Any = None  # PyTorch's, as the last stage left it
         torch.cuda.reset_peak_memory_stats()
         if history:
             torch.cuda.memory._record_memory_history(context=None, clear_history=True)
@@ -58,9 +63,9 @@ class Ledger:
         """
         if self._open is not None:
             raise RuntimeError(f'stage "{name}" begins inside stage "{self._open}"; end that one first')
-        before = torch.cuda.memory_allocated()
         if name in self.stages:
-            self._replace(name, before)
+            self._replace(name)
+        before = torch.cuda.memory_allocated()
         self._peak = self.peak
         torch.cuda.reset_peak_memory_stats()
         first = self._event()
@@ -100,6 +105,7 @@ class Ledger:
         /,
         *,
         of: str = "added",
+        guess: object = NO_QUESTION,
         recorded: Figure | str | None = None,
         why: str = "",
         **by_name: int,
@@ -107,18 +113,21 @@ class Ledger:
         """Print predicted and measured bytes of stages side by side, and keep them for :meth:`comparison`.
 
         >>> ledger.compare(forward=4 * 10_240 * 4096)
-        forward: predicted 160.000, measured 168.125, +8.125 MiB
+        forward: predicted 160.000 MiB, measured 168.125 MiB, +8.125 MiB
+        With ``guess``, the reader's number or ``...``, the three stand side by side and :func:`labkit.guesses.score`
+        counts the guess.
 
         A stage whose name has a space goes in as ``{"forward again": 0}``. ``of`` is the counter: before,
         added, peak, after, reserved or nvidia_smi. ``recorded`` is a figure of :mod:`labkit.published`, or its
         MiB as text. ``why`` explains the difference in the table. Raises ``ValueError`` for another counter,
-        without a prediction, or with ``recorded`` for several stages at once.
+        without a prediction, or with ``recorded`` or ``guess`` for several stages at once.
         """
         predictions = {**(predicted or {}), **by_name}
         if of not in COUNTERS:
             raise ValueError(f"a stage has {', '.join(COUNTERS)}; of={of!r} was given")
-        if not predictions or (recorded is not None and len(predictions) > 1):
-            raise ValueError(f"wanted a prediction (one alone with recorded=), was given {predictions}")
+        alone = recorded is not None or guess is not NO_QUESTION
+        if not predictions or (alone and len(predictions) > 1):
+            raise ValueError(f"wanted a prediction (one alone with recorded= or guess=), was given {predictions}")
         figure = Figure(recorded) if isinstance(recorded, str) else recorded
         for name, size in predictions.items():
             measured = getattr(self[name], of)
@@ -126,7 +135,12 @@ class Ledger:
                 raise ValueError(f"NVML gives no figure on this machine, so {name!r} has no nvidia_smi")
             row = Comparison(name, of, measured, whole_bytes(size), figure, why)
             self.comparisons[name, of] = row
-            print(row)
+            if guess is NO_QUESTION:
+                print(row)
+                continue
+            guesses.compare(row.question(), guess=guess, paper=row.predicted, measured=measured)
+            if row.recorded is not None:
+                print(f"  {row.beside_recorded()}")
 
     def comparison(self) -> pd.DataFrame:
         """Every comparison made: predicted, measured and recorded MiB, the two verdicts, and the reason."""
@@ -141,29 +155,41 @@ class Ledger:
             frame["failed"] = [stage.failed.partition(":")[0] for stage in stages]
         return _labelled(frame)
 
-    def plot(self):
-        """A figure of the stages: what each began with, added and peaked at."""
-        return plots.stages(self.stages.values())
+    def plot(self, about: str = ""):
+        """A figure of the stages: what each began with, added and peaked at. ``about``: the model and its size."""
+        return plots.stages(self.stages.values(), about)
 
-    def timeline(self):
+    def timeline(self, about: str = ""):
         """A figure of memory over the recorded events, with the stages; ``RuntimeError`` without history."""
         if not self._history:
             raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
-        return plots.timeline(torch.cuda.memory._snapshot(), self.stages.values(), start=self.baseline)
+        return plots.timeline(self._snapshot or self._take(), self.stages.values(), self.baseline, about)
 
     def _event(self) -> int | None:
         """How many events the memory history holds."""
-        return len(torch.cuda.memory._snapshot()["device_traces"][0]) if self._history else None  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        return len(self._take()["device_traces"][0]) if self._history else None
 
-    def _replace(self, name: str, before: int) -> None:
-        """Drop the stage and those after it, and tell the reader."""
+    def _take(self) -> Any:
+        """PyTorch's snapshot of now; it stays with the ledger, so that what comes later does not change its figure."""
+        self._snapshot = torch.cuda.memory._snapshot()
+        return self._snapshot
+
+    def _replace(self, name: str) -> None:
+        """Drop the stage and those after it, and tell the reader.
+
+        If more is allocated than when the stage first began, cuBLAS's workspaces are given back: the first run took
+        them, so this one takes them again.
+        """
         first = self.stages[name].before
         dropped = list(self.stages)[list(self.stages).index(name) :]
         for stage in dropped:
             del self.stages[stage]
         self.comparisons = {key: row for key, row in self.comparisons.items() if key[0] not in dropped}
         print(f"{name!r} is measured again; its row and those after it go: {', '.join(dropped)}")
-        if before != first:
+        if torch.cuda.memory_allocated() > first:
+            gc.collect()
+            torch._C._cuda_clearCublasWorkspaces()
+        if (before := torch.cuda.memory_allocated()) != first:
             print(
                 f"  it begins with {mib(before)} allocated, the first time with {mib(first)}: what the"
                 " first run left alive is in it, so the figures are not those of a fresh start"

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import FrameType, ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from labkit.units import mib
 
 _DEPTH = 4  # containers inside containers that are searched for a name
 _NAMES = 3  # names shown for one tensor
+_CLIMB = 8  # references followed from a tensor towards a variable
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,15 @@ def living(*scopes: Mapping[str, object]) -> list[Living]:
     for t in tensors:
         if t.is_cuda:
             by_storage.setdefault(t.untyped_storage()._cdata, []).append(t)
+    nameless = [t for sharing in by_storage.values() if not any(known.get(id(t)) for t in sharing) for t in sharing]
+    ours = [tensors, nameless, *by_storage.values()]
+    inside = _climb(nameless, [*scopes, vars(sys.modules["__main__"])], ours)
     found = []
     for sharing in by_storage.values():
         widest = max(sharing, key=Tensor.numel)
         names_of = [name for t in sharing for name in known.get(id(t), [])]
-        name = ", ".join(names_of[:_NAMES]) or f"(no name; held by {_holders(sharing, tensors)})"
+        names_of = names_of or sorted({f"inside {name}" for t in sharing for name in inside.get(id(t), [])})
+        name = ", ".join(names_of[:_NAMES]) or f"(no name; held by {_holders(sharing, ours)})"
         size = block(widest.untyped_storage().nbytes())
         found.append(Living(name, tuple(widest.shape), str(widest.dtype).removeprefix("torch."), size))
     return sorted(found, key=lambda one: (-one.size, one.name))
@@ -92,8 +98,9 @@ def _parts(name: str, o) -> list[tuple[str, object]]:
     if isinstance(o, nn.Module):
         return [(f"{name}.{part}", t) for part, t in (*o.named_parameters(), *o.named_buffers())]
     if isinstance(o, torch.optim.Optimizer):
-        states = enumerate(o.state.values())
-        return [(f"{name}.state[{i}][{k!r}]", t) for i, state in states for k, t in state.items()]
+        states = [(f"{name}.state[{i}][{k!r}]", t) for i, s in enumerate(o.state.values()) for k, t in s.items()]
+        groups = [(g, group["params"]) for g, group in enumerate(o.param_groups)]
+        return states + [(f"{name}.param_groups[{g}]['params'][{i}]", t) for g, ts in groups for i, t in enumerate(ts)]
     if isinstance(o, dict):
         return [(f"{name}[{k!r}]", v) for k, v in list(o.items()) if type(k) in (str, int)]
     return [(f"{name}[{i}]", v) for i, v in enumerate(o)]
@@ -112,9 +119,52 @@ def _last_exception() -> dict[str, object]:
     return found
 
 
-def _holders(sharing: list[Tensor], listed: list[Tensor]) -> str:
+def _climb(tensors: list[Tensor], scopes: list[Mapping], ours: list) -> dict[int, list[str]]:
+    """The variables from which tensors are reached through objects of any kind, by the tensor's id.
+
+    It follows references upwards: an attribute of an object, a closure, a bound argument, a queue.
+    """
+    named: dict[int, list[str]] = {}
+    variables = {id(scope): scope for scope in scopes}
+    leads = {id(t): {id(t)} for t in tensors}  # to which tensors an object leads
+    level: list[object] = list(tensors)
+    skipped = {id(mine) for mine in (*ours, ours, leads, named)}
+    for _ in range(_CLIMB):
+        above = [o for o in gc.get_referrers(*level) if id(o) not in skipped and o is not level and _may_hold(o)]
+        skipped |= {id(level), id(above)}
+        below, level = leads, []
+        leads = {}
+        skipped.add(id(leads))
+        for o in above:
+            reached = set().union(*(below[id(part)] for part in gc.get_referents(o) if id(part) in below))
+            if id(o) in variables:
+                _enter(variables[id(o)], below, named)
+            elif reached and id(o) not in skipped:
+                skipped.add(id(o))
+                leads[id(o)] = reached
+                level.append(o)
+        if not level:
+            break
+    return named
+
+
+def _enter(scope: Mapping, leads: Mapping[int, set[int]], named: dict[int, list[str]]) -> None:
+    """Name the tensors to which the variables of a scope lead; the reader's own variables only."""
+    for name, value in list(scope.items()):
+        if not name.startswith("_") and name not in ("Out", "In"):
+            for tensor in leads.get(id(value), ()):
+                if name not in named.setdefault(tensor, []):
+                    named[tensor].append(name)
+
+
+def _may_hold(o: object) -> bool:
+    """Whether following who refers to ``o`` leads to a variable: not through running code, modules and classes."""
+    return not issubclass(type(o), (FrameType, ModuleType, type)) and o is not sys.modules
+
+
+def _holders(sharing: list[Tensor], ours: list) -> str:
     """The kinds of object that refer to the tensors: ``cell`` is a closure, ``frame`` a running function."""
     asked = tuple(sharing)  # Python 3.13 finds the tuple of a call's arguments too
-    ours = {id(mine) for mine in (sharing, listed, asked, sys._getframe(), sys._getframe(1))}
-    kinds = {type(o).__name__ for o in gc.get_referrers(*asked) if id(o) not in ours}
+    own = {id(mine) for mine in (*ours, ours, asked, sys._getframe(), sys._getframe(1))}
+    kinds = {type(o).__name__ for o in gc.get_referrers(*asked) if id(o) not in own}
     return ", ".join(sorted(kinds)) or "autograd or other C++ code"

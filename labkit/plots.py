@@ -1,13 +1,15 @@
-"""The course's figures: one style, units on every axis, and the GPU's name in each.
+"""The course's figures: one style and one palette, a title that says what was measured, units, alternative text.
 
-Each function returns a closed figure, so that a notebook shows it once. What it draws is also in a table or
-a counter that the notebook prints.
+Each function returns a closed figure, so that a notebook shows it once. ``about`` names the model and its size for the
+title ("ThreeLinear, batch 10,240"); the counter and the GPU's name, "simulated" included, are added. What a figure
+draws is also said in words: its alternative text, which a screen reader reads and the notebook's tests compare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from io import BytesIO
+from itertools import accumulate, cycle
 from textwrap import wrap
 
 import matplotlib.pyplot as plt
@@ -15,17 +17,52 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from numpy import linspace
 
 from labkit.formulas import block
 from labkit.gpu import current, left_out
-from labkit.units import MIB
+from labkit.nvml import nvidia_smi
+from labkit.units import MIB, mib
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
 BLUE, ORANGE, GREEN, SKY, PURPLE, YELLOW = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 DARK, GREY, LIGHT = "#333333", "#999999", "#E8E8E8"
-PARTS = (BLUE, YELLOW, GREEN, PURPLE, SKY, ORANGE, GREY)
+PARTS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, GREY)  # for curves and bars that stand for no kind of memory
+
+# The course's palette: a kind of memory has one colour everywhere.
+KINDS = {
+    "parameters": BLUE,
+    "gradients": ORANGE,
+    "optimizer states": GREEN,
+    "activations": SKY,
+    "temporaries": YELLOW,
+    "workspace": GREY,
+    "cache": LIGHT,
+}
+# Words in the name of a part that tell its kind; the first that is found decides.
+KIND_WORDS = {
+    "grad": "gradients",
+    "activation": "activations",
+    "saved": "activations",
+    "kept": "activations",
+    "output": "activations",
+    "optimizer": "optimizer states",
+    "state": "optimizer states",
+    "momentum": "optimizer states",
+    "workspace": "workspace",
+    "temporar": "temporaries",
+    "staging": "temporaries",
+    "copy": "temporaries",
+    "cast": "temporaries",
+    "scratch": "temporaries",
+    "cache": "cache",
+    "free": "cache",
+    "weight": "parameters",
+    "parameter": "parameters",
+}
+OTHER = (PURPLE, DARK, "#8C6D31")  # of parts that are none of these kinds
+HATCHES = ("", "///", "...", "xxx")  # tell parts of one kind apart
 
 STYLE = {
     "figure.dpi": 110,
@@ -52,42 +89,111 @@ STATE_NAMES = {
 }
 
 
-def _new(title: str, height: float = 3.2) -> tuple[Figure, Axes]:
+class Drawing(Figure):
+    """A figure with an alternative text, which a notebook stores beside the picture.
+
+    As plain text it is its description; the picture's metadata have the same as ``alt``, the title, and the axes.
+    """
+
+    description = ""
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
+        picture = BytesIO()
+        self.savefig(picture, format="png", dpi=self.dpi)
+        axes = [name for one in self.axes for name in (one.get_xlabel(), one.get_ylabel()) if name]
+        about = {"alt": self.description, "axes": axes, "title": title_of(self)}
+        return {"image/png": picture.getvalue(), "text/plain": repr(self)}, {"image/png": about}
+
+    def __repr__(self) -> str:
+        return f"[figure] {self.description}" if self.description else super().__repr__()
+
+
+def title_of(figure: Figure) -> str:
+    return "; ".join(filter(None, (one.get_title(loc="left") or one.get_title() for one in figure.axes)))
+
+
+def new(title: str, alt: str, *, xlabel: str = "", ylabel: str = "", height: float = 3.2) -> tuple[Drawing, Axes]:
+    """An empty figure in the course's style, and its axes, for a chapter's own drawing.
+
+    ``title`` says what is drawn, of which model, counter and size; ``alt`` says in words what a reader would see.
+    The labels have units. The GPU in use is named at the right. Raises ``ValueError`` without
+    title or alternative text.
+    """
+    if not title or not alt:
+        raise ValueError("a figure of the course has a title and an alternative text")
     with plt.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
-        figure, axes = plt.subplots(figsize=(8, height))
+        figure, axes = plt.subplots(figsize=(8, height), FigureClass=Drawing)
         axes.set_title(title, fontweight="bold")
         axes.set_title(str(current()), loc="right", color=GREY, fontsize=8)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         if missing := left_out():
             figure.supxlabel("\n".join(wrap(missing, 110)), color=ORANGE, fontsize=7, x=0.01, ha="left")
     plt.close(figure)
+    assert isinstance(figure, Drawing)
+    figure.description = f"{title}, {current()}. {alt}"
     return figure, axes
+
+
+def _titled(what: str, about: str) -> str:
+    return f"{what}: {about}" if about else what
+
+
+def colour(part: str) -> str | None:
+    """The colour of a part by its name: that of its kind, or None if the name tells none."""
+    name = part.casefold()
+    kind = next((kind for word, kind in KIND_WORDS.items() if word in name), None)
+    return KINDS[kind] if kind else None
+
+
+def colours(parts: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a hatch for each part: of its kind, told apart by hatches where several parts are of one kind.
+
+    Raises ``ValueError`` for more parts than can be told apart.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    others = cycle(OTHER)
+    for part in parts:
+        chosen = colour(part) or next(others)
+        used = sum(taken == chosen for taken, _ in found.values())
+        if used >= len(HATCHES):
+            raise ValueError(
+                f"parts that cannot be told apart: {part!r} of {', '.join(parts)}; use kinds of {list(KINDS)}"
+            )
+        found[part] = chosen, HATCHES[used]
+    return found
 
 
 def _legend(axes: Axes, handles: list | None = None) -> None:
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
 
 
-def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0) -> Figure:
+def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: str = "") -> Drawing:
     """Memory after each event of ``torch.cuda.memory._snapshot()``, with the ledger's stages.
 
     ``start`` bytes were allocated when the history began. Requests are rounded up to blocks of 512 B; the
     remainder that may stay with a large block (up to 1 MiB) is not in the history and not in the curve.
     """
     trace = snapshot["device_traces"][0]
-    figure, axes = _new("Memory over time")
     held = {"alloc": 1, "free_requested": -1}
     got = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-    allocated = accumulate((held.get(e["action"], 0) * block(e["size"]) for e in trace), initial=start)
+    allocated = list(accumulate((held.get(e["action"], 0) * block(e["size"]) for e in trace), initial=start))
     changes = [got.get(e["action"], 0) * e["size"] for e in trace]
     kept = sum(segment["total_size"] for segment in snapshot["segments"]) - sum(changes)
-    reserved = accumulate(changes, initial=kept)
-    allocated, reserved = ([n / MIB for n in line] for line in (allocated, reserved))
-    axes.fill_between(range(len(allocated)), allocated, step="post", color=SKY, alpha=0.6, lw=0)
-    axes.step(range(len(allocated)), allocated, where="post", color=BLUE, lw=1.2, label="allocated")
-    axes.step(range(len(reserved)), reserved, where="post", color=ORANGE, lw=1.2, label="reserved")
-    top = max(reserved + allocated) or 1
+    reserved = list(accumulate(changes, initial=kept))
+    shown = [stage for stage in stages if stage.events]
+    highest = max(range(len(allocated)), key=allocated.__getitem__)
+    where = next((f", in {s.name}" for s in shown if s.events[0] <= highest <= s.events[1]), "")
+    alt = f"Allocated rises to {mib(allocated[highest])}{where}, and ends at {mib(allocated[-1])}; "
+    alt += f"reserved ends at {mib(reserved[-1])}."
+    figure, axes = new(_titled("Allocated and reserved over time", about), alt)
+    lines = [[n / MIB for n in line] for line in (allocated, reserved)]
+    axes.fill_between(range(len(lines[0])), lines[0], step="post", color=SKY, alpha=0.6, lw=0)
+    axes.step(range(len(lines[0])), lines[0], where="post", color=BLUE, lw=1.2, label="allocated")
+    axes.step(range(len(lines[1])), lines[1], where="post", color=ORANGE, lw=1.2, label="reserved")
+    top = max(map(max, lines)) or 1
+    axes.plot(highest, lines[0][highest], "v", color=DARK, ms=5, label=f"peak, {mib(allocated[highest])}")
     axes.set(xlim=(0, len(trace) or 1), ylim=(0, top * 1.2), xlabel="event of the allocator", ylabel="MiB")
-    for i, stage in enumerate(s for s in stages if s.events):
+    for i, stage in enumerate(shown):
         first, last = stage.events
         axes.axvspan(first, last, color=GREY, alpha=0.12 if i % 2 else 0.04, lw=0)
         # Two heights in turn, so that the names of short stages do not run into each other.
@@ -96,10 +202,13 @@ def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0) -> Figure
     return figure
 
 
-def stages(stages: Iterable) -> Figure:
+def stages(stages: Iterable, about: str = "") -> Drawing:
     """The ledger's stages: allocated before, added, and the peak within; the reserved memory as a line."""
     rows = list(stages)
-    figure, axes = _new("Memory by stage", height=1.2 + 0.42 * max(len(rows), 2))
+    said = "; ".join(f"{s.name} adds {mib(s.added)} and peaks at {mib(s.peak)}" for s in rows)
+    height = 1.2 + 0.42 * max(len(rows), 2)
+    title = _titled("Allocated memory by stage", about)
+    figure, axes = new(title, f"{said}." if said else "No stage.", height=height)
     for y, s in enumerate(rows):
         axes.barh(y, min(s.before, s.after) / MIB, color=SKY, height=0.6)
         change = GREEN if s.added >= 0 else LIGHT
@@ -121,67 +230,153 @@ def stages(stages: Iterable) -> Figure:
     return figure
 
 
-def parts(stages: Mapping[str, Mapping[str, int]], measured: Mapping[str, int] | None = None) -> Figure:
+def parts(
+    stages: Mapping[str, Mapping[str, int]],
+    measured: Mapping[str, int] | None = None,
+    about: str = "",
+    counter: str = "allocated",
+) -> Drawing:
     """What each stage's memory is made of: ``{stage: {part: bytes}}``; a mark for what was measured.
 
-    Parts keep their colour and their order over the stages. Raises ``ValueError`` above seven parts.
+    A part has the colour of its kind (parameters, gradients, optimizer states, activations, temporaries, workspace,
+    cache), which its name tells: "gradients of weights". Raises ``ValueError`` for parts that cannot be told apart.
     """
     names = list(dict.fromkeys(part for made_of in stages.values() for part in made_of))
-    if len(names) > len(PARTS):
-        raise ValueError(f"colours tell {len(PARTS)} parts apart, not {len(names)}: {', '.join(names)}")
-    figure, axes = _new("What the memory is made of")
+    look = colours(names)
+    said = [f"{stage}: {', '.join(f'{p} {mib(n)}' for p, n in made.items() if n)}" for stage, made in stages.items()]
+    figure, axes = new(_titled(f"What is {counter}", about), "; ".join(said) + ".", ylabel="MiB")
     bottom = [0.0] * len(stages)
-    for name, colour in zip(names, PARTS, strict=False):
+    for name in names:
         sizes = [made_of.get(name, 0) / MIB for made_of in stages.values()]
-        axes.bar(list(stages), sizes, bottom=bottom, color=colour, width=0.6, label=name, ec="white", lw=0.5)
+        fill, hatch = look[name]
+        axes.bar(list(stages), sizes, bottom=bottom, color=fill, hatch=hatch, width=0.6, label=name, ec="white", lw=0.5)
         bottom = [low + size for low, size in zip(bottom, sizes, strict=True)]
     for x, stage in enumerate(stages):
         if measured and stage in measured:
             label = "measured" if stage == next(iter(measured)) else None
             axes.plot([x - 0.38, x + 0.38], [measured[stage] / MIB] * 2, color=DARK, lw=2, label=label)
-    axes.set_ylabel("MiB")
+    handles, labels = axes.get_legend_handles_labels()
+    _legend(axes, [handle for _, handle in reversed(list(zip(labels, handles, strict=True)))])  # as they are stacked
+    return figure
+
+
+def lines(
+    xs: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    title: str,
+    xlabel: str,
+    ylabel: str = "MiB",
+    alt: str = "",
+) -> Drawing:
+    """Curves over ``xs`` with points, ``{name: values}``; a name that tells a kind of memory has its colour.
+
+    Without ``alt`` the alternative text gives each curve's first, highest and last value. Raises ``ValueError`` for a
+    curve of another length than ``xs``.
+    """
+    for name, values in curves.items():
+        if len(values) != len(xs):
+            raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} of {xlabel}")
+    said = [f"{n} goes from {v[0]:.4g} to {v[-1]:.4g}, at most {max(v):.4g} {ylabel}" for n, v in curves.items()]
+    figure, axes = new(title, alt or "; ".join(said) + ".", xlabel=xlabel, ylabel=ylabel)
+    free = iter(PARTS)
+    for name, values in curves.items():
+        axes.plot(xs, values, "o-", color=colour(name) or next(free), ms=4, lw=1.2, label=name)
+    axes.set_ylim(bottom=min(0, *(min(values) for values in curves.values())))
     _legend(axes)
     return figure
 
 
-def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None) -> Figure:
+def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None, about: str = "") -> Drawing:
     """The allocator's segments, one a row, and the blocks in each, from ``torch.cuda.memory_snapshot()``.
 
-    Each row has its segment's full size as width. ``first`` draws only that many bytes of each segment, so
-    that blocks of 512 B can be seen; a block too narrow to be seen is drawn as a thin line.
+    All rows have one scale: a segment of 20 MiB is ten times as long as one of 2 MiB. ``first`` draws only that many
+    bytes of each segment, so that blocks of 512 B can be seen; a block too narrow to be seen is drawn as a thin line.
     """
     segments = list(torch.cuda.memory_snapshot() if segments is None else segments)
-    figure, axes = _new("Segments and their blocks", height=1.1 + 0.42 * max(len(segments), 1))
+    lengths = [min(first or s["total_size"], s["total_size"]) for s in segments]
+    scale = max(lengths, default=1)
+    title = _titled("Reserved segments and their blocks", about)
+    said = "; ".join(map(_in_words, segments)) + "." if segments else "Nothing is reserved."
+    figure, axes = new(title, said, height=1.1 + 0.42 * max(len(segments), 1))
     states = []
-    for y, segment in enumerate(segments):
-        shown = min(first or segment["total_size"], segment["total_size"])
+    for y, (segment, shown) in enumerate(zip(segments, lengths, strict=True)):
         at = 0
         for piece in segment["blocks"]:
-            left, right = min(at, shown) / shown, min(at + piece["size"], shown) / shown
+            left, right = min(at, shown) / MIB, min(at + piece["size"], shown) / MIB
             at += piece["size"]
             if left == right:
                 continue
             states.append(piece["state"])
-            width = max(right - left, 0.003)
+            width = max(right - left, 0.002 * scale / MIB)
             axes.barh(y, width, left=left, color=STATES[piece["state"]], ec="white", lw=0.6, height=0.7)
-            if right - left > 0.07:
+            if (right - left) * MIB > 0.07 * scale:
                 ink = "white" if piece["state"] == "active_allocated" else DARK
                 centre = {"ha": "center", "va": "center", "fontsize": 7}
                 axes.text((left + right) / 2, y, _short(piece["size"]), color=ink, **centre)
     names = [f"{s['segment_type']}, {_short(s['total_size'])}" for s in segments]
     axes.set_yticks(range(len(segments)), names)
-    width = f"the first {_short(first)} of each segment" if first else "the whole of each segment, by address"
-    axes.set(xlim=(0, 1), xticks=[], xlabel=width if segments else "no segments: nothing is reserved")
+    width = f"MiB from the start, the first {_short(first)} of each" if first else "MiB from the segment's start"
+    axes.set(xlim=(0, scale / MIB), xlabel=width if segments else "MiB; no segments: nothing is reserved")
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
+    axes.tick_params(axis="y", length=0)
     _legend(axes, [Patch(color=STATES[s], label=STATE_NAMES[s]) for s in STATES if s in states])
     return figure
 
 
-def sweep(result, fit=None) -> Figure:
+def _in_words(segment: Mapping) -> str:
+    """A segment and what is in it."""
+    used = [piece["size"] for piece in segment["blocks"] if piece["state"] == "active_allocated"]
+    return (
+        f"{segment['segment_type']} segment of {_short(segment['total_size'])}: "
+        f"{len(used)} blocks with {_short(sum(used))} allocated, {len(segment['blocks']) - len(used)} free"
+    )
+
+
+def boxes(about: str = "") -> Drawing:
+    """The counters as boxes in boxes, not to scale: nvidia-smi ⊃ context + reserved ⊃ allocated ⊃ requested, as now.
+
+    Without NVML's figure the outer box says so. Raises ``RuntimeError`` without a GPU.
+    """
+    reserved, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    requested = torch.cuda.memory_stats().get("requested_bytes.all.current", 0)
+    seen = nvidia_smi()
+    outer = "nvidia-smi: not told here" if seen is None else f"nvidia-smi: {mib(seen)}"
+    context = "CUDA context and what is not PyTorch's"
+    context += "" if seen is None else f": {mib(seen - reserved)}"
+    cached = f"free in PyTorch's cache: {mib(reserved - allocated)}"
+    rounded = f"rounding to blocks: {mib(allocated - requested)}"
+    nested = (
+        (outer, context, "#FFFFFF"),
+        (f"reserved, in segments: {mib(reserved)}", cached, LIGHT),
+        (f"allocated, in blocks: {mib(allocated)}", rounded, SKY),
+        (f"requested, by tensors and workspaces: {mib(requested)}", "", BLUE),
+    )
+    alt = "Boxes in boxes, from the outside: " + "; ".join(
+        f"{name} ({rest})" if rest else name for name, rest, _ in nested
+    )
+    figure, axes = new(_titled("Four counters, one inside the other (not to scale)", about), f"{alt}.", height=3.6)
+    for depth, (name, rest, fill) in enumerate(nested):
+        left, width, height = 0.03 + 0.02 * depth, 0.94 - 0.04 * depth, 0.96 - 0.22 * depth
+        axes.add_patch(Rectangle((left, 0.02 + 0.015 * depth), width, height, fc=fill, ec=DARK, lw=1))
+        ink = "white" if fill == BLUE else DARK
+        top = 0.02 + 0.015 * depth + height - 0.035
+        axes.text(left + 0.015, top, name, va="top", fontweight="bold", color=ink)
+        axes.text(left + 0.015, top - 0.075, rest, va="top", fontsize=8, color=ink)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.axis("off")
+    return figure
+
+
+def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") -> Drawing:
     """A :class:`labkit.sweep.Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
-    figure, axes = _new(f"Memory by {result.name}")
+    ends = [(n, m) for n, m in zip(result.sizes, result.measured, strict=True)]
+    alt = (
+        f"{mib(ends[0][1])} at {ends[0][0]:,} and {mib(ends[-1][1])} at {ends[-1][0]:,}." if ends else "No size fitted."
+    )
+    alt += "" if fit is None else f" Fit: {formula(fit)} MiB."
+    alt += "" if result.stopped is None else f" Out of memory at {result.stopped:,}."
+    figure, axes = new(_titled(f"{counter} by {result.name}", about), alt)
     axes.plot(result.sizes, [n / MIB for n in result.measured], "o", color=BLUE, ms=5, label="measured")
     if fit is not None:
         xs = linspace(min(result.sizes), max(result.sizes), 200)
@@ -197,9 +392,11 @@ def sweep(result, fit=None) -> Figure:
 
 
 def formula(fit) -> str:
-    """A polynomial as text, with four digits: ``0.00123x² + 0.6039x + 437.9``."""
+    """A polynomial as text, with four digits: ``0.00123x² + 0.6039x + 437.9``; rounding errors are noughts."""
     powers = ["", "x", "x²", "x³", "x⁴"]
-    terms = [f"{c:.4g}{p}" for c, p in zip(fit.convert().coef, powers, strict=False)]
+    coefficients = fit.convert().coef
+    least = 1e-12 * max(map(abs, coefficients))
+    terms = [f"{c if abs(c) > least else 0:.4g}{p}" for c, p in zip(coefficients, powers, strict=False)]
     return " + ".join(reversed(terms)).replace("+ -", "- ")
 
 

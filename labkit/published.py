@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 import pandas as pd
 
 from labkit.gpu import current
-from labkit.units import MIB, digits, verdict
+from labkit.units import MIB, mib, verdict
 
 NOTES = "GPU memory course notes, chapters 1 and 2 (in Chinese)"
 TRAINING_NOTES = "训练过程中的显存占用分析及性能优化, notes of 2023-03-12 (in Chinese)"
@@ -36,6 +37,10 @@ class Figure:
     gpu: str = ""
     torch: str = ""
     note: str = ""
+
+    def short(self) -> str:
+        """The figure as printed, with three decimals at most."""
+        return self.mib if len(self.mib.partition(".")[2]) <= 3 else str(round(Decimal(self.mib), 3))
 
     def verdict(self, measured: int) -> str:
         """``"equal"``, ``"equal to N decimals"`` (those printed), or how far ``measured`` bytes are off."""
@@ -225,7 +230,7 @@ def table(experiment: str = "") -> pd.DataFrame:
         {
             "experiment": figure.experiment,
             "quantity": figure.quantity,
-            "recorded (MiB)": figure.mib,
+            "recorded (MiB)": figure.short(),
             "GPU": figure.gpu or "not said",
             "torch": figure.torch or "not said",
             "source": figure.source,
@@ -243,8 +248,8 @@ def elsewhere(rows: Iterable[tuple[Figure, int, str]]) -> pd.DataFrame:
         [
             {
                 "quantity": figure.quantity,
-                "recorded (MiB)": figure.mib,
-                "ours (MiB)": digits(ours),
+                "recorded (MiB)": figure.short(),
+                "ours": mib(ours),
                 "ours - recorded": figure.verdict(ours),
                 "why": why,
                 "source": figure.source,

@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labkit.published import Figure
-from labkit.units import MIB, digits, verdict
+from labkit.units import MIB, mib, verdict
 
 COUNTERS = ("before", "added", "peak", "after", "reserved", "nvidia_smi")
+QUESTIONS = {  # what a guess about a stage's counter is a guess of
+    "before": "allocated before {}",
+    "added": "{} adds to allocated",
+    "peak": "allocated peak in {}",
+    "after": "allocated after {}",
+    "reserved": "reserved after {}",
+    "nvidia_smi": "nvidia-smi after {}",
+}
 
 
 @dataclass(frozen=True)
@@ -56,22 +64,27 @@ class Comparison:
     why: str
 
     def __str__(self) -> str:
-        found = verdict(self.measured, self.predicted)
-        unit = " MiB" if found == "equal" else ""  # a difference brings its own
-        line = f"{self.stage}: predicted {digits(self.predicted, 3)}, measured {digits(self.measured, 3)}"
-        line += f"{unit}, {found}"
-        if self.recorded is not None:
-            line += f"; recorded {self.recorded.mib}, {self.recorded.verdict(self.measured)}"
-        return line
+        line = f"{self.stage}: predicted {mib(self.predicted, 3)}, measured {mib(self.measured, 3)}"
+        return "; ".join(filter(None, (f"{line}, {verdict(self.measured, self.predicted)}", self.beside_recorded())))
+
+    def question(self) -> str:
+        """What a guess is a guess of: the stage and its counter."""
+        return QUESTIONS[self.counter].format(self.stage)
+
+    def beside_recorded(self) -> str:
+        """The recorded figure and how the measured one stands to it; "" if there is none."""
+        if self.recorded is None:
+            return ""
+        return f"recorded {self.recorded.short()} MiB, {self.recorded.verdict(self.measured)}"
 
     def row(self) -> dict[str, object]:
-        """The comparison as a row of a table, every digit shown."""
+        """The comparison as a row of a table."""
         return {
             "counter": self.counter,
-            "predicted (MiB)": digits(self.predicted),
-            "measured (MiB)": digits(self.measured),
+            "predicted": mib(self.predicted),
+            "measured": mib(self.measured),
             "measured - predicted": verdict(self.measured, self.predicted),
-            "recorded (MiB)": self.recorded.mib if self.recorded else "",
+            "recorded (MiB)": self.recorded.short() if self.recorded else "",
             "measured - recorded": self.recorded.verdict(self.measured) if self.recorded else "",
             "why": self.why,
         }

@@ -53,9 +53,9 @@ class Sweep:
             raise ValueError(f"differences need equally spaced sizes, not {self.sizes}")
         return [int(n) for n in np.diff(np.array(self.measured, dtype=object), order)]
 
-    def plot(self, degree: int | None = None):
-        """A figure of the measurements, with the fit of ``degree``."""
-        return plots.sweep(self, None if degree is None else self.fit(degree))
+    def plot(self, degree: int | None = None, about: str = "", counter: str = "Allocated peak"):
+        """A figure of the measurements and the fit of ``degree``; ``about`` names the model, ``counter`` what grows."""
+        return plots.sweep(self, None if degree is None else self.fit(degree), about, counter)
 
 
 def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batch") -> Sweep:

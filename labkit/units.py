@@ -40,24 +40,33 @@ def digits(n: int, places: int = 1, sign: bool = False) -> str:
     return f"{'-' if n < 0 else '+' if sign else ''}{whole}.{decimals}"
 
 
-def mib(n: int, places: int = 1, sign: bool = False) -> Size:
-    """``n`` bytes in MiB, to the last byte.
+def mib(n: int, places: int = 1, sign: bool = False, exact: bool = False) -> Size:
+    """``n`` bytes in MiB with at most three decimals, or in bytes where those would hide what the number is.
 
     >>> mib(4 * 10_240 * 4096)
     160.0 MiB
-    >>> mib(168 * 2**20 + 512)
-    168.00048828125 MiB
     >>> mib(8_519_680, sign=True)
     +8.125 MiB
+    >>> mib(168 * 2**20 + 512)   # rounded: three decimals, zeros too
+    168.000 MiB
+    >>> mib(512)                 # below 0.1 MiB
+    512 B
+    >>> mib(168 * 2**20 + 512, exact=True)
+    168.00048828125 MiB
 
-    ``places`` is the least number of decimals; none are ever dropped. Raises ``TypeError`` or
-    ``ValueError`` when ``n`` is no whole number.
+    ``places`` is the least number of decimals. ``exact`` drops none. Raises ``TypeError`` or ``ValueError`` when ``n``
+    is no whole number.
     """
-    return Size(f"{digits(n, places, sign)} MiB")
+    n = whole_bytes(n)
+    if exact or n * 1000 % MIB == 0:
+        return Size(f"{digits(n, places, sign)} MiB")
+    if abs(n) * 10 < MIB:
+        return Size(f"{n:{'+' if sign else ''},} B")
+    return Size(f"{n / MIB:{'+' if sign else ''}.3f} MiB")
 
 
 def parse(text: str) -> int:
-    """The bytes of a size such as ``"168.125"`` or ``"168.125 MiB"``; the inverse of :func:`mib`.
+    """The bytes of a size such as ``"168.125"`` or ``"168.125 MiB"``; the inverse of an exact :func:`mib`.
 
     Raises ``ValueError`` for another unit, or for a figure that is no whole number of bytes.
     """
@@ -68,12 +77,9 @@ def parse(text: str) -> int:
 
 
 def verdict(measured: int, expected: int) -> str:
-    """How ``measured`` stands to ``expected``, both in bytes: ``"equal"`` or the signed difference in MiB.
+    """How ``measured`` stands to ``expected``, both in bytes: ``"equal"`` or the signed difference with its unit.
 
-    A difference that three decimals of a MiB would hide is also given in bytes.
+    Never rounded to a nought: a difference of less than 0.1 MiB is told in bytes.
     """
     difference = whole_bytes(measured) - whole_bytes(expected)
-    if difference == 0:
-        return "equal"
-    small = f" ({difference:+d} B)" if abs(difference) * 1000 < MIB else ""
-    return f"{mib(difference, sign=True)}{small}"
+    return "equal" if difference == 0 else mib(difference, sign=True)

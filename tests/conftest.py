@@ -32,6 +32,7 @@ CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 
 
 def pytest_addoption(parser):
+    parser.addoption("--everywhere", action="store_true", help="run the notebooks on every GPU, twice, at other sizes")
     parser.addoption("--exactness", type=Path, metavar="PATH", help="write what the accuracy ladder's tests find")
 
 
@@ -41,7 +42,11 @@ def pytest_configure(config):
         config.pluginmanager.register(Writer(path))
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    slow = [item for item in items if "everywhere" in item.keywords and not config.getoption("--everywhere")]
+    items[:] = [item for item in items if item not in slow]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
     fast = {Path(__file__).parent / name for name in FAST}
     for item in items:
         if item.path in fast:

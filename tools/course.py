@@ -1,10 +1,10 @@
 """Sets up the course in a virtual environment of its own, then opens it, tests it, or makes its editions.
 
-    python course.py open                     the course in JupyterLab
+    python course.py open                     your own copy of the course, in mine/, in JupyterLab
     python course.py open notebooks/03*       the same, at one chapter
     python course.py test                     every test, every notebook included
     python course.py test notebooks/03*       what follows the command is passed on (here: to pytest)
-    python course.py student                  the notebooks without their solutions, in student/
+    python course.py student                  the notebooks without outputs and solutions, in student/
     python course.py slides                   the lecture of each notebook, in slides/
     python course.py rehearse H200            the notebooks as a simulated H200 prints them, in rehearsed/
     python course.py gpu                      the notebooks on this machine's GPU, compared with its simulated twin
@@ -30,9 +30,12 @@ import urllib.request
 import venv
 from pathlib import Path
 
+from tools import readers_copy
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-FIRST_NOTEBOOK = "notebooks/00_start_here.ipynb"
+MINE = "mine"  # the reader's copy of the notebooks, beside them, so that their links lead to the same places
+FIRST_NOTEBOOK = "00_start_here.ipynb"
 STAMP = "labkit-setup.json"
 COURSE_GPU = "A100-80GB"  # the GPU that the stored outputs of the notebooks are of
 
@@ -231,9 +234,20 @@ def command_setup(python: Path, arguments: list[str]) -> int:
 
 def command_open(python: Path, arguments: list[str]) -> int:
     notebooks, others = split(arguments)
+    try:
+        for line in readers_copy.refresh(NOTEBOOKS, ROOT / MINE):
+            say(line)
+    except OSError as error:
+        sys.exit(f"course: your copy of the notebooks cannot be written: {error}{nearly_full(ROOT)}")
     # Not as JupyterLab's own argument: then the notebooks' folder would be all that it shows.
-    url = f"--LabApp.default_url=/lab/tree/{(notebooks or [FIRST_NOTEBOOK])[0]}"
+    url = f"--LabApp.default_url=/lab/tree/{readers_path(notebooks[0] if notebooks else FIRST_NOTEBOOK)}"
     return run(python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}", url, *others)
+
+
+def readers_path(notebook: str) -> str:
+    """A notebook's path for JupyterLab: one of the course's is opened as the reader's copy of it."""
+    path = Path(notebook)
+    return f"{MINE}/{path.name}" if path.parent.name in ("", NOTEBOOKS.name) else path.as_posix()
 
 
 def command_test(python: Path, arguments: list[str]) -> int:
@@ -282,7 +296,7 @@ def command_gpu(python: Path, arguments: list[str]) -> int:
 
 def command_student(python: Path, arguments: list[str]) -> int:
     without = "--TagRemovePreprocessor.enabled=True", "--TagRemovePreprocessor.remove_cell_tags=solution"
-    return convert(python, arguments, "student", "--to=notebook", *without)
+    return convert(python, arguments, "student", "--to=notebook", "--ClearOutputPreprocessor.enabled=True", *without)
 
 
 def command_slides(python: Path, arguments: list[str]) -> int:

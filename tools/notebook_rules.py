@@ -41,8 +41,8 @@ def code_cells(path: Path) -> tuple[int, int]:
 
 
 def _file(path, notebook):
-    if not re.fullmatch(r"\d\d_[a-z0-9_]+\.ipynb", path.name):
-        yield f"the file is called {path.name}: wanted NN_topic.ipynb"
+    if not re.fullmatch(r"\d\d[a-z]?_[a-z0-9_]+\.ipynb", path.name):
+        yield f"the file is called {path.name}: wanted NN_topic.ipynb or NNb_topic.ipynb"
     if (kernel := notebook.metadata.get("kernelspec", {}).get("name")) != "python3":
         yield f"the kernel is {kernel!r}: wanted 'python3', which is in every environment"
     text = path.read_text(encoding="utf-8")

@@ -159,3 +159,18 @@ def test_what_is_no_name_of_a_gpu_is_refused(name):
     for function in (labkit.simulated_gpu, labkit.use_gpu):
         with pytest.raises(TypeError, match="wanted the name of a GPU, such as 'A100-80GB'"), function(name):
             pass
+
+
+def test_the_stages_of_a_stack_of_linears_are_the_recorded_ones():
+    from labkit import published
+
+    stages = formulas.linear_stages((1024, 1024, 1024, 2048), 10_240, formulas.cublas_workspace((8, 0)))
+    after = published.find(published.THREE_LINEAR, "after backward", published.NOTES)
+    assert after.verdict(stages["backward"]) == "equal"
+    parameters = 4 * 4_198_400
+    assert stages["forward"] == parameters + 208 * 2**20 - 8 * 2**20 + 8_519_680
+    assert stages["optimizer"] - stages["backward"] == 2 * parameters
+    with pytest.raises(ValueError, match="one layer has two widths"):
+        formulas.linear_stages((1024,), 1, 0)
+    with pytest.raises(ValueError, match="batch is a whole number"):
+        formulas.linear_stages((1, 1), -1, 0)

@@ -17,6 +17,8 @@ CELLS = [
     "labkit.mib(ledger['x'].added)",
     "ledger.plot()",
     "ledger.timeline()",
+    "y = torch.zeros(1024, 1024, device='cuda')\nlabkit.use_gpu('A100-80GB').name",  # run again with a living tensor
+    "y = None\nlabkit.use_gpu('A100-80GB').name",
 ]
 
 
@@ -39,5 +41,7 @@ def test_a_notebook(monkeypatch):
     assert "the last exception, in fails(): hidden  [100] float32" in out[8][0].evalue
     assert out[9][0].data["text/plain"] == "0"
     assert out[10][0].data["text/plain"] == "4.0 MiB"
-    for drawn in out[11:]:
+    for drawn in out[11:13]:
         assert [set(o.data) for o in drawn] == [{"text/plain", "image/png"}]  # once each
+    assert out[13][0].text.startswith("Still alive of the GPU before, and of no use on this one: y.\nRunning on")
+    assert out[14][0].text.startswith("Running on")

@@ -1,4 +1,4 @@
-"""Sizes as text: nothing is rounded away, and text reads back to the same bytes."""
+"""Sizes as text: three decimals or all of them, and exact text reads back to the same bytes."""
 
 from fractions import Fraction
 
@@ -20,8 +20,36 @@ from labkit.units import MIB, mib, parse, verdict
         (176_456_192, "168.28173828125 MiB"),
     ],
 )
-def test_every_digit_is_shown(size, text):
+def test_every_digit_is_shown_where_it_is_asked_for(size, text):
+    assert mib(size, exact=True) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0.0 MiB"),
+        (4 * 10_240 * 4096, "160.0 MiB"),
+        (8_519_680, "8.125 MiB"),
+        (176_456_192, "168.282 MiB"),
+        (168 * MIB + 512, "168.000 MiB"),  # three noughts: rounded
+        (-(3 * MIB + 1), "-3.000 MiB"),
+        (-512, "-512 B"),
+        (104_857, "104,857 B"),
+        (104_858, "0.100 MiB"),
+        (2**70 + 1, "1125899906842624.000 MiB"),
+    ],
+)
+def test_three_decimals_or_bytes(size, text):
     assert mib(size) == text
+
+
+@given(st.integers(-(2**45), 2**45))
+def test_a_size_is_never_rounded_to_nought_and_keeps_three_digits(size):
+    text = mib(size)
+    assert (text == "0.0 MiB") == (size == 0)
+    assert len(text.split()[0].partition(".")[2]) <= 3
+    shown = float(text.split()[0].replace(",", "")) * (MIB if text.endswith("MiB") else 1)
+    assert shown == pytest.approx(size, rel=0.005)
 
 
 def test_a_notebook_shows_it_without_quotes():
@@ -31,7 +59,7 @@ def test_a_notebook_shows_it_without_quotes():
 
 @given(st.integers(-(2**70), 2**70), st.integers(1, 25), st.booleans())
 def test_text_reads_back_to_the_same_bytes(size, places, sign):
-    assert parse(mib(size, places, sign)) == size
+    assert parse(mib(size, places, sign, exact=True)) == size
 
 
 def test_a_whole_float_is_accepted_and_a_fraction_is_not():
@@ -57,4 +85,4 @@ def test_parse_says_what_it_wanted():
 def test_verdict():
     assert verdict(5, 5) == "equal"
     assert verdict(168 * MIB + MIB // 8, 160 * MIB) == "+8.125 MiB"
-    assert verdict(0, 512) == "-0.00048828125 MiB (-512 B)"
+    assert verdict(0, 512) == "-512 B"

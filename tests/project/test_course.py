@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from tools import course
 
@@ -83,6 +83,7 @@ def notebook(tmp_path):
     solution = new_code_cell("answer = 4 * 1024")
     for cell, tag in ((task, "exercise"), (stub, "exercise"), (solution, "solution")):
         cell.metadata.update(tags=[tag], slideshow={"slide_type": "skip"})
+    stub.outputs = [new_output("stream", text="no answer yet")]
     title = new_markdown_cell("# The title", metadata={"slideshow": {"slide_type": "slide"}})
     path = tmp_path / "01_topic.ipynb"
     nbformat.write(new_notebook(cells=[title, task, stub, solution]), path)
@@ -94,6 +95,7 @@ def test_the_student_edition_has_the_tasks_and_not_the_solutions(notebook, tmp_p
     cells = nbformat.read(tmp_path / "student" / notebook.name, as_version=4).cells
     assert done == 0
     assert [cell.source for cell in cells] == ["# The title", "How many bytes?", "answer = None"]
+    assert cells[2].outputs == []
     assert len(nbformat.read(notebook, as_version=4).cells) == 4
 
 
@@ -116,15 +118,34 @@ def ran(monkeypatch):
     return calls
 
 
+@pytest.fixture
+def folders(tmp_path, monkeypatch, notebook):
+    """A project of one notebook with data: the course's notebooks and the reader's copy, which is not made yet."""
+    ours, mine = tmp_path / "notebooks", tmp_path / course.MINE
+    (ours / "data").mkdir(parents=True)
+    (ours / "data" / "text.txt").write_text("some words")
+    notebook.rename(ours / notebook.name)
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    monkeypatch.setattr(course, "NOTEBOOKS", ours)
+    return ours, mine
+
+
 @pytest.mark.parametrize(
     ("given", "url"),
-    [([], "/lab/tree/notebooks/00_start_here.ipynb"), (["notebooks/03_a.ipynb"], "/lab/tree/notebooks/03_a.ipynb")],
+    [([], "mine/00_start_here.ipynb"), (["notebooks/03_a.ipynb"], "mine/03_a.ipynb"), (["my/a.ipynb"], "my/a.ipynb")],
 )
-def test_open_shows_a_notebook_and_passes_the_rest_on(ran, given, url):
+def test_open_shows_the_readers_copy_and_passes_the_rest_on(ran, folders, given, url):
     course.command_open(PYTHON, [*given, "--port", "8930"])
-    assert ran == [
-        ("-m", "jupyterlab", f"--ServerApp.root_dir={course.ROOT}", f"--LabApp.default_url={url}", "--port", "8930")
-    ]
+    root = f"--ServerApp.root_dir={course.ROOT}"
+    assert ran == [("-m", "jupyterlab", root, f"--LabApp.default_url=/lab/tree/{url}", "--port", "8930")]
+    assert (folders[1] / "01_topic.ipynb").exists()
+
+
+def test_open_says_that_the_copy_cannot_be_written(ran, folders):
+    folders[1].write_text("a file where the folder should be")
+    with pytest.raises(SystemExit, match="your copy of the notebooks cannot be written"):
+        course.command_open(PYTHON, [])
+    assert ran == []
 
 
 def test_on_the_courses_gpu_or_none_the_stored_outputs_are_compared(ran, monkeypatch):

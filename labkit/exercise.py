@@ -1,0 +1,106 @@
+"""The judge of the exercises: it sets the reader's answer against a measurement, and says how far off it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from numbers import Real
+from typing import Any
+
+from labkit.guesses import BYTES, Nonsense, exact, in_unit, read
+
+
+def judge(
+    answer: Any,
+    right: Any,
+    *,
+    unit: str = BYTES,
+    terms: Mapping[str, int] | None = None,
+    within: float = 0,
+    hint: str = "",
+) -> None:
+    """Print what the answer is worth: "no answer yet", "Correct", or "off by" how much.
+
+    >>> judge(300 * MiB, right=lambda: peak_of(train, without_biases), terms={"a copy of y": 80 * MiB})
+    off by -80.0 MiB (-21.1 %): that is a copy of y too little
+
+    ``answer`` is ``...`` (or None) where there is none. ``right`` is the right answer, or a function that measures it
+    and is called once there is an answer. Numbers and texts such as "100 MiB" are in ``unit`` (bytes unless another is
+    named), and right within the share ``within`` (0.02: 2 %). ``terms`` names sizes by which a reader may be off. Any
+    other answer (a name, a set, a list, a dictionary) is right if it is equal. ``hint`` is shown until the answer is
+    right. Whatever the answer is, no exception comes of it.
+    """
+    if _empty(answer):
+        print("no answer yet" + _then(hint))
+        return
+    value: Any = right() if callable(right) else right
+    if isinstance(value, Mapping):
+        said = _judge_parts(answer, value)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        said = _judge_number(answer, exact(value), unit, terms or {}, within)
+    else:
+        said = "Correct" if _same(answer, value) else f"{answer!r} is not it"
+    print(said if said.startswith("Correct") else said + _then(hint))
+
+
+def _judge_number(answer: Any, right: Fraction, unit: str, terms: Mapping[str, int], within: float) -> str:
+    try:
+        number = read(answer, unit)
+    except Nonsense as error:
+        return str(error).replace("a guess is", "wanted is", 1)
+    assert number is not None
+    off = number - right
+    if off == 0:
+        return f"Correct: {in_unit(right, unit)}" + (", to the byte" if unit == BYTES else "")
+    if abs(off) <= Fraction(within) * abs(right):
+        return f"Correct: within {100 * within:g} % of {in_unit(right, unit)}"
+    share = "" if right == 0 else f" ({100 * float(off / abs(right)):+.1f} %)"
+    return f"off by {in_unit(off, unit, sign=True)}{share}{_named(off, terms)}"
+
+
+def _named(off: Fraction, terms: Mapping[str, int]) -> str:
+    """The term by which the answer is off, once or a few times."""
+    for name, size in terms.items():
+        times = off / size if size else Fraction(1, 2)
+        if times.denominator == 1 and abs(times) <= 8:
+            amount = name if abs(times) == 1 else f"{abs(times)} × {name}"
+            return f": that is {amount} too {'much' if times > 0 else 'little'}"
+    return ""
+
+
+def _judge_parts(answer: Any, right: Mapping) -> str:
+    """An answer of several parts: how many are right, and where to look again."""
+    if not isinstance(answer, Mapping):
+        return f"wanted a dictionary with {', '.join(map(str, right))}; this is a {type(answer).__name__}"
+    wrong = [str(name) for name in right if not _same(answer.get(name, ...), right[name])]
+    if not wrong:
+        return f"Correct: all {len(right)}"
+    return f"{len(right) - len(wrong)} of {len(right)} are right; look again at {', '.join(wrong)}"
+
+
+def _same(answer: Any, right: Any) -> bool:
+    if isinstance(right, bool) or isinstance(answer, bool):
+        return answer is right
+    if isinstance(right, str) and isinstance(answer, str):
+        return answer.strip().casefold() == right.strip().casefold()
+    if isinstance(right, list | tuple) and isinstance(answer, list | tuple):
+        return len(answer) == len(right) and all(map(_same, answer, right))
+    if isinstance(right, set | frozenset) and isinstance(answer, list | tuple | set | frozenset):
+        return set(answer) == right
+    try:
+        return bool(answer == right)
+    except Exception:  # a tensor, an array, or an object that compares in its own way: it is not the answer
+        return False
+
+
+def _empty(answer: Any) -> bool:
+    """Whether nothing has been answered: three dots or None, or a dictionary or list of nothing else."""
+    if isinstance(answer, Mapping):
+        return all(_empty(part) for part in answer.values())
+    if isinstance(answer, list | tuple | set):
+        return all(_empty(part) for part in answer)
+    return answer is ... or answer is None or (isinstance(answer, str) and answer.strip(" .") == "")
+
+
+def _then(hint: str) -> str:
+    return f". Hint: {hint}" if hint else ""

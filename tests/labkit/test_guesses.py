@@ -1,0 +1,134 @@
+"""The reader's guesses: read with their units, set beside paper and measurement, and scored."""
+
+import pytest
+import torch
+
+import labkit
+from labkit import guesses
+from labkit.units import MIB
+
+
+@pytest.fixture(autouse=True)
+def no_questions():
+    guesses.forget()
+    yield
+    guesses.forget()
+
+
+def lines(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def test_guess_paper_and_measurement_side_by_side(capsys):
+    guesses.compare("forward adds", guess="150 MiB", paper=160 * MIB, measured=168 * MIB + MIB // 8)
+    assert lines(capsys) == [
+        "forward adds",
+        "  your guess    150.0 MiB  18.125 MiB too low, 10.8 %",
+        "  on paper      160.0 MiB  8.125 MiB too low, 4.8 %",
+        "  measured    168.125 MiB",
+    ]
+
+
+def test_without_a_guess_it_says_so_and_goes_on(capsys):
+    guesses.compare("after", guess=..., paper=MIB, measured=MIB)
+    assert lines(capsys) == [
+        "after",
+        "  your guess  none yet",
+        "  on paper     1.0 MiB  equal to the byte",
+        "  measured     1.0 MiB",
+    ]
+
+
+def test_a_guess_without_paper(capsys):
+    guesses.compare("peak", guess=2 * MIB, measured=MIB)
+    assert lines(capsys)[1:] == ["  your guess  2.0 MiB  1.0 MiB too high, 100.0 %", "  measured    1.0 MiB"]
+
+
+def test_a_cell_run_twice_counts_once_and_later_guesses_replace():
+    for guess in (..., 90, 100):
+        guesses.compare("a", guess=guess, measured=100)
+    assert guesses.score() == "1 guess: 1 within 1 %, 1 to the byte"
+
+
+def test_the_score(capsys):
+    assert "no question was asked" in guesses.score()
+    for name in "abcd":
+        guesses.compare(name, guess=..., measured=1000 * MIB)
+    assert guesses.score() == "no guess yet: 4 questions to go back to, each a cell with three dots"
+    for name, guess in zip("abcd", (1000, 1009, 991, 500), strict=True):
+        guesses.compare(name, guess=guess * MIB, measured=1000 * MIB)
+    assert guesses.score() == "4 guesses: 3 within 1 %, 1 to the byte"
+    guesses.compare("rows", guess=..., measured=7, unit="rows")
+    assert guesses.score() == "4 guesses: 3 within 1 %, 1 to the byte; 1 question without a guess"
+    guesses.compare("rows", guess=7, measured=7, unit="rows")
+    assert guesses.score() == "5 guesses: 4 within 1 %, 2 exact"
+
+
+@pytest.mark.parametrize(
+    ("guess", "size"),
+    [
+        (512, 512),
+        (2.5 * MIB, 2.5 * MIB),
+        ("512 B", 512),
+        ("1,024 KiB", MIB),
+        ("160MiB", 160 * MIB),
+        (" 1.5 GiB ", 1536 * MIB),
+        ("10_240", 10_240),
+        ("-3 MiB", -3 * MIB),
+        (..., None),
+        (None, None),
+        ("...", None),
+        ("", None),
+    ],
+)
+def test_units_are_read(guess, size):
+    assert guesses.read(guess) == size
+
+
+@pytest.mark.parametrize("guess", ["a lot", "160 MB", "5 apples", True, [1], float("nan"), float("inf"), 1j, object()])
+def test_nonsense_is_one_clear_line_and_no_guess(guess, capsys):
+    guesses.compare("x", guess=guess, measured=MIB)
+    first, *rest = lines(capsys)
+    assert first.startswith("a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'; ")
+    assert rest == ["x", "  your guess  none yet", "  measured     1.0 MiB"]
+    assert "1 question" in guesses.score()
+
+
+def test_a_tensor_is_nonsense_and_is_not_printed(capsys):
+    guesses.compare("x", guess=torch.zeros(100, 100), measured=MIB)
+    assert "; a Tensor is neither" in capsys.readouterr().out
+
+
+def test_bytes_that_were_meant_as_mib_are_asked_back(capsys):
+    guesses.compare("x", guess=160, measured=168 * MIB)
+    assert lines(capsys)[0] == "160 without a unit is 160 B; if you meant MiB, write 160 * MiB"
+
+
+def test_other_units(capsys):
+    guesses.compare("step", guess="12 ms", paper=12.25, measured=12.25, unit="ms")
+    assert lines(capsys)[1:3] == ["  your guess      12 ms  0.250 ms too low, 2.0 %", "  on paper    12.250 ms  equal"]
+    guesses.compare("step", guess="12 s", measured=12.25, unit="ms")
+    assert lines(capsys)[0] == "a guess is a number of ms; '12 s' is neither"
+    guesses.compare("nothing", guess=3, measured=0)
+    assert lines(capsys)[1] == "  your guess      3 B  3 B too high"
+
+
+def test_a_guess_about_a_stage(capsys):
+    with labkit.simulated_gpu("A100-80GB"):
+        ledger = labkit.Ledger()
+        with ledger("input"):
+            x = torch.zeros(MIB, device="cuda")
+        ledger.compare(input=4 * MIB, guess=..., recorded="4.0")
+        ledger.compare(input=4 * MIB, guess=None, of="peak")
+        ledger.compare(input=4 * MIB)
+        with pytest.raises(ValueError, match="one alone with recorded= or guess="):
+            ledger.compare(input=4 * MIB, other=3, guess=...)
+    out = lines(capsys)
+    assert (out[0], out[4], out[5]) == (
+        "input adds to allocated",
+        "  recorded 4.0 MiB, equal",
+        "allocated peak in input",
+    )
+    assert out[9] == "input: predicted 4.000 MiB, measured 4.000 MiB, equal"
+    assert [row.counter for row in ledger.comparisons.values()] == ["added", "peak"]
+    assert x.shape
