@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from itertools import pairwise
 from math import ceil, prod
 
 import torch
@@ -159,7 +160,7 @@ def linear_stages(widths: tuple[int, ...], batch: int, workspace: int, itemsize:
     """
     if len(widths) < 2:
         raise ValueError(f"linear_stages: one layer has two widths; {widths} was given")
-    layers = list(zip(widths, widths[1:], strict=False))
+    layers = list(pairwise(widths))
     parameters = sum(block(itemsize * a * b) + block(itemsize * b) for a, b in layers)
     tensors = [block(itemsize * batch * width) for width in widths]
     backward = 2 * parameters + tensors[0] + tensors[-1] + MIN_BLOCK_SIZE + 2 * workspace
