@@ -8,6 +8,7 @@ import _signal  # pyright: ignore[reportMissingImports]  # what `signal` wraps, 
 import _thread
 import signal
 import threading
+from functools import wraps
 
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
 
@@ -78,6 +79,16 @@ def uninterrupted(function, *args, **kwargs):
         _signal.signal(_signal.SIGINT, handler)
         if _came:
             handler(signal.SIGINT, _came.pop())
+
+
+def in_one_piece(function):
+    """A function that Ctrl-C does not interrupt: see `uninterrupted`."""
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        return uninterrupted(function, *args, **kwargs)
+
+    return call
 
 
 def raise_later() -> None:

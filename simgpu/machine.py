@@ -10,7 +10,7 @@ from typing import Any
 from simgpu.errors import CaptureError, NotModelledError
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
 from simgpu.hardware.gpus import Spec
-from simgpu.interrupts import uninterrupted
+from simgpu.interrupts import in_one_piece
 from simgpu.left_out import LeftOut
 from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.physical import Device
@@ -90,6 +90,7 @@ class Machine:
         Another signal's handler may raise inside it, and then that is told.
         """
 
+        @wraps(function)
         def locked(*args, **kwargs):
             with self.lock:
                 try:
@@ -104,11 +105,7 @@ class Machine:
                     )
                     raise
 
-        @wraps(function)
-        def call(*args, **kwargs):
-            return uninterrupted(locked, *args, **kwargs)
-
-        return call
+        return in_one_piece(locked)
 
     def activate(self):
         """Makes this the GPU that "cuda" means, until `deactivate`."""
@@ -182,6 +179,7 @@ class Machine:
         if not non_blocking:
             self.waits()
 
+    @in_one_piece
     def clear_blas_workspaces_of(self, stream: int) -> None:
         """Gives back to the cache the workspaces that were taken on a stream."""
         for key in [key for key in self._workspaces if key[1] == stream]:
@@ -219,6 +217,7 @@ class Machine:
         elif block is not None:
             self.allocator.free(block)
 
+    @in_one_piece
     def clear_blas_workspaces(self) -> None:
         """What torch._C._cuda_clearCublasWorkspaces() does: gives all workspaces back to the cache."""
         for block in self._workspaces.values():
@@ -226,6 +225,7 @@ class Machine:
                 self.allocator.free(block)
         self._workspaces.clear()
 
+    @in_one_piece
     def raw_alloc(self, nbytes: int, stream: int) -> int:
         """torch._C._cuda_cudaCachingAllocator_raw_alloc: the address of a block that no tensor has."""
         block = self.allocator.malloc(nbytes, stream)
@@ -234,6 +234,7 @@ class Machine:
         self._raw[block.address] = block
         return block.address
 
+    @in_one_piece
     def raw_delete(self, address: int) -> None:
         """torch._C._cuda_cudaCachingAllocator_raw_delete. RuntimeError if `raw_alloc` has not given this address."""
         if address == 0:

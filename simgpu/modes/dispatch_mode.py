@@ -412,7 +412,7 @@ class DispatchMode(TorchDispatchMode):
         self.machine.operator = None
         try:
             with _no_functions():
-                return self.allocate(tensor)
+                return uninterrupted(self.allocate, tensor)
         except OutOfMemory as error:
             message = str(error)
         raise torch.OutOfMemoryError(message)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from simgpu import machine as machines
-from simgpu.interrupts import raise_later, uninterrupted
+from simgpu.interrupts import in_one_piece, raise_later, uninterrupted
 from simgpu.tensors.buffers import Buffer
 
 HOST = "host"
@@ -205,6 +205,7 @@ def is_pinned(storage) -> bool:
     return id(storage) in _pinned
 
 
+@in_one_piece
 def resize(residence: Residence, nbytes: int) -> None:
     """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old."""
     machine = residence.machine
