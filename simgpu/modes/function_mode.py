@@ -22,6 +22,7 @@ from simgpu.composites import (  # noqa: F401  (they register what they hold)
 )
 from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
+from simgpu.interrupts import in_one_piece, uninterrupted
 from simgpu.machine import current
 from simgpu.modes import asked_values, deep_copies, from_data, indexing, moves, sound_run, stacks, tensor_face  # noqa: F401
 from simgpu.modes.devices import META, means_gpu
@@ -68,7 +69,9 @@ class FunctionMode(TorchFunctionMode):
             if kwargs and kwargs.get("generator") is not None:
                 check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:
-                return handler(self, function, args, kwargs or {})
+                if function is Tensor.backward:  # its hooks are the user's code
+                    return handler(self, function, args, kwargs or {})
+                return uninterrupted(handler, self, function, args, kwargs or {})
             if kwargs and kwargs.get("pin_memory") and not means_gpu(kwargs.get("device")):
                 return self.pinned(function, args, kwargs)
             if kwargs and kwargs.get("device") is not None:
@@ -106,6 +109,7 @@ class FunctionMode(TorchFunctionMode):
             return _device.CURRENT_DEVICE
         return None if args and isinstance(args[0], Tensor) else CUDA
 
+    @in_one_piece
     def with_device(self, function, args, kwargs):
         """A call that names a device: cuda is sent to meta, and PyTorch's own meta stays what it is."""
         device = kwargs["device"]
@@ -133,6 +137,7 @@ class FunctionMode(TorchFunctionMode):
         finally:
             machine.named_generator = None
 
+    @in_one_piece
     def pinned(self, function, args, kwargs):
         """A call for pinned memory of the host. What torch.empty makes waits for a copy from the GPU, as save_on_cpu's
         does: it is counted and has no values, unless all have. Others have theirs, in memory that is not pinned.

@@ -6,6 +6,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.errors import REMEDY, NoValueError
+from simgpu.interrupts import in_one_piece
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.modes import host_copies
 from simgpu.modes.devices import means_gpu, named
@@ -93,6 +94,7 @@ def address(data_ptr):
     return call
 
 
+@in_one_piece
 def _copied(mode: FunctionMode, storage, to_host: bool = False, non_blocking: bool = False) -> torch.UntypedStorage:
     """A copy of a storage's bytes, in a block of its own or on the host, as torch.load(map_location="cuda") makes it
     (torch/_utils.py, _to)."""
