@@ -197,9 +197,10 @@ class Generator(torch.Generator):
         return super().get_state()
 
     def drawn(self, numbers: torch.Tensor) -> None:
-        """Goes on to where the CPU's generator is now."""
-        super().set_state(numbers)
-        self._offset += self.DRAWN
+        """Goes on to where the CPU's generator is now, if that has drawn anything."""
+        if not torch.equal(numbers, super().get_state()):
+            super().set_state(numbers)
+            self._offset += self.DRAWN
 
     def get_state(self):
         if self._offset:

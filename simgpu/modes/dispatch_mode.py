@@ -42,8 +42,8 @@ DATA_DEPENDENT = (
 
 # Made of others by functions in Python (the values are computed for the whole operator, not for each of the others):
 # those whose operators give the right values, one by one, and those that ask for values on their way.
-AS_THEY_ARE = {_aten.masked_select.default, _aten.index_put.default}
-ASKING = {_aten.repeat_interleave.Tensor}
+AS_THEY_ARE = {_aten.masked_select.default, _aten.index_put.default, _aten.equal.default}
+ASKING = {_aten.repeat_interleave.Tensor, _aten.segment_reduce.default}
 
 
 def refuse_simulated(operator, arguments) -> None:

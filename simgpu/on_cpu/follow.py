@@ -190,21 +190,25 @@ def _listed(results):
 
 def _tried(plan: _Plan, call: Call):
     """In the dtypes that are given; else half precision in single, where the CPU has only that."""
-    if plan.equivalent is not None:
-        return plan.equivalent(call)
-    function = taking_numbers(call.operator, call.args) if plan.may_take_numbers else call.operator
     try:
-        return function(*call.args, **call.kwargs)
+        return _run(plan, call)
     except NotImplementedError as error:
-        return _in_single(plan, call, function, error)
+        return _in_single(plan, call, error)
     except RuntimeError as error:
         if "not implemented for" in str(error) or "expected scalar type" in str(error).lower():
-            return _in_single(plan, call, function, error)
+            return _in_single(plan, call, error)
         raise
 
 
-def _in_single(plan: _Plan, call: Call, function, reason):
-    """The same in single precision, what is written brought back to its dtype."""
+def _run(plan: _Plan, call: Call):
+    if plan.equivalent is not None:
+        return plan.equivalent(call)
+    function = taking_numbers(call.operator, call.args) if plan.may_take_numbers else call.operator
+    return function(*call.args, **call.kwargs)
+
+
+def _in_single(plan: _Plan, call: Call, reason: Exception):
+    """The same in single precision, what is written brought back to its dtype. NotImplemented if the CPU cannot."""
     made = []
 
     def widened(argument):
@@ -218,7 +222,7 @@ def _in_single(plan: _Plan, call: Call, function, reason):
     args = [widened(one) for one in call.args]
     named = {name: widened(one) for name, one in call.kwargs.items()}
     try:
-        results = function(*args, **named) if made else NotImplemented
+        results = _run(plan, Call(call.operator, args, named, call.outputs)) if made else NotImplemented
     except (NotImplementedError, RuntimeError):
         results = NotImplemented
     if results is NotImplemented:

@@ -145,3 +145,175 @@ def test_errors_without_values_name_the_remedy():
         for ask in (x.tolist, x.nonzero, lambda: x[0].item(), lambda: bool(x.max() == 0)):
             with pytest.raises(RuntimeError, match="values=True"):
                 ask()
+
+
+def of_attention(device, dtype, *, mask=False, causal=False, heads=4, size=16, of_mask=False):
+    """The output of attention, and the gradients of all that it is given."""
+    torch.manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(shape, dtype=dtype).to(device).requires_grad_()
+
+    query, key, value = drawn(2, 4, 24, 16), drawn(2, heads, 24, 16), drawn(2, heads, 24, size)
+    added = torch.randn(2, 4, 24, 24, dtype=dtype).to(device).requires_grad_(of_mask) if mask else None
+    given = [query, key, value, *([added] if of_mask else [])]
+    options = {"attn_mask": added, "is_causal": causal, "enable_gqa": heads != 4}
+    output = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
+    grads = torch.autograd.grad(output, given, torch.randn(output.shape).to(dtype).to(device))
+    return [one.detach().cpu() for one in (output, *grads)]
+
+
+@pytest.mark.parametrize("kind", ["T4", "A100-80GB", "H100"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"mask": True},
+        {"heads": 2},
+        {"size": 8},
+        {"mask": True, "of_mask": True},
+    ],
+    ids=str,
+)
+def test_attention_is_the_cpu_s_whichever_kernel_cuda_takes(kind, dtype, options):
+    wanted = of_attention("cpu", dtype, **options)
+    with simgpu.simulated_gpu(kind, values=True):
+        found = of_attention("cuda", dtype, **options)
+    near = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.02, "rtol": 0.02}
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, **near)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_in_attention_has_one_mask_forward_and_backward(gpu, dtype):
+    """The output is linear in the values: with the identity for them it is the weights, and the gradient shows them."""
+    query = torch.randn(1, 1, 8, 8, device="cuda", dtype=dtype)
+    one = torch.eye(8, device="cuda", dtype=dtype)[None, None]
+    value = one.clone().requires_grad_()
+    weights = torch.nn.functional.scaled_dot_product_attention(query, query, value, dropout_p=0.5)
+    (grad,) = torch.autograd.grad(weights, value, one)
+    assert torch.equal(grad.mT, weights) and 10 < (weights == 0).sum() < 54
+
+
+def recurrent():
+    return torch.nn.LSTM(4, 8, 2, bidirectional=True, proj_size=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (recurrent, (5, 3, 4)),
+        (lambda: torch.nn.GRU(4, 8, bias=False), (5, 3, 4)),
+        (lambda: torch.nn.GRUCell(4, 8), (3, 4)),
+        (lambda: torch.nn.BatchNorm2d(3), (4, 3, 5, 5)),
+        (lambda: torch.nn.BatchNorm1d(3), (4, 3)),
+        (lambda: torch.nn.RMSNorm(6), (4, 3, 6)),
+        (lambda: torch.nn.GroupNorm(2, 4), (2, 4, 3)),
+        (lambda: torch.nn.Conv2d(3, 4, 3, padding=1), (2, 3, 6, 6)),
+        (lambda: torch.nn.MultiheadAttention(8, 2), None),
+        (lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), (3, 2, 8)),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_modules_that_cuda_has_kernels_of_its_own_for(make, shape, training):
+    def run(device):
+        torch.manual_seed(0)
+        module = make().train(training).to(device)
+        x = torch.randn(shape or (3, 2, 8)).to(device).requires_grad_()
+        output = module(*([x] * (3 if shape is None else 1)))
+        output = output[0] if isinstance(output, tuple) else output
+        output.pow(2).sum().backward()
+        buffers = [one for one in module.buffers() if one.is_floating_point()]
+        return [one.detach().cpu() for one in (output, x.grad, *(p.grad for p in module.parameters()), *buffers)]
+
+    wanted = run("cpu")
+    with simgpu.simulated_gpu("A100-80GB", values=True):
+        found = run("cuda")
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_an_embedding_bag(gpu):
+    bag, ids = torch.nn.EmbeddingBag(10, 4, padding_idx=0, mode="sum"), torch.tensor([0, 3, 3, 9, 1])
+    wanted = bag(ids, torch.tensor([0, 2, 2]))
+    wanted.sum().backward()
+    grad = bag.weight.grad.clone()
+    bag.zero_grad()
+    bag.cuda()
+    found = bag(ids.cuda(), torch.tensor([0, 2, 2]).cuda())
+    found.sum().backward()
+    assert torch.equal(found.cpu(), wanted) and torch.equal(bag.weight.grad.cpu(), grad)
+
+
+def test_lbfgs_finds_the_minimum(gpu):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1).to("cuda")
+    x = torch.randn(16, 4, device="cuda")
+    optimizer = torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - x.sum(1, keepdim=True)).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        loss = optimizer.step(closure)
+    assert loss < 1e-6
+
+
+def test_checkpointing_recomputes_with_the_same_dropout(gpu):
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8)).cuda()
+    x, state = torch.randn(4, 8, device="cuda"), torch.cuda.get_rng_state()
+    grads = []
+    for run in (model, lambda x: checkpoint(model, x, use_reentrant=False)):
+        torch.cuda.set_rng_state(state)
+        model.zero_grad()
+        run(x).sum().backward()
+        grads.append([one.grad.clone() for one in model.parameters()])
+    assert all(map(torch.equal, *grads))
+
+
+def test_activations_that_wait_on_the_host_come_back(gpu):
+    model, x = torch.nn.Linear(8, 8).cuda(), torch.randn(4, 8, device="cuda")
+    model(x).relu().pow(2).sum().backward()
+    grad = model.weight.grad.clone()
+    model.zero_grad()
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        loss = model(x).relu().pow(2).sum()
+    loss.backward()
+    assert torch.equal(model.weight.grad, grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_computes_in_its_dtype(dtype):
+    def run(device):
+        torch.manual_seed(0)
+        model, x = torch.nn.Linear(8, 4).to(device), torch.randn(3, 8).to(device)
+        with torch.autocast(device, dtype):
+            return model(x).detach().cpu()
+
+    with simgpu.simulated_gpu("A100-80GB", values=True):
+        found = run("cuda")
+    assert found.dtype == dtype and torch.equal(found, run("cpu"))
+
+
+def test_data_and_storages_that_change_places(gpu):
+    parameter = torch.nn.Parameter(torch.randn(4))
+    wanted = (parameter * 2).tolist()
+    parameter.data = parameter.data.cuda()
+    parameter.data.mul_(2)
+    other = torch.zeros(4, device="cuda")
+    other.set_(parameter.data)
+    parameter.data = parameter.data.cpu()
+    other.resize_(8)
+    assert parameter.tolist() == other[:4].tolist() == wanted
+    out = torch.empty(0, device="cuda")
+    torch.add(other, 1, out=out)
+    assert out[:4].tolist() == pytest.approx([one + 1 for one in wanted])
