@@ -9,7 +9,7 @@ _LISTED = {
     "00_start_here": "heading minutes exercises guesses names everywhere",
     "01_page_allocation": "heading minutes cells figures exercises guesses names everywhere",
     "02_fragmentation_and_oom": "heading minutes cells figures exercises guesses names everywhere",
-    "03_a_linear_model": "heading minutes cells decimals figures exercises guesses names everywhere",
+    "03b_the_bytes_of_the_peak": "minutes cells decimals figures exercises guesses names everywhere",
     "04_counting_by_hand": "heading minutes cells decimals figures exercises guesses names everywhere",
     "05_bert": "heading minutes cells decimals figures exercises guesses names everywhere",
     "06_what_each_operator_saves": "heading minutes cells figures exercises guesses everywhere",
