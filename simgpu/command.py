@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
@@ -26,7 +27,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _run(commands.add_parser("run", help=RUN, description=RUN, allow_abbrev=False))
+    _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
     return parser
+
+
+def _diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", help="a snapshot of PyTorch's (.pickle), a run's folder, or its report.json")
+    parser.add_argument("after", help="another one; the exit status is 1 if its peak is higher")
+    parser.set_defaults(command=_diff_it)
+
+
+def _diff_it(options) -> int:
+    from simgpu.report.compare import Difference
+
+    found = Difference.of(options.before, options.after)
+    print(found, end="")
+    return 1 if found.grown > 0 else 0
 
 
 def _run(parser: argparse.ArgumentParser) -> None:

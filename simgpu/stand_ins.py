@@ -26,9 +26,9 @@ class StandIns:
         self.counts[(what, *users_line())] += 1
 
     def note_file(self, path: str, nbytes: int) -> None:
-        """A file was written without `nbytes` bytes of tensors."""
-        times, _ = self.files.get(path, (0, 0))
-        self.files[path] = times + 1, nbytes
+        """A file was written without `nbytes` bytes of tensors. What has no path, a buffer, is added up."""
+        times, before = self.files.get(path, (0, 0))
+        self.files[path] = times + 1, nbytes if path else before + nbytes
 
     def __bool__(self) -> bool:
         return bool(self.counts or self.files)

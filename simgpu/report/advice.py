@@ -13,14 +13,7 @@ def helps(report: Report) -> list[str]:
     if report.outcome != OUT_OF_MEMORY or report.failure is None:
         return []
     asked, free, _ = report.failure
-    whole = sum(report.parts.values())
-    found = []
-    for part, measure in _MEASURES.items():
-        held = report.parts.get(part, 0)
-        if held > SMALL * whole:
-            sizes = {"size": size(held), "half": size(held // 2), "eight": size(round(held * BLOCKWISE))}
-            found.append((held, measure.format(**sizes)))
-    found.sort(reverse=True)
+    found = measures(report.parts)
     cache = report.parts.get(CACHE, 0)
     missing = max(0, asked - free)
     first = (
@@ -31,12 +24,23 @@ def helps(report: Report) -> list[str]:
         found.insert(
             0,
             (
-                cache,
                 f"the cache holds {size(cache)} in pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may make "
                 "one of them; run it again with that set",
             ),
         )
-    return [first, *(text for _, text in found)]
+    return [first, *found]
+
+
+def measures(parts: dict[str, int]) -> list[str]:
+    """What makes each of the parts smaller, the largest part first, with its bytes."""
+    whole = sum(parts.values())
+    found = []
+    for part, measure in _MEASURES.items():
+        held = parts.get(part, 0)
+        if held > SMALL * whole:
+            sizes = {"size": size(held), "half": size(held // 2), "eight": size(round(held * BLOCKWISE))}
+            found.append((held, measure.format(**sizes)))
+    return [text for _, text in sorted(found, reverse=True)]
 
 
 _MEASURES = {

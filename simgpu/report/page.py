@@ -11,8 +11,8 @@ STACK = 6
 
 def page(report: Report) -> str:
     """The page, as text."""
-    sections = [_headline(report), _numbers(report), _where(report), _parts(report), _lines(report)]
-    sections += [_advice(report), _left_out(report), _stand_ins(report), _written(report)]
+    sections = [_headline(report), _numbers(report), where(report), parts(report), lines(report)]
+    sections += [_advice(report), left_out(report), _stand_ins(report), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -62,7 +62,7 @@ def _steps(count: int) -> str:
     return f"{count or 'no'} optimizer step{'s' if count != 1 else ''}"
 
 
-def _where(report: Report) -> str:
+def where(report: Report) -> str:
     """The moment of the peak, or of the error."""
     at = report.at
     if at is None:
@@ -78,7 +78,7 @@ def _where(report: Report) -> str:
     return "\n".join(text)
 
 
-def _parts(report: Report) -> str:
+def parts(report: Report) -> str:
     """What the peak is made of."""
     if not report.parts:
         return ""
@@ -88,7 +88,7 @@ def _parts(report: Report) -> str:
     return "\n".join(["What it is made of there", *rows])
 
 
-def _lines(report: Report) -> str:
+def lines(report: Report) -> str:
     """Who asked for it."""
     if not report.lines:
         return ""
@@ -112,7 +112,7 @@ def _advice(report: Report) -> str:
     return "\n".join(["What would help", *(f"  - {one}" for one in helps)]) if helps else ""
 
 
-def _left_out(report: Report) -> str:
+def left_out(report: Report) -> str:
     """What the figures do not hold."""
     text = ["What is left out"]
     text += [f"  {report.left_out}" if report.left_out else "  nothing: every operator that ran was compared"]
@@ -134,7 +134,8 @@ def _stand_ins(report: Report) -> str:
     if report.files:
         text.append("Files that were counted, and not written in full")
         for path, times, nbytes in report.files:
-            text.append(f"  {path or 'a buffer'}: {size(nbytes)} of tensors{f', {times} times' * (times > 1)}")
+            many = f", {'written' if path else 'in'} {times} {'times' if path else 'pieces'}" if times > 1 else ""
+            text.append(f"  {path or 'buffers'}: {size(nbytes)} of tensors{many}")
     return "\n".join(text)
 
 

@@ -1,5 +1,6 @@
 """Where in a program an allocation comes from: the innermost line of the user's, and of a library's, on the stack."""
 
+import os
 import site
 import sys
 import sysconfig
@@ -92,13 +93,13 @@ def seen(frame, codes: dict) -> Seen:
 
 
 def stack(frame) -> list[Place]:
-    """The lines of a stack that are not PyTorch's, innermost first."""
+    """The lines of a stack that are not PyTorch's, innermost first, up to what runs the program (ours, or pytest)."""
     places = []
     for _ in range(DEEPEST):
         if frame is None:
             break
         code = frame.f_code
-        if code.co_filename.startswith(_RUNNER):
+        if code.co_filename.startswith(_RUNNER) or f"{os.sep}_pytest{os.sep}" in code.co_filename:
             break
         if kind_of(code.co_filename) is not TORCH:
             places.append(Place(code.co_filename, frame.f_lineno, code.co_name))

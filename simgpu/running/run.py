@@ -1,5 +1,6 @@
 """Runs a program on a simulated GPU and reports what it took: `simgpu.run`, and the command `simgpu run`."""
 
+import contextlib
 import inspect
 import sys
 import traceback
@@ -63,7 +64,7 @@ def run(
         with Watch(machine) as watch, _Surroundings(watch, steps):
             if place is not None:
                 folder.record(machine)
-            ended = _ended(watch, *_prepared(program, module, arguments))
+            ended = _ended(watch, _prepared(program, module, arguments), values)
             report = report_of(watch, _name(program, module), ended.outcome, ended=ended.text, values=values)
             if place is not None:
                 report = folder.write(place, report, watch)
@@ -99,13 +100,10 @@ class _Surroundings:
 
 
 def _prepared(program, module, arguments):
-    """The context in which the program runs, and what runs it."""
+    """The context in which the program runs; it gives what runs it."""
     if callable(program):
-        from contextlib import nullcontext
-
-        return nullcontext(lambda: program(*arguments)), getattr(program, "__name__", "the function")
-    script = Script(None if program is None else str(program), arguments, module)
-    return script.as_main(), script.name
+        return contextlib.nullcontext(lambda: program(*arguments))
+    return Script(None if program is None else str(program), arguments, module).as_main()
 
 
 def _name(program, module) -> str:
@@ -120,7 +118,7 @@ class _End:
     text: str = ""
 
 
-def _ended(watch: Watch, surroundings, name: str) -> _End:
+def _ended(watch: Watch, surroundings, values: bool) -> _End:
     """Runs it, and says how it ended. What is alive at the end is looked at before it goes."""
     with surroundings as execute:
         try:
@@ -131,7 +129,7 @@ def _ended(watch: Watch, surroundings, name: str) -> _End:
         except SystemExit as error:
             end = _exit(error, watch)
         except BaseException as error:
-            end = _failed(error, watch)
+            end = _failed(error, watch, values)
         watch.close()
     return end
 
@@ -144,7 +142,7 @@ def _exit(error: SystemExit, watch: Watch) -> _End:
     return _End(FAILED, f"it ended with status {error.code}")
 
 
-def _failed(error: BaseException, watch: Watch) -> _End:
+def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
     """An error that the program did not catch: its traceback is printed, without the simulated GPU's own frames."""
     error.__traceback__ = as_on_gpu(error.__traceback__)
     traceback.print_exception(error, file=sys.stderr)
@@ -152,7 +150,7 @@ def _failed(error: BaseException, watch: Watch) -> _End:
         return _End(OUT_OF_MEMORY)
     said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     stand_ins = watch.machine.stand_ins
-    if isinstance(error, NoValueError):
+    if isinstance(error, NoValueError) and not values:
         said += "\nWith --values its tensors have values."
     elif stand_ins:
         said += "\nSome values were answered as 0 before that (below), which may be why: --values computes them."

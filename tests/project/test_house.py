@@ -38,12 +38,13 @@ LAYERS = (
     ("simgpu.session",),
     ("simgpu.report",),
     ("simgpu.running",),
-    ("simgpu.command", "simgpu.__main__"),
+    ("simgpu.command", "simgpu.__main__", "simgpu.pytest_plugin"),
     ("simgpu.recording",),
     ("simgpu.record",),
 )
-# They import what may not be there: pynvml, safetensors, pandas, matplotlib.
+# They import what may not be there: pynvml, safetensors, pandas, matplotlib, pytest.
 OPTIONAL = (
+    "simgpu.pytest_plugin",
     "simgpu.record",
     "simgpu.report.picture",
     "simgpu.running.files",

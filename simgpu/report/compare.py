@@ -1,0 +1,207 @@
+"""Two runs beside each other: what has grown at the peak, by the line that asked for it.
+
+A side is a folder that `simgpu run --out` wrote, its report.json, or a snapshot of PyTorch's
+(torch.cuda.memory._dump_snapshot), of a real GPU or a simulated one.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from simgpu.memory import snapshot
+from simgpu.report import folder
+from simgpu.report.findings import Report
+from simgpu.report.sizes import mib, size
+
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Side:
+    """The peak of one run: its bytes, what is known of where they come from, and what is left out of them."""
+
+    name: str
+    gpu: str
+    peak: int
+    held: Counter
+    left_out: str = ""
+
+
+def side_of(path: str | Path) -> Side:
+    """One side of a comparison. ValueError for a file that is neither a report nor a snapshot; OSError if it cannot be
+    read."""
+    place = Path(path)
+    if place.is_dir():
+        if not (place / folder.REPORT).exists():
+            raise ValueError(f"the folder {str(place)!r} holds no {folder.REPORT}: simgpu run --out writes one")
+        place = place / folder.REPORT
+    return _of_report(str(path), Report.load(place)) if place.suffix == ".json" else _of_snapshot(str(path), place)
+
+
+def _of_report(name: str, report: Report) -> Side:
+    held = Counter()
+    for one in report.lines:
+        held[_key(one.library or one.place, one.operator, one.part)] += one.nbytes
+    return Side(name, f"simulated {report.gpu}", sum(held.values()), held, report.left_out)
+
+
+class Key(NamedTuple):
+    """Who holds memory: file and function ("train.py in forward"), operator and part where they are known, and line."""
+
+    where: str
+    operator: str
+    part: str
+    line: int
+
+    def __str__(self) -> str:
+        file, _, function = self.where.partition(" in ")
+        return f"{file}:{self.line} in {function}" if function else f"{file}:{self.line}" if self.line else file
+
+
+def _key(place: str, operator: str = "", part: str = "") -> Key:
+    """`place` is like "train.py:64 in forward"."""
+    found = re.search(r":(\d+)(?= in |$)", place)
+    if found is None:
+        return Key(place, operator, part, 0)
+    return Key(place[: found.start()] + place[found.end() :], operator, part, int(found.group(1)))
+
+
+def _of_snapshot(name: str, path: Path) -> Side:
+    found = snapshot.read(path)
+    traces = [trace for trace in found["device_traces"] if trace]
+    if not traces:
+        raise ValueError(f"{path} has no events: record them with torch.cuda.memory._record_memory_history()")
+    peak, living = peak_of(found["segments"], traces[0])
+    held = Counter()
+    for nbytes, frames in living:
+        held[_key(place_of(frames))] += nbytes
+    return Side(name, "a snapshot", peak, held)
+
+
+def peak_of(segments: Sequence[Mapping], trace: Sequence[Mapping]) -> tuple[int, list[tuple[int, Sequence[Mapping]]]]:
+    """The most bytes that lived at once while a trace was recorded, and those blocks: (bytes asked for, frames)."""
+    living = _before(segments, trace)
+    total = top = sum(nbytes for nbytes, _ in living.values())
+    at = 0
+    for number, event in enumerate(trace, 1):
+        total += _change(living, event)
+        if total > top:
+            top, at = total, number
+    living = _before(segments, trace)
+    for event in trace[:at]:
+        _change(living, event)
+    return top, list(living.values())
+
+
+def _change(living: dict, event: Mapping) -> int:
+    """Follows one event; how many bytes more live after it."""
+    if event["action"] == "alloc":
+        living[event["addr"]] = event["size"], event.get("frames", ())
+        return event["size"]
+    if event["action"] in ("free_requested", "free_completed"):
+        gone = living.pop(event["addr"], None)
+        return 0 if gone is None else -gone[0]
+    return 0
+
+
+def _before(segments: Sequence[Mapping], trace: Sequence[Mapping]) -> dict:
+    """What lived when the recording began: what lives at the end, or was freed, and was never allocated."""
+    living = {}
+    for segment in segments:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                nbytes = block.get("requested_size", block["size"])
+                living[block.get("address")] = nbytes, block.get("frames", ())
+    known: set = set()
+    for event in trace:
+        address = event.get("addr")
+        if event["action"] == "alloc":
+            known.add(address)
+            living.pop(address, None)
+        elif event["action"] == "free_completed" and address not in known:
+            known.add(address)
+            living[address] = event["size"], event.get("frames", ())
+    return living
+
+
+_OF_TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]|\.(cpp|cu|h|hpp|c)$|^\?\?|^$|^<")
+_OF_LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3")
+
+
+def place_of(frames: Sequence[Mapping]) -> str:
+    """The innermost line of a stack that is Python and not PyTorch's: "model.py:7 in forward"."""
+    for frame in frames:
+        name = frame.get("filename", "")
+        if not _OF_TORCH.search(name):
+            inside = re.split(r"[/\\](?:site|dist)-packages[/\\]", name)[-1]
+            short = inside if _OF_LIBRARIES.search(name) else re.split(r"[/\\]", name)[-1]
+            return f"{short}:{frame.get('line', 0)} in {frame.get('name', '')}"
+    return "somewhere that the snapshot does not tell"
+
+
+def _paired(before: Counter, after: Counter) -> Iterator[tuple[Key | None, Key | None]]:
+    """The lines of the two sides that are each other's. Of one function's lines that do the same, as many on both sides
+    are paired in their order, since lines move when something is written above them; else those of the same number."""
+    groups: dict[tuple, tuple[list, list]] = {}
+    for at, held in enumerate((before, after)):
+        for key in sorted(held):
+            groups.setdefault(key[:3], ([], []))[at].append(key)
+    for old, new in groups.values():
+        if len(old) == len(new):
+            yield from zip(old, new, strict=True)
+        else:
+            yield from ((key if key in old else None, key if key in new else None) for key in sorted({*old, *new}))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one run's peak has more or less than another's. `rows`: (bytes more, bytes before, bytes after, line,
+    operator, part), those that changed most first."""
+
+    before: Side
+    after: Side
+    rows: tuple[tuple[int, int, int, str, str, str], ...]
+
+    @property
+    def grown(self) -> int:
+        """Bytes by which the peak has grown."""
+        return self.after.peak - self.before.peak
+
+    @classmethod
+    def of(cls, before: str | Path, after: str | Path) -> "Difference":
+        """The difference of two files or folders; raises what `side_of` raises."""
+        one, other = side_of(before), side_of(after)
+        rows = []
+        for old, new in _paired(one.held, other.held):
+            had, has = one.held[old] if old else 0, other.held[new] if new else 0
+            if had != has:
+                key = new or old
+                assert key is not None
+                rows.append((has - had, had, has, str(key), key.operator, key.part))
+        rows.sort(key=lambda row: (-abs(row[0]), row[3]))
+        return cls(one, other, tuple(rows))
+
+    def __str__(self) -> str:
+        one, other = self.before, self.after
+        gpus = one.gpu if one.gpu == other.gpu else f"{one.gpu}, and {other.gpu}"
+        how = "the same as" if not self.grown else f"{size(abs(self.grown))} {'above' if self.grown > 0 else 'below'}"
+        text = [f"The peak of {other.name} is {how} that of {one.name} ({gpus}):"]
+        text.append(f"{one.peak:,} → {other.peak:,} B allocated")
+        if self.rows:
+            text += ["", f"{'MiB more':>14}{'before':>14}{'after':>14}"]
+        for more, had, has, where, operator, part in self.rows[:SHOWN]:
+            what = ": ".join(filter(None, (part, operator)))
+            line = f"{where}   {what}" if what else where
+            text.append(f"{'+' if more > 0 else '-'}{mib(abs(more)):>13}{mib(had):>14}{mib(has):>14}  {line}")
+        if len(self.rows) > SHOWN:
+            rest = sum(row[0] for row in self.rows[SHOWN:])
+            text.append(
+                f"{'+' if rest >= 0 else '-'}{mib(abs(rest)):>13}{'':>28}  of {len(self.rows) - SHOWN} more lines"
+            )
+        for side in (one, other):
+            if side.left_out:
+                text.append(f"{side.name}: {side.left_out}")
+        return "\n".join(text) + "\n"
