@@ -84,18 +84,19 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, v
 _notebook: contextlib.ExitStack | None = None
 
 
-def use_gpu(name: str = "A100-80GB", *, values: bool = False) -> GPU:
+def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False) -> GPU:
     """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
 
     Prints which of the two it is. `values`: whether tensors on a simulated one have values, computed on the CPU; those
     of a real one have. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
     where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU, and
     names the tensors of the one before that are alive. Inside a `with simulated_gpu(...)` that one is used.
+    `only_simulated`: the simulated GPU of that name on every machine, for a notebook that is about that GPU.
 
     The notebook begins again too: guesses are forgotten, and tables print three decimals.
     """
     global _notebook
-    asked = os.environ.get("LABKIT_GPU")
+    asked = name if only_simulated else os.environ.get("LABKIT_GPU")
     guesses.forget()
     pd.set_option("display.precision", 3)
     if _notebook is not None:

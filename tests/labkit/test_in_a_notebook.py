@@ -19,6 +19,7 @@ CELLS = [
     "ledger.timeline()",
     "y = torch.zeros(1024, 1024, device='cuda')\nlabkit.use_gpu('A100-80GB').name",  # run again with a living tensor
     "y = None\nlabkit.use_gpu('A100-80GB').name",
+    "labkit.use_gpu('H100', only_simulated=True).name",  # though LABKIT_GPU asks for another
 ]
 
 
@@ -45,3 +46,4 @@ def test_a_notebook(monkeypatch):
         assert [set(o.data) for o in drawn] == [{"text/plain", "image/png"}]  # once each
     assert out[13][0].text.startswith("Still alive of the GPU before, and of no use on this one: y.\nRunning on")
     assert out[14][0].text.startswith("Running on")
+    assert out[15][1].data["text/plain"] == "'H100'"
