@@ -111,6 +111,22 @@ def follow(machine, operator, args, kwargs, outputs) -> None:
                 _put(machine, place, output, result)
             elif place is not None:
                 place.values = buffers.zeros(place.nbytes, machine.host_memory)
+        capture = machine.clock.capture
+        if capture is not None and machine.stream in capture.streams:
+            capture.computed.append(_again(machine, plan, call, new))
+
+
+def _again(machine, plan, call, new):
+    """A function that computes a call of a CUDA graph anew, from what its arguments hold by then, into its results."""
+    places = [None if place is None or place.values is None else place.values.under(output) for place, output in new]
+
+    def compute() -> None:
+        with on_the_cpu():
+            for place, result in zip(places, _computed(machine, plan, call), strict=False):
+                if place is not None and isinstance(result, torch.Tensor):
+                    place.copy_(result.reshape(place.shape))
+
+    return compute
 
 
 def _taken(operator, args, kwargs, outputs, here) -> Call:

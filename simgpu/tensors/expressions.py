@@ -47,16 +47,22 @@ class View(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     offset: int
+    conjugated: bool = False  # lazily, as PyTorch does it: the bytes are those of the conjugate
+    negated: bool = False  # the same: the imaginary part of what is conjugated
 
     def tensor(self, content: torch.Tensor) -> torch.Tensor:
         """The tensor in these bytes."""
         whole = content.numel() // self.dtype.itemsize * self.dtype.itemsize
-        return content[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
+        found = content[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
+        if self.conjugated:
+            found = found.conj()
+        return torch._neg_view(found) if self.negated else found
 
 
 def view(expression: Expression, tensor: torch.Tensor) -> View:
     """A view that lies as `tensor` does in its storage."""
-    return View(expression, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())  # pyright: ignore[reportArgumentType]
+    lies = tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+    return View(expression, *lies, tensor.is_conj(), tensor.is_neg())  # pyright: ignore[reportArgumentType]
 
 
 class Call:

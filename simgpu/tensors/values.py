@@ -8,14 +8,15 @@ which are weights and data, of random numbers, and of what depends on either. As
 """
 
 from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
-from simgpu.tensors import buffers, residence
+from simgpu.tensors import arguments, buffers, residence
 from simgpu.tensors.buffers import Buffer
-from simgpu.tensors.expressions import Call, Expression, View, taking_numbers, view
+from simgpu.tensors.expressions import Call, Expression, taking_numbers, view
 from simgpu.tensors.identity import once_for_each
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
@@ -87,11 +88,11 @@ def carry(source: torch.Tensor, copy: torch.Tensor) -> None:
 
 def _copy(source, copy, place) -> None:
     """Copies what a tensor has of values, where all are kept."""
-    known = of(source) if source.is_meta else source
-    if known is None:
-        return
     memory = place.machine.host_memory
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        known = of(source) if source.is_meta else source
+        if known is None:
+            return
         if place.values is None:
             place.values = buffers.zeros(place.nbytes, memory)
         place.values.under(copy).copy_(known)
@@ -103,17 +104,24 @@ def _converted(source: torch.Tensor) -> torch.Tensor:
 
 def _result(function, args, tensor, place) -> Expression:
     """The expression of the only result of a function, a tensor that lies in `place`."""
-    where = View(Expression(place.nbytes), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+    where = view(Expression(place.nbytes), tensor)
     return Expression(place.nbytes, call=Call(function, args, {}, outputs={0: where}), slot=0)
 
 
+class _Written(NamedTuple):
+    """Position and name of the arguments that an operator writes. `in_training`: only where it is called for that."""
+
+    arguments: tuple[tuple[int, str], ...]
+    in_training: bool = False
+
+
 @once_for_each
-def _written(operator) -> tuple[tuple[int, str], ...]:
-    """Position and name of the arguments that an operator writes."""
-    arguments = operator._schema.arguments
-    return tuple(
-        (i, one.name) for i, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write
-    )
+def _written(operator) -> _Written:
+    declared = list(enumerate(operator._schema.arguments))
+    if operator in (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default):  # their schemas do not say so
+        return _Written(tuple((i, one.name) for i, one in declared if one.name.startswith("running_")), True)
+    told = [(i, one.name) for i, one in declared if one.alias_info is not None and one.alias_info.is_write]
+    return _Written(tuple(told))
 
 
 @once_for_each
@@ -191,7 +199,10 @@ def _note(operator, given, named, written, outputs) -> None:
 def _places_written(operator, args, kwargs) -> list:
     """The residences of the tensors that a call writes to."""
     places = []
-    for position, name in _written(operator):
+    written = _written(operator)
+    if written.in_training and not arguments.given(operator, "training", args, kwargs):
+        return places
+    for position, name in written.arguments:
         argument = args[position] if position < len(args) else kwargs.get(name)
         for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
             if isinstance(tensor, torch.Tensor):

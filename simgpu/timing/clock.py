@@ -51,13 +51,15 @@ class Capture:
     """What a CUDA graph holds while it is captured, and then: its kernels and copies, one after another.
 
     `streams`: those that belong to it. `seconds`: of the device. `nodes`: kernels and copies. What streams do beside
-    each other in a graph is counted one after another.
+    each other in a graph is counted one after another. `computed`: functions that compute its values anew, where there
+    are values.
     """
 
     def __init__(self, stream: int) -> None:
         self.streams = {stream}
         self.seconds = 0.0
         self.nodes = 0
+        self.computed: list = []
 
     def add(self, seconds: float, nodes: int = 1) -> None:
         """Kernels or copies more."""

@@ -317,3 +317,23 @@ def test_data_and_storages_that_change_places(gpu):
     out = torch.empty(0, device="cuda")
     torch.add(other, 1, out=out)
     assert out[:4].tolist() == pytest.approx([one + 1 for one in wanted])
+
+
+def test_a_graph_computes_what_its_inputs_hold_when_it_is_replayed(gpu):
+    model, x = torch.nn.Linear(4, 4).cuda(), torch.zeros(2, 4, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        model(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x).relu_()
+    for value in (1.0, -2.0):
+        x.fill_(value)
+        graph.replay()
+        assert torch.equal(y, model(x).relu())
+
+
+def test_a_leaf_of_the_host_gets_its_gradient(gpu):
+    x = torch.ones(4, requires_grad=True)
+    (x.cuda() * 2).sum().backward()
+    assert x.grad.tolist() == [2.0] * 4

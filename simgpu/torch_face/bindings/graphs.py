@@ -133,6 +133,8 @@ class Graph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._executable = True
         self._machine.clock.replay(self._machine.stream, self._capture)
+        for compute in self._capture.computed:
+            compute()
 
     def reset(self):
         self._held.release()
