@@ -2,6 +2,7 @@
 
 simulated_gpu    "cuda" is a simulated GPU inside the `with`
 coverage         what is known of an operator: proved, or left out, and why
+fit              whether a model's training fits on a GPU, and what would make it
 run              a script, unmodified, on a simulated GPU, and a page of what it takes
 
 Importing this package imports no torch: `simgpu.memory`, the caching allocator, works without it.
@@ -10,6 +11,7 @@ Importing this package imports no torch: `simgpu.memory`, the caching allocator,
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from simgpu.fitting.fit import fit
     from simgpu.left_out import LeftOutWarning, coverage
     from simgpu.running.run import run
     from simgpu.session import SimulatedGPU, simulated_gpu
@@ -18,11 +20,12 @@ _PUBLIC = {
     "LeftOutWarning": "simgpu.left_out",
     "SimulatedGPU": "simgpu.session",
     "coverage": "simgpu.left_out",
+    "fit": "simgpu.fitting.fit",
     "run": "simgpu.running.run",
     "simulated_gpu": "simgpu.session",
 }
 
-__all__ = ["LeftOutWarning", "SimulatedGPU", "coverage", "run", "simulated_gpu"]
+__all__ = ["LeftOutWarning", "SimulatedGPU", "coverage", "fit", "run", "simulated_gpu"]
 
 
 def __getattr__(name: str):

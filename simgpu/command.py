@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+FIT = "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm or torchvision"
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
@@ -27,8 +28,54 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _run(commands.add_parser("run", help=RUN, description=RUN, allow_abbrev=False))
+    _fit(commands.add_parser("fit", help=FIT, description=FIT, allow_abbrev=False))
     _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
     return parser
+
+
+def _fit(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", help="a config.json or its folder, or a name")
+    add("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
+    add("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
+    add("--train", default="adamw", metavar="OPTIMIZER", help="adamw (default), adamw-fused, adamw-8bit, sgd, …")
+    add("--serve", action="store_true", help="inference: a prompt of the whole length, and one token more")
+    add("--dtype", metavar="TYPE", help="of the weights: fp32, bf16, fp16 (default: the model's own)")
+    add("--autocast", metavar="TYPE", help="around the forward pass")
+    add("--batch", type=int, default=1, metavar="N")
+    add("--length", type=int, metavar="N", help="tokens")
+    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
+    add("--lora", type=int, metavar="RANK", help="frozen weights, and adapters on every linear layer")
+    add("--qlora", type=int, metavar="RANK", help="the same with weights of 4 bits, by formula")
+    add(
+        "--checkpoint", nargs="?", const=True, default=False, choices=[True, "half"], help="each layer, or half of them"
+    )
+    add("--offload", action="store_true", help="activations wait on the host")
+    add("--attention", choices=["eager", "sdpa"])
+    add("--largest", choices=["batch", "length"], help="the largest that fits")
+    add("--every-gpu", action="store_true", help="on which GPUs it fits, the smallest first")
+    add("--table", action="store_true", help="GPUs by batch sizes, in Markdown")
+    add("--techniques", action="store_true", help="what each way of saving memory does")
+    add("--budget", metavar="SIZE", help="the fastest combination of them within so much")
+    parser.set_defaults(command=_fit_it)
+
+
+def _fit_it(options) -> int:
+    from simgpu.fitting.fit import fit
+    from simgpu.fitting.show import shown
+
+    plan = {name: getattr(options, name) for name in ("dtype", "autocast", "accumulate", "checkpoint", "offload")}
+    plan |= {
+        "attention": options.attention,
+        "lora": options.qlora or options.lora,
+        "four_bit": options.qlora is not None,
+    }
+    if options.length is not None:
+        plan["length"] = options.length
+    train = None if options.serve or options.train == "none" else options.train
+    found = fit(options.model, options.batch, train, gpu=options.gpu, memory=options.memory, **plan)
+    print(shown(found, options), end="")
+    return found.status
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ ROOMS = (
     "torch_face",
     "report",
     "running",
+    "fitting",
     "recording",
 )
 

@@ -31,6 +31,14 @@ def block_of(tensor: torch.Tensor, machine):
     return place.block if place is not None and place.machine is machine else None
 
 
+class _Wanted(dict):
+    """Whether a type is one of modules or optimizers; each is looked at once."""
+
+    def __missing__(self, kind: type) -> bool:
+        answer = self[kind] = issubclass(kind, (nn.Module, Optimizer))
+        return answer
+
+
 class Owners:
     """Asks the optimizers that step, and the modules that are alive, which tensors are theirs.
 
@@ -48,6 +56,7 @@ class Owners:
         self._handles: list = []
         self._mark: Callable = lambda tensor, owner: None
         self._next_look = 1
+        self.roots: list[nn.Module] | None = None  # where they are known, nobody else is asked
 
     def begin(self, mark: Callable[[torch.Tensor, str], None]) -> None:
         """From here on `mark(tensor, owner)` is called for each tensor whose owner is known."""
@@ -76,7 +85,7 @@ class Owners:
         self._of_optimizer(optimizer)
         if self.steps >= self._next_look:
             self._next_look *= 2
-            self.look(everything=True)
+            self.look()
         if self.on_step is not None:
             self.on_step(optimizer)
 
@@ -96,9 +105,13 @@ class Owners:
         if gradient is not None:
             self._mark(gradient, GRADIENTS)
 
-    def look(self, everything: bool = False) -> None:
-        """Asks all modules and optimizers that are alive."""
-        found = [one for one in gc.get_objects() if issubclass(type(one), (nn.Module, Optimizer))]
+    def look(self) -> None:
+        """Asks all modules and optimizers that are alive, or those of `roots`."""
+        if self.roots is not None:
+            found = [module for root in self.roots for module in root.modules()]
+        else:
+            wanted = _Wanted()
+            found = [one for one in gc.get_objects() if wanted[type(one)]]
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             for one in found:
                 if isinstance(one, Optimizer):

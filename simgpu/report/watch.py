@@ -150,7 +150,7 @@ class Watch:
 
     def close(self) -> None:
         """Finds out whose the blocks are that live now. To be called at the end, before the program's objects go."""
-        self.owners.look(everything=True)
+        self.owners.look()
 
     # The allocator's two calls
 
@@ -194,7 +194,7 @@ class Watch:
         self.failures += 1
         frame = sys._getframe(2)
         origin, _ = self._origin(frame, self._stage())
-        self.owners.look(everything=True)
+        self.owners.look()
         free = self.machine.device.mem_get_info()[0]
         self.failure = Failure(error.alloc_size or error.size, free, str(error))
         self.failed = self._moment(self.failure.asked, origin, frame)

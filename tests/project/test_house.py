@@ -38,6 +38,7 @@ LAYERS = (
     ("simgpu.session",),
     ("simgpu.report",),
     ("simgpu.running",),
+    ("simgpu.fitting",),
     ("simgpu.command", "simgpu.__main__", "simgpu.pytest_plugin"),
     ("simgpu.recording",),
     ("simgpu.record",),

@@ -1,0 +1,184 @@
+"""`simgpu.fit`: whether a plan fits on a GPU, the largest batch that does, and the GPUs on which it does."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from simgpu.fitting.measuring import Measured, measure
+from simgpu.fitting.plan import Plan
+from simgpu.fitting.search import Search
+from simgpu.fitting.subject import Subject, subject_of
+from simgpu.hardware.gpus import SPECS, spec
+from simgpu.report.findings import Report
+from simgpu.report.sizes import mib, parse, size
+
+UNLIMITED = 2**50
+"""Bytes of a GPU on which everything fits, to tell what a plan would need."""
+
+SURE = 2**30
+"""Bytes by which two GPUs' needs for one plan may differ (workspaces, contexts); nearer than that it is run on each."""
+
+LARGEST = 2**20
+
+
+class Fit:
+    """What a plan takes on a GPU, and questions about it.
+
+    `fits`, `peak`, `reserved`, `nvidia_smi` (bytes), `at`, `parts`, `lines` are those of the report. `needs`: the bytes
+    that nvidia-smi would show if the GPU were large enough. `step`: seconds of a step on the simulated clock.
+    """
+
+    def __init__(self, subject: Subject, plan: Plan, gpu: str, memory: int | None = None):
+        self.subject, self.plan, self.gpu, self.memory = subject, plan, spec(gpu).key, memory
+        self._known: dict[tuple, Measured] = {}
+        self.measured = self.of(plan)
+        self.report: Report = self.measured.report
+        self.step = self.measured.step
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("fits", "peak", "reserved", "nvidia_smi", "at", "parts", "lines", "left_out", "status"):
+            return getattr(self.report, name)
+        raise AttributeError(name)
+
+    def of(self, plan: Plan, gpu: str | None = None, memory: int | None = None) -> Measured:
+        """What another plan takes, on this GPU or another one. Each is run once. A plan whose figures are by formula
+        runs without a limit, and fits if they do."""
+        gpu = gpu or self.gpu
+        memory = memory or (self.memory if gpu == self.gpu else None)
+        key = plan, gpu, memory
+        if key not in self._known:
+            self._known[key] = self._run(plan, gpu, memory)
+        return self._known[key]
+
+    def _run(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
+        if not (plan.four_bit or plan.train == "adamw-8bit"):
+            return measure(self.subject, plan, gpu, memory)
+        total = memory or spec(gpu).total_memory
+        found = measure(self.subject, plan, gpu, UNLIMITED)
+        fits = found.report.nvidia_smi <= total
+        report = dataclasses.replace(
+            found.report,
+            total_memory=total,
+            outcome="fits" if fits else "out of memory",
+            failure=None if fits else (found.report.nvidia_smi, total, ""),
+        )
+        return dataclasses.replace(found, report=report)
+
+    @property
+    def needs(self) -> int:
+        """Bytes that nvidia-smi would show at most, were the GPU large enough."""
+        return self.report.nvidia_smi if self.fits else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
+
+    # What else would fit
+
+    def largest(self, what: str = "batch") -> int:
+        """The largest `batch` or `length` that fits, 0 if 1 does not. ValueError for another word."""
+        if what not in ("batch", "length"):
+            raise ValueError(f"wanted the largest 'batch' or 'length', not {what!r}")
+        if what == "length" and self.subject.length is None:
+            raise ValueError(f"{self.subject.name} has no length")
+        search = Search(getattr(self.plan, what) or 1, LARGEST)
+        if what == "length" and self.subject.longest is not None:
+            search = Search(min(search.guess, self.subject.longest), self.subject.longest + 1)
+        total = self.memory or spec(self.gpu).total_memory
+        while not search.done:
+            fits, needs = self._fits_with(what, search.guess)
+            search.tell(fits, needs, total)
+        return search.good
+
+    def _fits_with(self, what: str, value: int) -> tuple[bool, int]:
+        """Whether the plan fits with another batch or length, and the bytes that it would need on a GPU of any size.
+        Where these are more, and the tensors alone are less than there is, the cache makes room: there it is run."""
+        plan = dataclasses.replace(self.plan, **{what: value})
+        total = self.memory or spec(self.gpu).total_memory
+        report = self.of(plan, memory=UNLIMITED).report
+        if report.nvidia_smi > total > report.peak + report.context:
+            return self.of(plan).report.fits, report.nvidia_smi
+        return report.nvidia_smi <= total, report.nvidia_smi
+
+    def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
+        """Each GPU, the smallest first, and whether the plan fits on it. Those far from the limit are not run."""
+        needs = self.needs
+        found = {}
+        for name in sorted(names, key=lambda one: SPECS[one].total_memory):
+            room = SPECS[name].total_memory - needs
+            found[name] = self.of(self.plan, name).report.fits if abs(room) < SURE else room > 0
+        return found
+
+    def cheapest(self) -> str | None:
+        """The smallest GPU on which the plan fits; None if it does on none."""
+        return next((name for name, fits in self.every_gpu().items() if fits), None)
+
+    def techniques(self, budget: int | str | None = None):
+        """What each technique saves on this plan, in the order in which to apply them; `budget` finds the fastest
+        combination within so many bytes (as nvidia-smi shows them). See simgpu.fitting.techniques."""
+        from simgpu.fitting.techniques import techniques
+
+        return techniques(self, None if budget is None else parse(budget))
+
+    def table(self, gpus: Iterable[str] | None = None, batches: Iterable[int] = (1, 2, 4, 8, 16, 32)) -> str:
+        """GPUs by batch sizes in Markdown, for a model's README: MiB as nvidia-smi shows them, or a dash."""
+        names = [spec(name).key for name in gpus] if gpus else sorted(SPECS, key=lambda one: SPECS[one].total_memory)
+        batches = list(batches)
+        rows = [f"| simulated GPU (MiB) | {' | '.join(f'batch {batch}' for batch in batches)} |"]
+        rows.append("|---|" + "---:|" * len(batches))
+        for name in names:
+            cells = []
+            for batch in batches:
+                plan = dataclasses.replace(self.plan, batch=batch)
+                needs = self.of(plan, memory=UNLIMITED).report.nvidia_smi
+                room = spec(name).total_memory - needs
+                if abs(room) < SURE:
+                    report = self.of(plan, name).report
+                    fits, needs = report.fits, report.nvidia_smi
+                else:
+                    fits = room > 0
+                cells.append(f"{needs / 2**20:,.0f}" if fits else "–")
+            rows.append(f"| {name}, {mib(spec(name).total_memory)} | {' | '.join(cells)} |")
+        plan = dataclasses.replace(self.plan, batch=batches[0])
+        left_out = self.report.left_out
+        rows += [
+            "",
+            f"{self.subject.name}: {str(plan).replace(f'batch {plan.batch}', 'batch as above', 1)}; simulated.",
+        ]
+        return "\n".join(rows + ([left_out] if left_out else [])) + "\n"
+
+    def __str__(self) -> str:
+        """One page. Its first line is the answer."""
+        report = self.report
+        more = []
+        if not report.fits:
+            more.append(f"It needs {size(self.needs)} as nvidia-smi shows it.")
+        if self.step:
+            more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
+        page = dataclasses.replace(report, ended=" ".join([report.ended, *more]).strip())
+        return str(page)
+
+
+def fit(
+    model,
+    batch=1,
+    optimizer: str | None = "adamw",
+    *,
+    gpu: str = "A100-80GB",
+    memory: int | str | None = None,
+    loss=None,
+    inputs=None,
+    **plan,
+) -> Fit:
+    """Whether a model's training fits on a GPU, without the GPU and without the weights.
+
+        fit = simgpu.fit("config.json", batch=8, length=2048, dtype="bf16", lora=16, gpu="RTX 4090")
+        print(fit)                                        # one page; its first line is the answer
+        fit.fits, fit.peak, fit.parts, fit.largest("batch"), fit.cheapest()
+
+        fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
+
+    `model`: a config.json of transformers or its folder, a configuration, a name of timm or torchvision, a module, or a
+    function that makes one; for the last two, `inputs` gives a batch's tensors (a function of its size), and `loss`
+    (outputs, batch) a scalar. `optimizer`: one of simgpu.fitting.plan.OPTIMIZERS, or None for inference. Other
+    arguments are those of `simgpu.fitting.plan.Plan`. Raises ValueError for what is no model, GPU, size or plan.
+    """
+    subject = subject_of(model, inputs, loss)
+    made = Plan(train=optimizer, batch=batch, **{"length": subject.length, **plan})
+    return Fit(subject, made, gpu, None if memory is None else parse(memory))

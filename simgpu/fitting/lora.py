@@ -1,0 +1,55 @@
+"""LoRA's adapters on every linear layer but the head, in plain PyTorch: what they add, and what they leave frozen.
+
+Adapters have the dtype of the weights and no dropout. (The package peft keeps them in float32 beside bf16 weights, and
+by default adapts fewer layers.)
+"""
+
+import torch
+from torch import nn
+
+
+class Adapted(nn.Module):
+    """A linear layer with an adapter of a rank: base(x) + B(A(x))."""
+
+    def __init__(self, base: nn.Linear, rank: int):
+        super().__init__()
+        self.base = base
+        like = {"bias": False, "dtype": base.weight.dtype, "device": base.weight.device}
+        self.a = nn.Linear(base.in_features, rank, **like)
+        self.b = nn.Linear(rank, base.out_features, **like)
+
+    def forward(self, x):
+        return self.base(x) + self.b(self.a(x))
+
+
+def adapt(model: nn.Module, rank: int) -> nn.Module:
+    """The model, frozen, with adapters. ValueError if it has no linear layer."""
+    model.requires_grad_(False)
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    linear = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.Linear) and child is not head
+    ]
+    if not linear:
+        raise ValueError("LoRA adapts linear layers, and the model has none")
+    for parent, name, child in linear:
+        setattr(parent, name, Adapted(child, rank))
+    if hasattr(model, "enable_input_require_grads"):
+        model.enable_input_require_grads()  # as peft does, or checkpoints would have nothing to go back to
+    return model
+
+
+def quantized(model: nn.Module) -> tuple[int, int]:
+    """By formula, of weights in 4 bits (NF4, blocks of 64, scales quantized again): bytes that the frozen linear
+    weights take less, and the bytes of the largest one in its own dtype, to which it is expanded while it is used."""
+    bases = [module.base.weight for module in model.modules() if isinstance(module, Adapted)]
+    bits = 4 + 8 / 64 + 32 / (64 * 256)  # a value; its share of an 8-bit scale; and of that scale's float32 scale
+    saved = sum(weight.numel() * weight.element_size() - int(weight.numel() * bits / 8) for weight in bases)
+    return saved, max((weight.numel() * weight.element_size() for weight in bases), default=0)
+
+
+def trainable(model: nn.Module) -> list[torch.Tensor]:
+    """The parameters that are trained."""
+    return [one for one in model.parameters() if one.requires_grad]

@@ -1,0 +1,204 @@
+"""Runs two steps of a plan on a simulated GPU, and reports what they take."""
+
+import contextlib
+import dataclasses
+import warnings
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from simgpu import machine as machines
+from simgpu.errors import NoValueError
+from simgpu.fitting import lora
+from simgpu.fitting.plan import DTYPES, Plan
+from simgpu.fitting.subject import Subject
+from simgpu.left_out import LeftOutWarning
+from simgpu.report.findings import FITS, OUT_OF_MEMORY, Report, report_of
+from simgpu.report.owners import PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.watch import Watch
+from simgpu.session import simulated_gpu
+
+STEPS = 2
+"""The states of an optimizer are there from the first step on, so that the second one has the peak."""
+
+EIGHT_BIT = 2 + 8 / 256
+"""Bytes of AdamW's two states in 8 bits, a parameter: with a float32 scale for each block of 256 of each of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What a plan takes: the report, seconds of a step on the simulated clock, and what is by formula ("" if
+    nothing)."""
+
+    plan: Plan
+    report: Report
+    step: float
+    formula: str = ""
+
+
+def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, what: str = "") -> Measured:
+    """Two steps of the plan, or a prompt and a token more. Raises what the model raises, but for want of memory."""
+    with simulated_gpu(gpu, memory) as on, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
+        machine = machines.on()
+        torch.cuda.init()
+        times: list[float] = []
+        saved: tuple[int, int] = (0, 0)
+        parameters = 0
+        outcome = FITS
+        with Watch(machine) as watch:
+            try:
+                model = _model(subject, plan)
+                watch.owners.roots = [model]
+                saved = lora.quantized(model) if plan.four_bit else saved
+                parameters = sum(one.numel() for one in lora.trainable(model))
+                run = _train if plan.train else _serve
+                run(model, subject, plan, lambda: times.append(_now(machine)))
+            except torch.OutOfMemoryError:
+                outcome = OUT_OF_MEMORY
+            except NoValueError as error:
+                raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
+            watch.close()
+            report = report_of(watch, what or f"{subject.name} ({plan})", outcome)
+    step = times[-1] - times[-2] if len(times) > 1 else 0.0
+    return _with_formulas(Measured(plan, report, step), on.total_memory, saved, parameters)
+
+
+def _now(machine) -> float:
+    machine.clock.synchronize()
+    return machine.clock.host
+
+
+def _model(subject: Subject, plan: Plan) -> nn.Module:
+    """The model on the GPU, as the plan has it."""
+    with torch.device("cuda"):
+        model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
+    model.to("cuda")
+    if plan.attention is not None and hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation(plan.attention)
+    if plan.lora is not None:
+        model = lora.adapt(model, plan.lora)
+    if plan.checkpoint and plan.train:
+        _checkpoint(model, every=1 if plan.checkpoint is True else 2)
+    return model
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The model's repeated layers: the children of its longest list of modules."""
+    lists = [one for one in model.modules() if isinstance(one, (nn.ModuleList, nn.Sequential)) and len(one) > 1]
+    return list(max(lists, key=lambda one: sum(p.numel() for p in one.parameters()), default=()))
+
+
+def _checkpoint(model: nn.Module, every: int) -> None:
+    """Each of the repeated layers, or every second one, keeps its input alone."""
+    layers = layers_of(model)
+    if not layers:
+        raise ValueError("checkpoints stand between repeated layers, and the model has no list of them")
+    for layer in layers[::every]:
+        layer.forward = _checkpointed(layer.forward)
+
+
+def _checkpointed(forward):
+    def call(*args, **kwargs):
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return call
+
+
+def _optimizer(name: str, parameters: list) -> torch.optim.Optimizer:
+    make = torch.optim
+    if name in ("adamw-8bit", "sgd"):  # whose states are by formula, and which has none
+        return make.SGD(parameters, lr=1e-3)
+    if name == "sgd-momentum":
+        return make.SGD(parameters, lr=1e-3, momentum=0.9)
+    kinds = {"adamw": make.AdamW, "adamw-fused": make.AdamW, "adam": make.Adam, "adafactor": make.Adafactor}
+    return kinds[name](parameters, **({"fused": True} if name == "adamw-fused" else {}))
+
+
+def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
+    """Positional and named arguments of a call, and all of the batch."""
+    batch = subject.batch(plan.batch, plan.length or subject.length)
+    on_gpu = {name: one.to("cuda") for name, one in batch.items()}
+    on_gpu = {
+        name: one.to(DTYPES[plan.dtype]) if plan.dtype and one.is_floating_point() else one
+        for name, one in on_gpu.items()
+    }
+    named = {name: one for name, one in on_gpu.items() if name and name != "target"}
+    return ((on_gpu[""],) if "" in on_gpu else ()), named, on_gpu
+
+
+def _train(model, subject: Subject, plan: Plan, tell) -> None:
+    model.train()
+    parameters = lora.trainable(model)
+    assert plan.train is not None
+    optimizer = _optimizer(plan.train, parameters)
+    for _ in range(STEPS):
+        tell()
+        for _ in range(plan.accumulate):
+            args, named, batch = _inputs(subject, plan)
+            with _around(plan):
+                loss = subject.loss(model(*args, **named), batch) / plan.accumulate
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tell()
+
+
+@contextlib.contextmanager
+def _around(plan: Plan):
+    """What is around the forward pass."""
+    with contextlib.ExitStack() as stack:
+        if plan.autocast:
+            stack.enter_context(torch.autocast("cuda", dtype=DTYPES[plan.autocast]))
+        if plan.offload:
+            stack.enter_context(torch.autograd.graph.save_on_cpu(pin_memory=True))
+        yield
+
+
+def _serve(model, subject: Subject, plan: Plan, tell) -> None:
+    """A prompt of the whole length for each request, and one token more."""
+    model.eval()
+    with torch.no_grad(), _around(plan):
+        tell()
+        args, named, _ = _inputs(subject, plan)
+        named.pop("labels", None)
+        if subject.cache is None:
+            model(*args, **named)
+            return tell()
+        found = model(*args, **named, use_cache=True, logits_to_keep=1)
+        tell()
+        token = torch.zeros(plan.batch, 1, dtype=torch.long, device="cuda")
+        model(input_ids=token, past_key_values=found.past_key_values, use_cache=True)
+        return tell()
+
+
+def _with_formulas(found: Measured, total: int, saved: tuple[int, int], parameters: int) -> Measured:
+    """The same with what cannot run here added or taken off, by formula; then it fits if nvidia-smi's figure does."""
+    plan, report = found.plan, found.report
+    more: dict[str, int] = {}
+    said = []
+    if plan.train == "adamw-8bit":
+        more[STATES] = round(parameters * EIGHT_BIT)
+        said.append(f"8-bit states are by formula: {EIGHT_BIT:.5f} B a parameter")
+    if plan.four_bit:
+        more[PARAMETERS], more[TEMPORARIES] = -saved[0], saved[1]
+        said.append("4-bit weights (NF4, double quantization) are by formula: 0.516 B a value, one layer expanded")
+    if not more:
+        return found
+    extra = sum(more.values())
+    smi = report.nvidia_smi + extra
+    parts = dict(report.parts)
+    for part, nbytes in more.items():
+        parts[part] = parts.get(part, 0) + nbytes
+    report = dataclasses.replace(
+        report,
+        parts=parts,
+        peak=report.peak + extra,
+        reserved=report.reserved + extra,
+        nvidia_smi=smi,
+        outcome=FITS if report.fits and smi <= total else OUT_OF_MEMORY,
+        failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
+        notes=(*report.notes, *said),
+    )
+    return dataclasses.replace(found, report=report, formula="; ".join(said))

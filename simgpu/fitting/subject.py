@@ -1,0 +1,194 @@
+"""What is fitted: a model and its batches, from a configuration of transformers, a name of timm's or torchvision's, or
+from functions."""
+
+import copy
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`name`; `build(dtype)` makes the model, on the device that is the default; `batch(size, length)` makes the
+    arguments of one call on the host, a dictionary of tensors; `loss(outputs, batch)` is a scalar; `length`: what it is
+    where none is asked for (None: it has none), `longest`: the most that the model takes; `cache`: bytes of the KV
+    cache for a token, None if it has none; `transformers`: whether it is one of that library's."""
+
+    name: str
+    build: Callable[[torch.dtype | None], nn.Module]
+    batch: Callable[[int, int | None], dict[str, Any]]
+    loss: Callable[[Any, dict], torch.Tensor]
+    length: int | None = None
+    longest: int | None = None
+    cache: int | None = None
+    transformers: bool = False
+
+
+def subject_of(model, batch=None, loss=None) -> Subject:
+    """The subject of what was given: a path of a config.json or its folder, a name, a configuration, a module, or a
+    function that makes one. `batch`: for modules and functions, a function of the batch size, or a tensor or dictionary
+    for one size. ValueError for what is none of these."""
+    if isinstance(model, Subject):
+        return model
+    if isinstance(model, (str, Path)):
+        place = Path(model)
+        return _of_file(place) if place.exists() or place.suffix == ".json" else _of_name(str(model))
+    if hasattr(model, "model_type") and hasattr(model, "to_dict"):
+        return of_config(model)
+    if callable(model):
+        return _of_functions(model, batch, loss)
+    raise ValueError(
+        f"{model!r:.60} is no model; wanted a config.json, a name of timm or torchvision, a module, or a function"
+    )
+
+
+def _of_functions(model, batch, loss) -> Subject:
+    if batch is None or isinstance(batch, int):
+        raise ValueError("a module or a function wants inputs=: a function of the batch's size, or its tensors")
+    name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
+    name = name.replace("<lambda>", "the model")
+
+    def build(dtype):
+        made = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+        return made if dtype is None else made.to(dtype)
+
+    def batches(size, length):
+        found = batch(size) if callable(batch) else batch
+        return found if isinstance(found, dict) else {"": found}
+
+    return Subject(name, build, batches, loss or _any_loss)
+
+
+def _any_loss(outputs, batch):
+    """The loss that a model says, or the mean of its first tensor."""
+    found = getattr(outputs, "loss", None)
+    if found is not None:
+        return found
+    while not isinstance(outputs, torch.Tensor):
+        outputs = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs[0]
+    return outputs.float().mean()
+
+
+# --- transformers ------------------------------------------------------------------------------------
+
+
+def _of_file(place: Path) -> Subject:
+    if place.is_dir():
+        place = place / "config.json"
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        kind = found["model_type"]
+    except OSError as error:
+        raise ValueError(f"{str(place)!r} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{str(place)!r} is no configuration of transformers: it has no model_type") from None
+    transformers = _library("transformers")
+    try:
+        config = transformers.AutoConfig.for_model(**found)
+    except ValueError:
+        raise ValueError(f"transformers {transformers.__version__} knows no model_type {kind!r}") from None
+    named = place.parent.resolve().name if place.name == "config.json" else place.stem
+    return replace(of_config(config), name=named)
+
+
+def _library(name: str):
+    if importlib.util.find_spec(name) is None:
+        raise ValueError(f"this needs {name}, which is not installed")
+    return importlib.import_module(name)
+
+
+def of_config(config) -> Subject:
+    """The subject of a configuration of transformers: the first of its architectures, else a causal language model."""
+    transformers = _library("transformers")
+    named = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, named, None)
+    if kind is None:
+        causal = type(config) in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+        kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    make = kind.from_config if named == "" or not hasattr(kind, "_from_config") else kind._from_config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    own = getattr(config, "dtype", None) or torch.float32
+    images = hasattr(config, "image_size") and not hasattr(text, "vocab_size")
+
+    def build(dtype):
+        return make(config, dtype=dtype or own)
+
+    def batch(size, length):
+        if images:
+            side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+            inputs = {"pixel_values": torch.zeros(size, getattr(config, "num_channels", 3), side, side)}
+            classes = (size,)
+        else:
+            inputs = {"input_ids": torch.zeros(size, length, dtype=torch.long)}
+            classes = (size, length) if "Sequence" not in named else (size,)
+        headless = kind is transformers.AutoModel or named.endswith("Model")
+        return inputs if headless else {**inputs, "labels": torch.zeros(classes, dtype=torch.long)}
+
+    longest = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    decoder = "CausalLM" in (named or kind.__name__) or "LMHead" in named
+    length = None if images else min(longest or 512, 2048)
+    cache = _cache(text, own) if decoder and not images else None
+    return Subject(config.model_type, build, batch, _any_loss, length, longest, cache, True)
+
+
+def _cache(config, dtype: torch.dtype) -> int | None:
+    """Bytes of keys and values that a token of a request keeps, by formula: 2 · layers · heads of keys · their
+    width."""
+    try:
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 2 * config.num_hidden_layers * heads * width * dtype.itemsize
+    except (AttributeError, TypeError):
+        return None
+
+
+# --- timm and torchvision ------------------------------------------------------------------------------
+
+
+def _of_name(name: str) -> Subject:
+    makers = {"timm": _timm, "torchvision": _torchvision}
+    tried = []
+    for library, make in makers.items():
+        if importlib.util.find_spec(library) is None:
+            tried.append(f"{library} (not installed)")
+            continue
+        try:
+            found = make(importlib.import_module(library), name)
+        except Exception as error:  # a library that does not load is as good as none
+            tried.append(f"{library} (does not load: {type(error).__name__})")
+            continue
+        if found is not None:
+            return found
+        tried.append(library)
+    raise ValueError(f"no file and no model {name!r}; looked for in {' and '.join(tried)}")
+
+
+def _timm(timm, name: str) -> Subject | None:
+    if name not in timm.list_models():
+        return None
+    size = timm.create_model(name, pretrained=False).default_cfg["input_size"]
+    return _of_images(name, lambda: timm.create_model(name, pretrained=False), size)
+
+
+def _torchvision(torchvision, name: str) -> Subject | None:
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        return None
+    return _of_images(name, lambda: torchvision.models.get_model(name, weights=None), (3, 224, 224))
+
+
+def _of_images(name, make, size) -> Subject:
+    def build(dtype):
+        made = make()
+        return made if dtype is None else made.to(dtype)
+
+    def batch(number, length):
+        return {"": torch.zeros(number, *size), "target": torch.zeros(number, dtype=torch.long)}
+
+    return Subject(name, build, batch, lambda outputs, given: nn.functional.cross_entropy(outputs, given["target"]))

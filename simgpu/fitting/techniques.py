@@ -1,0 +1,189 @@
+"""What each technique of saving memory does for one plan: alone, and one after the other in the order to apply them."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from simgpu.fitting.fit import Fit
+from simgpu.fitting.plan import Plan
+from simgpu.report.sizes import mib
+
+LEAST = 0.01
+"""Of the peak: what saves less is not applied."""
+
+
+def candidates(plan: Plan, layers: bool = True) -> dict[str, dict]:
+    """The techniques that change something in a plan, by name, with the fields that they set. `layers`: whether the
+    model has repeated layers, between which checkpoints can stand."""
+    found: dict[str, dict] = {}
+    if plan.attention == "eager":
+        found["sdpa attention"] = {"attention": "sdpa"}
+    if plan.train == "adamw":
+        found["fused AdamW"] = {"train": "adamw-fused"}
+    if plan.train in ("adamw", "adamw-fused", "adam"):
+        found["AdamW with 8-bit states (by formula)"] = {"train": "adamw-8bit"}
+    if plan.dtype in (None, "fp32", "float32") and plan.autocast is None:
+        found["bf16 autocast"] = {"autocast": "bf16"}
+        found["bf16 weights"] = {"dtype": "bf16"}
+    for parts in (2, 4):
+        if plan.batch % parts == 0 and plan.batch >= parts:
+            changed = {"batch": plan.batch // parts, "accumulate": plan.accumulate * parts}
+            found[f"accumulation, {parts} × {plan.batch // parts}"] = changed
+    if layers and not plan.checkpoint:
+        found["checkpoints, every second layer"] = {"checkpoint": "half"}
+    if layers and plan.checkpoint is not True:
+        found["checkpoints, every layer"] = {"checkpoint": True}
+    if not plan.offload:
+        found["activations on the host"] = {"offload": True}
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: `applied`, the techniques; bytes of the peak and what nvidia-smi shows; seconds of a
+    step."""
+
+    applied: tuple[str, ...]
+    plan: Plan
+    peak: int
+    nvidia_smi: int
+    step: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """`before`: the plan as it is. `alone`: each technique alone, in the order in which to apply them. `together`: one
+    after the other, those that save nothing on top left out. `best`: with a budget, the fastest of those that were
+    tried and fit; None if none does."""
+
+    name: str
+    gpu: str
+    before: Row
+    alone: tuple[Row, ...]
+    together: tuple[Row, ...]
+    budget: int | None
+    best: Row | None
+    left_out: str
+
+    def __str__(self) -> str:
+        text = [
+            f"{self.name} on a simulated {self.gpu}: {self.before.plan}",
+            "",
+            _header(),
+            _line(self.before, self.before, "as it is"),
+        ]
+        text += [_line(row, self.before, row.applied[-1]) for row in self.alone]
+        text += ["", "One after the other, as long as each still saves something:", "", _header()]
+        text += [_line(row, self.before, f"+ {row.applied[-1]}") for row in self.together]
+        if self.budget is not None:
+            text += ["", self._answer()]
+        text += [f"left out: {self.left_out}"] if self.left_out else []
+        return "\n".join(text) + "\n"
+
+    def _answer(self) -> str:
+        within = f"{mib(self.budget or 0)} MiB"
+        if self.best is None:
+            return f"Nothing that was tried fits into {within}."
+        how = ", ".join(self.best.applied) or "nothing: it fits as it is"
+        slower = f"{self.best.step / self.before.step:.2f} of the time" if self.before.step else ""
+        needs = f"{mib(self.best.nvidia_smi)} MiB in nvidia-smi, {slower} of a step"
+        return f"The fastest that fits into {within}: {how} ({needs})."
+
+
+def _header() -> str:
+    return f"{'peak MiB':>14}{'saved MiB':>14}{'':>8}{'step ms':>10}{'':>8}"
+
+
+def _line(row: Row, before: Row, name: str) -> str:
+    saved = before.peak - row.peak
+    share = f"{100 * saved / before.peak:.1f} %" if row is not before else ""
+    times = f"× {row.step / before.step:.2f}" if before.step and row is not before else ""
+    return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{row.step * 1e3:>10.1f}{times:>8}  {name}"
+
+
+def techniques(fit: Fit, budget: int | None = None) -> Techniques:
+    """Runs the techniques on a fit's plan, without a limit of memory but the budget. ValueError for a plan of
+    inference."""
+    if fit.plan.train is None:
+        raise ValueError("the techniques are those of training, and the plan is of inference")
+    runner = _Runner(fit, budget)
+    before = runner.row((), fit.plan)
+    found = candidates(fit.plan, runner.has_layers())
+    alone = [runner.row((name,), dataclasses.replace(fit.plan, **changed)) for name, changed in found.items()]
+    alone.sort(key=lambda row: _merit(row, before), reverse=True)
+    together = _together(runner, before, alone, found)
+    best = None if budget is None else _best(runner, [before, *alone, *together], found)
+    return Techniques(
+        fit.subject.name, fit.gpu, before, tuple(alone), tuple(together), budget, best, fit.report.left_out
+    )
+
+
+def _merit(row: Row, before: Row) -> tuple:
+    """First what makes a step no slower, by what it saves; then by bytes saved for each second that it costs."""
+    saved, cost = before.peak - row.peak, row.step - before.step
+    if saved <= LEAST * before.peak:
+        return (0, saved)
+    return (2, saved) if cost <= 0 else (1, saved / cost)
+
+
+def _together(runner: "_Runner", before: Row, alone: list[Row], found: dict[str, dict]) -> list[Row]:
+    rows, last, fields = [], before, set()
+    for row in alone:
+        (name,) = row.applied
+        if fields & set(found[name]):
+            continue  # another way of the same thing is applied
+        tried = runner.row((*last.applied, name), dataclasses.replace(last.plan, **found[name]))
+        if tried.peak < last.peak - LEAST * before.peak:
+            rows.append(tried)
+            fields |= set(found[name])
+            last = tried
+    return rows
+
+
+def _best(runner: "_Runner", rows: list[Row], found: dict[str, dict]) -> Row | None:
+    """The fastest that fits: of what was run, and of the fastest of these with one technique less, again and again."""
+    fitting = [row for row in rows if row.fits]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda row: row.step)
+    while len(best.applied) > 1:
+        fewer = []
+        for name in best.applied:
+            rest = tuple(one for one in best.applied if one != name)
+            changed = {key: value for one in rest for key, value in found[one].items()}
+            fewer.append(runner.row(rest, dataclasses.replace(runner.fit.plan, **changed)))
+        faster = [row for row in fewer if row.fits and row.step <= best.step]
+        if not faster:
+            break
+        best = min(faster, key=lambda row: row.step)
+    return best
+
+
+class _Runner:
+    """Runs plans on a GPU of any size, and says whether they fit into the budget."""
+
+    def __init__(self, fit: Fit, budget: int | None):
+        self.fit, self.budget = fit, budget
+
+    def row(self, applied: tuple[str, ...], plan: Plan) -> Row:
+        found = self.fit.of(plan, memory=2**50)
+        report = found.report
+        fits = self.budget is not None and self._fits(plan, report)
+        return Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits)
+
+    def _fits(self, plan: Plan, report) -> bool:
+        """Whether it fits. Near the limit a GPU of that size gives its cache back, so there it is run."""
+        assert self.budget is not None
+        if report.nvidia_smi <= self.budget:
+            return True
+        if report.peak + report.context > self.budget or self.budget <= report.context:
+            return False
+        return self.fit.of(plan, memory=self.budget).report.fits
+
+    def has_layers(self) -> bool:
+        """Whether the model has repeated layers."""
+        try:
+            self.fit.of(dataclasses.replace(self.fit.plan, checkpoint=True), memory=2**50)
+        except ValueError:
+            return False
+        return True

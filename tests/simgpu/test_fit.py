@@ -1,0 +1,244 @@
+"""simgpu fit: whether a plan fits on a GPU, and what would make it."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import simgpu
+from simgpu.command import main
+from simgpu.fitting.plan import Plan
+from simgpu.fitting.search import Search
+from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
+
+MIB = 2**20
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+}
+
+
+def layers():
+    """Four layers of 1 MiB of weights, each of which keeps its input and what the linear layer gives."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(4)))
+
+
+@pytest.fixture
+def layered():
+    return simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4")
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "small-llama" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA))
+    return str(path)
+
+
+WEIGHTS = 4 * (512 * 512 + 512) * 4
+
+
+def test_a_function_that_makes_a_model(layered):
+    assert layered.fits
+    assert (layered.parts[PARAMETERS], layered.parts[STATES]) == (WEIGHTS, 2 * WEIGHTS)
+    assert str(layered).splitlines()[0].startswith("layers (adamw, batch 256) fits on a simulated T4: ")
+    assert "A step takes " in str(layered) and "What is left out\n  nothing" in str(layered)
+    assert layered.needs == layered.nvidia_smi
+
+
+def test_the_same_as_the_script_on_the_simulated_gpu(layered):
+    with simgpu.simulated_gpu("T4"):
+        torch.cuda.init()
+        with torch.device("cuda"):
+            model = layers()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            x = torch.zeros(256, 512).cuda()
+            loss = model(x).float().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert layered.peak == torch.cuda.max_memory_allocated()
+        assert layered.reserved == torch.cuda.max_memory_reserved()
+        del x, loss
+
+
+def test_a_module_stays_as_it_is():
+    model = layers().to(torch.bfloat16)
+    found = simgpu.fit(model, 8, "sgd", inputs=torch.zeros(8, 512, dtype=torch.bfloat16))
+    assert found.parts[PARAMETERS] == WEIGHTS // 2
+    assert next(model.parameters()).device.type == "cpu" and next(model.parameters()).grad is None
+
+
+def test_largest_batch_fits_and_one_more_does_not():
+    found = simgpu.fit(layers, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="260 MiB")
+    best = found.largest("batch")
+    assert found.of(Plan(batch=best)).report.fits
+    assert not found.of(Plan(batch=best + 1)).report.fits
+    assert len(found._known) < 30
+
+
+def test_nothing_fits():
+    found = simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="160 MiB")
+    assert (found.fits, found.status, found.largest("batch")) == (False, 1, 0)
+    page = str(found)
+    assert page.startswith("layers (adamw, batch 256) does not fit on a simulated T4: ")
+    assert f"It needs {found.needs / MIB:g} MiB as nvidia-smi shows it." in page
+    assert "What would help" in page
+
+
+def test_every_gpu_and_the_smallest(layered):
+    every = layered.every_gpu()
+    assert all(every.values()) and next(iter(every)) == layered.cheapest()
+    large = simgpu.fit(layers, 1_000_000, inputs=lambda size: torch.zeros(size, 512))
+    smaller = [name for name, fits in large.every_gpu(["T4", "A100-40GB", "A100-80GB", "H200"]).items() if not fits]
+    assert smaller == ["T4"]
+    assert large.nvidia_smi > 15 * 2**30
+
+
+def test_checkpoints_and_accumulation_save():
+    apart = simgpu.fit(layers, 4096, inputs=lambda size: torch.zeros(size, 512), gpu="T4")
+    halves = apart.of(Plan(batch=2048, accumulate=2)).report
+    assert halves.parts[ACTIVATIONS] < apart.parts[ACTIVATIONS]
+    assert apart.of(Plan(batch=4096, checkpoint="half")).report.peak < apart.peak
+
+
+# --- configurations of transformers ---------------------------------------------------------------------
+
+
+def test_a_configuration_with_lora(config):
+    full = simgpu.fit(config, 2, gpu="T4", length=128)
+    adapted = simgpu.fit(config, 2, gpu="T4", length=128, lora=8)
+    assert full.subject.name == "small-llama"
+    # q, k, v, o, gate, up, down: rank × (in + out), two layers
+    shapes = [(256, 256), (256, 64), (256, 64), (256, 256), (256, 704), (256, 704), (704, 256)]
+    adapters = 2 * 8 * sum(map(sum, shapes)) * 4
+    assert adapted.parts[STATES] == 2 * adapters
+    assert adapted.parts[PARAMETERS] - full.parts[PARAMETERS] == adapters
+    assert adapted.peak < full.peak
+
+
+def test_eight_and_four_bits_are_by_formula_and_say_so(config):
+    full = simgpu.fit(config, 2, gpu="T4", length=128)
+    parameters = full.parts[STATES] // 8
+    eight = simgpu.fit(config, 2, "adamw-8bit", gpu="T4", length=128)
+    assert eight.parts[STATES] == pytest.approx(parameters * 2.03125, rel=1e-3)
+    assert "8-bit states are by formula" in str(eight)
+    lora = simgpu.fit(config, 2, gpu="T4", length=128, lora=8, dtype="bf16")
+    four = simgpu.fit(config, 2, gpu="T4", length=128, lora=8, dtype="bf16", four_bit=True)
+    linear = 2 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704)
+    assert lora.parts[PARAMETERS] - four.parts[PARAMETERS] == pytest.approx(linear * (2 - 0.516), rel=1e-3)
+    assert "4-bit weights (NF4, double quantization) are by formula" in str(four)
+
+
+def test_serving_keeps_the_cache_of_the_formula(config, capsys):
+    assert main(["fit", config, "--serve", "--length", "512", "--batch", "64", "--gpu", "T4"]) == 0
+    token = 2 * 2 * 2 * 32 * 4
+    assert f"KV cache, by formula: {token:,} B a token, 0.50 MiB a request of 512 tokens." in capsys.readouterr().out
+    one, more = (simgpu.fit(config, batch, None, length=512, gpu="T4") for batch in (64, 128))
+    assert more.peak - one.peak >= 64 * 512 * token
+
+
+def test_the_command(config, capsys):
+    arguments = ["--train", "adamw", "--dtype", "bf16", "--batch", "2", "--length", "64", "--lora", "4", "--checkpoint"]
+    assert main(["fit", config, "--gpu", "RTX 4090", *arguments, "--every-gpu"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(
+        "small-llama (adamw, bf16, batch 2 × 64, LoRA 4, checkpoints) fits on a simulated RTX 4090: "
+    )
+    assert "The smallest on which it fits: " in page
+    assert main(["fit", config, "--memory", "600 MiB", "--batch", "64"]) == 1
+    capsys.readouterr()
+    assert main(["fit", config, "--length", "64", "--table"]) == 0
+    table = capsys.readouterr().out
+    assert table.startswith("| simulated GPU (MiB) | batch 1 |") and "| T4, " in table and "simulated.\n" in table
+
+
+# --- techniques -------------------------------------------------------------------------------------------
+
+
+def test_techniques_alone_together_and_under_a_budget():
+    found = simgpu.fit(layers, 4096, inputs=lambda size: torch.zeros(size, 512), gpu="T4")
+    table = found.techniques("220 MiB")
+    alone = {row.applied[0]: row for row in table.alone}
+    assert alone["checkpoints, every layer"].peak < alone["checkpoints, every second layer"].peak < table.before.peak
+    assert alone["accumulation, 4 × 1024"].peak < alone["accumulation, 2 × 2048"].peak < table.before.peak
+    assert alone["checkpoints, every layer"].step > table.before.step
+    peaks = [table.before.peak, *(row.peak for row in table.together)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert table.best is not None and table.best.fits and table.best.applied
+    assert found.of(table.best.plan, memory=220 * MIB).report.fits
+    text = str(table)
+    assert "simulated T4" in text and "by formula" in text and "The fastest that fits into 220.00 MiB: " in text
+    assert found.techniques("1 MiB").best is None
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such-model"], "no file and no model 'no-such-model'"),
+        (["missing.json"], "'missing.json' cannot be read"),
+        (["text.json"], "'text.json' is no configuration of transformers"),
+        (["unknown.json"], "knows no model_type 'nothing-like-this'"),
+        (["CONFIG", "--batch", "0"], "batch is a whole number of 1 or more, not 0"),
+        (["CONFIG", "--length", "-3"], "length is a whole number of 1 or more, not -3"),
+        (["CONFIG", "--dtype", "fp7"], "dtype is one of fp32"),
+        (["CONFIG", "--train", "adamm"], "train is one of adamw"),
+        (["CONFIG", "--gpu", "RTX 4O90"], "did you mean 'RTX 4090'"),
+        (["CONFIG", "--budget", "many"], "'many' is no size"),
+    ],
+)
+def test_bad_input_gets_one_line(config, tmp_path, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.json").write_text("[1, 2")
+    (tmp_path / "unknown.json").write_text('{"model_type": "nothing-like-this"}')
+    assert main(["fit", *(config if one == "CONFIG" else one for one in arguments)]) == 2
+    written = capsys.readouterr()
+    assert said in written.err and written.err.count("\n") == 1 and written.out == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        (3, {}, "3 is no model"),
+        (layers, {}, "wants inputs="),
+        (lambda: nn.Bilinear(2, 2, 2), {"inputs": torch.zeros(1, 2), "lora": 2}, "the model has none"),
+        (lambda: nn.Linear(2, 2), {"inputs": torch.zeros(1, 2), "checkpoint": True}, "the model has no list of them"),
+        (layers, {"inputs": torch.zeros(1, 512), "four_bit": True}, "say the rank"),
+    ],
+)
+def test_what_cannot_be_fitted(model, options, said):
+    with pytest.raises(ValueError, match=said):
+        simgpu.fit(model, **options)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**9), st.sampled_from([1, 8, 500]), st.booleans())
+def test_the_search_finds_the_largest(slope, flat, limit, guess, steps):
+    """Whatever is needed, as long as it grows, finds the same as trying one after the other would."""
+
+    def needs(number):
+        found = max(flat, slope * number)
+        return found // 2**20 * 2**20 if steps else found
+
+    search = Search(guess, 2**20)
+    for _ in range(60):
+        if search.done:
+            break
+        search.tell(needs(search.guess) <= limit, needs(search.guess), limit)
+    assert search.done
+    assert search.good == 0 or needs(search.good) <= limit
+    assert search.bad == 2**20 or needs(search.bad) > limit
