@@ -3,7 +3,7 @@
 import torch
 from torch._prims_common import suggest_memory_format
 
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import NoValueError
 from simgpu.handlers import handles
 from simgpu.kernels.launch import made_of_others
 from simgpu.tensors import residence, values
@@ -64,12 +64,6 @@ def _largest(indices) -> int:
             "how many classes there are"
         )
     return int(known.item())
-
-
-@branch("ctc_loss.Tensor", "ctc_loss.IntList")
-def ctc_loss(*args):
-    """aten/src/ATen/native/LossCTC.cpp: sizes depend on the lengths, and cuDNN may take it."""
-    raise NotModelledError("the simulated GPU does not model ctc_loss")
 
 
 @branch("softmax.int")

@@ -17,6 +17,7 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     attention_scratch,
     batch_norm,
     convolution,
+    ctc,
     distances,
     elementwise,
     embedding_bag,

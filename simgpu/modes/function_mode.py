@@ -13,6 +13,7 @@ from torch.utils._device import _device_constructors
 
 from simgpu.composites import (  # noqa: F401  (they register what they hold)
     branches,
+    ctc,
     encoder,
     gradients,
     grouped_mm,

@@ -5,5 +5,6 @@ from simgpu.on_cpu import (  # noqa: F401  (they register what they hold)
     cells,
     embedding_bag,
     normalization,
+    products,
     softmax,
 )

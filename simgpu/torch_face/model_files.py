@@ -6,9 +6,11 @@ import os
 import sys
 from functools import wraps
 
+from simgpu.errors import REMEDY, NoValueError
 from simgpu.machine import current
 from simgpu.modes.devices import means_gpu
 from simgpu.patches import Patches
+from simgpu.tensors import residence, values
 
 _ONE_THREAD = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers/core_model_loading.py
 
@@ -21,6 +23,9 @@ def patch(patches: Patches) -> None:
 
     opened = safetensors.safe_open
     replacement = on_host_first(opened)
+    for name in ("_to_ndarray", "_tobytes"):  # of newer versions, of older ones
+        if hasattr(safetensors.torch, name):
+            patches.apply(safetensors.torch, name, with_values(getattr(safetensors.torch, name)))
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("safe_open") is opened:
             patches.apply(module, "safe_open", replacement)
@@ -36,6 +41,24 @@ def on_host_first(opened):
         return FileForGPU(opened(filename, framework=framework, device="cpu", **options), device)
 
     return safe_open
+
+
+def with_values(read):
+    """What reads the bytes of a tensor that is saved (`read` is safetensors' own), at its address."""
+
+    @wraps(read)
+    def call(tensor, *args):
+        if residence.of(tensor) is None:
+            return read(tensor, *args)
+        known = values.of(tensor)
+        if known is None:
+            raise NoValueError(
+                f"safetensors writes values, and a simulated tensor of shape {tuple(tensor.shape)} has none: the "
+                f"simulated GPU computes memory, not values. {REMEDY}."
+            )
+        return read(known.clone(), *args)
+
+    return call
 
 
 class FileForGPU:

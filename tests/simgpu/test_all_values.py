@@ -9,7 +9,7 @@ import torch
 
 import labkit
 import simgpu
-from simgpu.errors import HostMemoryError
+from simgpu.errors import HostMemoryError, NoValueError
 from simgpu.tensors.host_memory import KEPT_FREE, HostMemory
 
 
@@ -337,3 +337,67 @@ def test_a_leaf_of_the_host_gets_its_gradient(gpu):
     x = torch.ones(4, requires_grad=True)
     (x.cuda() * 2).sum().backward()
     assert x.grad.tolist() == [2.0] * 4
+
+
+def of_ctc(device, reduction, zero_infinity=False, steps=50):
+    torch.manual_seed(0)
+    scores = torch.randn(steps, 3, 20).log_softmax(2).to(device).requires_grad_()
+    targets, lengths = torch.randint(1, 20, (3, 7)).to(device), (torch.tensor([steps, 50, 40]), torch.tensor([7, 5, 6]))
+    options = {"reduction": reduction, "zero_infinity": zero_infinity}
+    loss = torch.nn.functional.ctc_loss(scores, targets, *lengths, **options)
+    loss.sum().backward()
+    return loss.detach().cpu(), scores.grad.cpu()
+
+
+@pytest.mark.parametrize(("reduction", "zero"), [("none", False), ("mean", True), ("sum", False)])
+@pytest.mark.parametrize("steps", [50, 230])
+def test_ctc_loss(gpu, reduction, zero, steps):
+    for found, wanted in zip(
+        of_ctc("cuda", reduction, zero, steps), of_ctc("cpu", reduction, zero, steps), strict=True
+    ):
+        assert torch.equal(found, wanted)
+
+
+def test_products_with_results_in_single_precision(gpu):
+    left, right = torch.randn(3, 4, dtype=torch.bfloat16).cuda(), torch.randn(4, 5, dtype=torch.bfloat16).cuda()
+    wanted = left.cpu().float() @ right.cpu().float()
+    assert torch.equal(torch.mm(left, right, out_dtype=torch.float32).cpu(), wanted)
+
+
+def test_safetensors(gpu, tmp_path):
+    files = pytest.importorskip("safetensors.torch")
+    x = torch.randn(3, device="cuda")
+    files.save_file({"x": x}, tmp_path / "x.safetensors")
+    assert torch.equal(files.load_file(tmp_path / "x.safetensors", device="cuda")["x"], x)
+
+
+def test_safetensors_without_values_name_the_remedy(tmp_path):
+    files = pytest.importorskip("safetensors.torch")
+    with simgpu.simulated_gpu("A100-80GB"), pytest.raises(NoValueError, match=r"safetensors .*values=True"):
+        files.save_file({"x": torch.randn(3, device="cuda")}, tmp_path / "x.safetensors")
+
+
+GENERATED = {"greedy": {"do_sample": False}, "sampled": {"do_sample": True, "top_k": 10}, "beams": {"num_beams": 3}}
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT2", "Bloom"])
+@pytest.mark.parametrize("how", GENERATED)
+def test_generate_gives_the_cpu_s_tokens(name, how):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    more = {"intermediate_size": 64} if name == "Llama" else {}
+    tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = getattr(transformers, f"{name}Config")(**sizes, **more, **tokens)
+
+    def run(device):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval().to(device)
+        ids = torch.randint(3, 100, (2, 7))
+        ids[0, :2] = 0
+        torch.manual_seed(7)
+        given = {"input_ids": ids.to(device), "attention_mask": (ids != 0).long().to(device)}
+        return model.generate(**given, max_new_tokens=5, **GENERATED[how]).tolist()
+
+    with simgpu.simulated_gpu("A100-80GB", values=True):
+        found = run("cuda")
+    assert found == run("cpu")

@@ -1,0 +1,63 @@
+"""The kernels of ctc_loss, forward and backward (aten/src/ATen/native/cuda/LossCTC.cu)."""
+
+import torch
+
+from simgpu.kernels.launch import Launch, made_of_others, rule
+
+INT64 = torch.int64.itemsize
+
+
+def _lengths(launch: Launch, batch: int) -> list:
+    """The lengths of inputs and targets, and where each target begins, which the host brings to the GPU."""
+    return [launch.scratch(batch * INT64) for _ in range(3)]
+
+
+@rule("_ctc_loss.default")
+def forward(launch: Launch) -> None:
+    """ctc_loss_gpu_template"""
+    losses, log_alpha = launch.outputs
+    lengths = _lengths(launch, losses.shape[0])
+    launch.give(log_alpha, losses)
+    launch.release(*lengths)
+
+
+def _large(grad, log_probs, *rest, **named) -> bool:
+    """Whether blanks are summed by operators of their own, and the others by a kernel (ctc_loss_backward_gpu_template,
+    is_large)."""
+    steps, batch, classes = log_probs.shape
+    return 2 * steps + 24 * batch // 10 + 2 * classes // 10 > 450
+
+
+@made_of_others("_ctc_loss_backward.default", when=_large)
+def large_backward(grad, log_probs, targets, inputs, ends, losses, log_alpha, blank, zero_infinity=False):
+    """ctc_loss_backward_gpu_template, for many steps, sequences and classes."""
+    batch = log_probs.shape[1]
+    lengths = [torch.empty(batch, dtype=torch.int64, device=grad.device) for _ in range(3)]
+    log_beta = torch.empty_like(log_alpha)
+    result = torch.empty(log_probs.shape, dtype=log_probs.dtype, device=grad.device)
+    torch.exp(log_probs, out=result)
+    of_blanks = result.narrow(2, blank, 1)
+    products = log_alpha[..., ::2] + log_beta[..., ::2]
+    summed = torch.logsumexp(products, 2, True).permute(1, 0, 2)
+    summed.add_(losses.view(1, batch, 1)).sub_(log_probs.narrow(2, blank, 1)).exp_()
+    of_blanks -= summed
+    del summed, products, of_blanks
+    result *= grad.view(1, batch, 1)
+    if zero_infinity:
+        zero = torch.zeros((), dtype=result.dtype, device=grad.device)
+        infinite = losses.view(1, batch, 1) == float("inf")
+        cleared = torch.where(infinite, zero, result)
+        del infinite, zero
+        result = cleared
+        del cleared
+    del log_beta, lengths
+    return result
+
+
+@rule("_ctc_loss_backward.default")
+def backward(launch: Launch) -> None:
+    """ctc_loss_backward_gpu_template: another table as large as the one that forward has kept."""
+    lengths = _lengths(launch, launch["log_probs"].shape[1])
+    log_beta = launch.scratch_like(launch["log_alpha"])
+    launch.give(*launch.outputs)
+    launch.release(log_beta, *lengths)
