@@ -4,6 +4,7 @@ use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulat
 left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
 stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
+memory_rate, product_rate  what the GPU reaches, measured: bytes and operations a second
 mib, MiB                 a number of bytes as text; 2**20 bytes
 guesses                  the reader's guesses beside paper and measurement, and the score
 judge                    what the answer to an exercise is worth
@@ -18,6 +19,7 @@ from labkit import formulas, guesses, models, plots, published, techniques
 from labkit.exercise import judge
 from labkit.gpu import left_out, simulated_gpu, use_gpu
 from labkit.ledger import Ledger
+from labkit.rates import memory_rate, product_rate
 from labkit.stopwatch import host_work, stopwatch
 from labkit.sweep import sweep
 from labkit.units import MIB as MiB
@@ -31,9 +33,11 @@ __all__ = [
     "host_work",
     "judge",
     "left_out",
+    "memory_rate",
     "mib",
     "models",
     "plots",
+    "product_rate",
     "published",
     "simulated_gpu",
     "stopwatch",
