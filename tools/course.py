@@ -65,6 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except OSError as error:
         sys.exit(f"course: the set-up in {folder} stopped: {error}{nearly_full(folder)}")
+    except subprocess.CalledProcessError as error:  # of venv, which runs ensurepip and keeps what that prints
+        said = (error.output or b"").decode(errors="replace").strip().splitlines() or [f"status {error.returncode}"]
+        sys.exit(f"course: the set-up in {folder} stopped in ensurepip: {said[-1]}{nearly_full(folder)}")
     return COMMANDS[options.command](python, arguments)
 
 
@@ -74,11 +77,26 @@ def check(command: str, arguments: list[str]) -> None:
         sys.exit(f"setup takes no arguments; given: {' '.join(arguments)}")
     if command == "rehearse" and not arguments:
         sys.exit("rehearse wants the name of a GPU, e.g. H200, and may be given notebooks after it.")
+    if command == "rehearse":
+        known(arguments[0])
     if command == "gpu" and "LABKIT_GPU" in os.environ:
         sys.exit(f"gpu is for a real one, and LABKIT_GPU={os.environ['LABKIT_GPU']} asks for a simulated one.")
     missing = [name for name in split(arguments)[0] if not (ROOT / name).is_file()]
     if missing:
         sys.exit(f"no such notebook: {', '.join(missing)}")
+
+
+def known(gpu: str) -> None:
+    """Ends the program if a GPU is none of those that can be simulated."""
+    sys.path.insert(0, str(ROOT))
+    from simgpu.hardware.gpus import spec  # it needs the standard library only
+
+    try:
+        spec(gpu)
+    except ValueError as error:
+        sys.exit(f"course: {error}")
+    finally:
+        sys.path.remove(str(ROOT))
 
 
 # --- the environment ---------------------------------------------------------------------------------

@@ -273,6 +273,7 @@ def test_has_pip(tmp_path):
     [
         (["setup", "now"], "setup takes no arguments; given: now"),
         (["rehearse"], "rehearse wants the name of a GPU"),
+        (["rehearse", "H2000"], "unknown GPU 'H2000'.* H200"),
         (["open", "notebooks/99_no_such.ipynb"], "no such notebook: notebooks/99_no_such.ipynb"),
     ],
 )
@@ -296,6 +297,16 @@ def test_a_folder_that_cannot_be_written_is_one_line(steps, tmp_path, monkeypatc
 
     monkeypatch.setattr(course, "create", fails)
     with pytest.raises(SystemExit, match=r"the set-up in .*venv stopped: .*(Permission denied|No space left)"):
+        course.main(["--venv", str(tmp_path / "venv"), "setup"])
+
+
+@pytest.mark.parametrize(("output", "said"), [(b"Traceback\nOSError: No space", "No space"), (None, "status 1")])
+def test_an_ensurepip_that_fails_is_one_line(steps, tmp_path, monkeypatch, output, said):
+    def fails(folder, python):
+        raise course.subprocess.CalledProcessError(1, ["python", "-m", "ensurepip"], output)
+
+    monkeypatch.setattr(course, "create", fails)
+    with pytest.raises(SystemExit, match=rf"the set-up in .*venv stopped in ensurepip: .*{said}"):
         course.main(["--venv", str(tmp_path / "venv"), "setup"])
 
 
