@@ -38,8 +38,7 @@ def test_the_oracle_is_given_the_answers_of_the_simulated_gpu(tmp_path, monkeypa
     with labkit.simulated_gpu("T4"), answers.the_same("asking"):
         assert ask(torch.ones(3, dtype=torch.long).cuda()) == (True, 3, [1, 1, 1])
     assert len(json.loads(answers.path("asking").read_text())) == 3
-    monkeypatch.setattr(torch.version, "cuda", "13.0")  # as on the oracle, where every value is 0
     with answers.the_same("asking"):
-        assert ask(torch.zeros(3, dtype=torch.long)) == (True, 3, [1, 1, 1])
+        assert ask(torch.zeros(3, dtype=torch.long)) == (True, 3, [1, 1, 1])  # as on the oracle, where every value is 0
         assert ask(torch.zeros(3, dtype=torch.long)) == (False, 0, [0, 0, 0])
     assert torch.Tensor.item is before

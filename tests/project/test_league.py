@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import metadata
 
 import pytest
 
@@ -57,7 +58,10 @@ def test_a_score_counts_what_was_wrong():
 
 @pytest.mark.parametrize("tool", ["zero", "korthikanti", "accelerate", "torchinfo"])
 def test_the_formulas_give_their_stored_answers(tool, found):
-    pytest.importorskip(tool) if tool in ("accelerate", "torchinfo") else None
+    if tool in ("accelerate", "torchinfo"):
+        pytest.importorskip(tool)
+        if metadata.version("transformers") != found["versions"]["transformers"]:
+            pytest.skip("it looks at models of another version of transformers")
     name = "bert-4x256-64x128-eager-fp32-adamw"
     answer = asking.estimated(tool, list(GPUS), [WORKLOADS[name]])[name]
     stored = Answer(**found["tools"][tool]["answers"][name])
