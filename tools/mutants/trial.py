@@ -60,7 +60,7 @@ class Chosen:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
         self.said.write_text(f"{item.nodeid} (does not end)")
-        faulthandler.dump_traceback_later(15 + 5 * self.seconds[item.nodeid], exit=True)
+        faulthandler.dump_traceback_later(60 + 10 * self.seconds[item.nodeid], exit=True)
         try:
             return (yield)
         finally:
