@@ -3,6 +3,7 @@
 import torch
 from torch._prims_common import suggest_memory_format
 
+from simgpu import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.handlers import handles
 from simgpu.kernels.launch import made_of_others
@@ -33,6 +34,23 @@ def linear(input, weight, bias=None):
     if bias is None or input.dim() == 2 or (bias.is_contiguous() and input.is_contiguous()):
         return decomposed(torch.ops.aten.linear.default, (input, weight, bias), {})
     return torch.matmul(input, weight.t()).add_(bias)
+
+
+_MEAN = 1  # at::Reduction
+
+
+@branch("cross_entropy_loss")
+def cross_entropy(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
+    """aten/src/ATen/native/LossNLL.cpp, cross_entropy_loss_label_smoothing: a weighted mean selects the targets that
+    are not ignored, and on meta tensors it fills those that are."""
+    if weight is not None and reduction == _MEAN and label_smoothing > 0 and input.shape != target.shape:
+        machines.on().left_out.add(
+            "cross_entropy with weights and label smoothing",
+            "the targets that are not ignored (how many they are only their values tell)",
+            lower_bound=False,
+        )
+    arguments = (input, target, weight, reduction, ignore_index, label_smoothing)
+    return decomposed(torch.ops.aten.cross_entropy_loss.default, arguments, {})
 
 
 def _converts_inside(tensor, dtype) -> bool:

@@ -37,6 +37,28 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     )
 
 
+@meta("_cummax_helper", "_cummin_helper")
+def cumulative_extremes(input, values, indices, dim):
+    """aten/src/ATen/native/cuda/ScanKernels.cpp: written into what is there."""
+
+
+@meta("_logcumsumexp.out")
+def logcumsumexp(input, dim, *, out):
+    """The same file."""
+    return _resized(out, input.shape)
+
+
+@meta("mode.values")
+def mode(input, dim=-1, keepdim=False, *, values, indices):
+    """aten/src/ATen/native/Sorting.cpp, mode_out."""
+    shape = torch.ops.aten.amax.default(input, [dim], keepdim).shape
+    return _resized(values, shape), _resized(indices, shape)
+
+
+def _resized(out, shape):
+    return out if out.shape == shape else out.resize_(shape)
+
+
 @meta("_softmax", "_log_softmax")
 def softmax(input, dim, half_to_float):
     """aten/src/ATen/native/SoftMax.cpp: contiguous, whatever the input is; as PyTorch's own are for the most part."""

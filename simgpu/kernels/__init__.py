@@ -19,6 +19,7 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     convolution,
     ctc,
     distances,
+    distinct,
     elementwise,
     embedding_bag,
     foreach,

@@ -64,7 +64,7 @@ def flash_splits(query: torch.Tensor, keys: int, multiprocessors: int) -> int:
     batch, heads, length, size = query.shape
     columns = ceil(keys / (256 if size <= 64 else 128 if size <= 128 else 64))
     blocks, places = batch * heads * ceil(length / 64), 2 * multiprocessors
-    if blocks >= 0.8 * places:
+    if blocks >= 0.8 * places or not columns:
         return 1
     efficiencies = {}
     for splits in range(1, min(128, places, columns) + 1):

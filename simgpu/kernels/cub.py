@@ -168,3 +168,31 @@ def select_flagged(n: int, spec) -> int:
     """cub::DeviceSelect::Flagged of n items of 8 bytes. The tiles are read off the oracle's requests."""
     tile = _tuned(_SELECT_FLAGGED, spec, 1280)
     return _tile_states(ceil(n / tile), OFFSET)
+
+
+# compute capability: bytes of an item: items of a tile; read off the oracle's requests, as those above
+_UNIQUE = {
+    8: {1: 19840, 2: 8064, 4: 4608, 8: 1920},
+    9: {1: 5632, 2: 5632, 4: 6528, 8: 4224},
+    10: {1: 8448, 2: 5632, 4: 5760, 8: 4224},
+}
+_RUN_LENGTHS = 768
+
+
+def unique(n: int, element: int, spec) -> int:
+    """cub::DeviceSelect::Unique of n items of `element` bytes."""
+    tile = _tuned(_UNIQUE, spec, {1: 1280, 2: 1280, 4: 1280, 8: 640})[element]
+    return storage((WARP + ceil(n / tile)) * 8, 1)
+
+
+def run_lengths(n: int) -> int:
+    """cub::DeviceRunLengthEncode::Encode of n items, lengths of 8 bytes."""
+    return _tile_states(ceil(n / _RUN_LENGTHS), 8)
+
+
+_INCLUSIVE_SUM = {8: 7680, 9: 6144}  # compute capability: items of a tile, of 8 bytes
+
+
+def inclusive_sum(n: int, spec) -> int:
+    """cub::DeviceScan::InclusiveSum of n values into 8 bytes each."""
+    return _tile_states(ceil(n / _tuned(_INCLUSIVE_SUM, spec, 3840)), 8)

@@ -4,6 +4,7 @@ import torch
 
 from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.siblings import resized
 
 made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison
 # aten/src/ATen/native/UnaryOps.cpp: for each of p numbers counted up, added, lgamma in place, their sum
@@ -14,13 +15,6 @@ made_of_others("mvlgamma.default", "mvlgamma_.default")
 def mvlgamma_into(self, p, *, out):
     """The same file, mvlgamma_out: a result of its own, copied."""
     return resized(out, torch.ops.aten.mvlgamma.default(self, p))
-
-
-def resized(out, result):
-    """`result` copied into `out`, which takes its shape (native/Resize.h, resize_output)."""
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
 
 
 @made_of_others("equal.default")

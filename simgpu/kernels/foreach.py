@@ -110,3 +110,15 @@ def fused_adam(launch: Launch) -> None:
 def products(launch: Launch) -> None:
     """torch/_native/ops: stacks and grouped products, by shapes and GPU."""
     raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")
+
+
+@rule("_foreach_sub", "_foreach_sub_")
+def differences(launch: Launch) -> None:
+    """ForeachBinaryOpScalar.cu, ForeachBinaryOpScalarList.cu: RuntimeError for a number that is a bool, whatever the
+    tensors are."""
+    numbers = launch.get("scalar", launch.get("scalars"))
+    if isinstance(numbers, bool) or (isinstance(numbers, (list, tuple)) and any(type(one) is bool for one in numbers)):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+            "use the `~` or `logical_not()` operator instead."
+        )

@@ -95,7 +95,7 @@ def binary_cross_entropy(launch: Launch) -> None:
     reduce_all(launch, _count(launch), output.dtype)
 
 
-@rule("log_sigmoid_forward.default", only=True)
+@rule("log_sigmoid_forward.default")
 def log_sigmoid(launch: Launch) -> None:
     """aten/src/ATen/native/Activation.cpp, log_sigmoid_forward_out_cuda: the buffer that it returns is empty."""
     launch.outputs[1].untyped_storage().resize_(0)

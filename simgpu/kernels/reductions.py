@@ -33,8 +33,18 @@ def contiguous(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-@rule("sum.default", "sum.dim_IntList", "sum.IntList_out", "mean.default", "mean.dim", "mean.out", "nansum.default")
 @rule("prod.default", "prod.dim_int")
+def products(launch: Launch) -> None:
+    """The same as a sum. Its gradient is grad * result / self where no factor is 0, which CUDA asks, and otherwise what
+    PyTorch computes here (torch/csrc/autograd/FunctionsManual.cpp, prod_backward)."""
+    if launch["self"].requires_grad and torch.is_grad_enabled():
+        launch.machine.left_out.add(
+            "the gradient of prod", "what it takes where no factor is 0, which only values tell", lower_bound=False
+        )
+    sums(launch)
+
+
+@rule("sum.default", "sum.dim_IntList", "sum.IntList_out", "mean.default", "mean.dim", "mean.out", "nansum.default")
 def sums(launch: Launch) -> None:
     """ReduceSumProdKernel.cu, ReduceMomentKernel.cu. The kernel of prod is compiled as it is needed, which the oracle
     cannot; it is configured as the others are."""
@@ -42,6 +52,14 @@ def sums(launch: Launch) -> None:
     launch.give(output)
     tensor = converted(launch, launch["self"], output.dtype)
     reduce(launch, tensor, launch.get("dim"), accumulator_of(output.dtype), output.element_size())
+
+
+@rule("hash_tensor.default")
+def hashes(launch: Launch) -> None:
+    """ReduceSumProdKernel.cu, xor_sum_kernel_cuda: numbers are read as they are, and make one of 8 B."""
+    (output,) = launch.outputs
+    launch.give(output)
+    reduce(launch, launch["self"], launch["dim"], output.element_size(), output.element_size())
 
 
 @rule("trace.default")

@@ -6,6 +6,7 @@ import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import reduce
+from simgpu.kernels.siblings import resized
 
 TILE = 512 * 16  # elements that a block of threads looks at in a turn: Nonzero.cu, nonzero_static_cuda_out_impl
 
@@ -45,7 +46,13 @@ def _check_range(launch: Launch, indices: torch.Tensor) -> None:
     launch.release(*copy, highest, lowest)
 
 
-@rule("histc.default", "histc.out")
+@made_of_others("histc.out")
+def histc_into(tensor, bins=100, min=0, max=0, *, out):
+    """aten/src/ATen/native/cuda/SummaryOps.cu, _histc_out_cuda: a result of its own, copied."""
+    return resized(out, torch.ops.aten.histc.default(tensor, bins, min, max))
+
+
+@rule("histc.default", only=True)
 def histc(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/SummaryOps.cu, _histc_cuda_template: without a range, that of the values."""
     launch.give(*launch.outputs)
@@ -74,11 +81,11 @@ def nonzero_static(launch: Launch) -> None:
     launch.scratch(8 * blocks)
 
 
-@made_of_others("isin.Tensor_Tensor")
-def isin(elements, test_elements, *, assume_unique=False, invert=False):
+@made_of_others("isin.Tensor_Tensor", "isin.Tensor_Tensor_out")
+def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None):
     """aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu and isin_sorting: all with all where those that
     are looked for are few, else by sorting both together."""
-    found = torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
+    found = _place(elements, out)
     if elements.numel() == 0:
         return found
     if test_elements.numel() < 10.0 * elements.numel() ** 0.145:
@@ -91,6 +98,13 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
         together = torch.cat([flat, tested])
         del flat, tested
     return _among_many(found, together, order, invert)
+
+
+def _place(elements, out):
+    """Where it is noted which elements are in."""
+    if out is None:
+        return torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
+    return out if out.shape == elements.shape else out.resize_(elements.shape)
 
 
 def _among_few(found, elements, tested, invert):
@@ -118,8 +132,8 @@ def _among_many(found, together, order, invert):
     return found
 
 
-@made_of_others("isin.Tensor_Scalar")
-def isin_scalar(elements, test_element, *, assume_unique=False, invert=False):
+@made_of_others("isin.Tensor_Scalar", "isin.Tensor_Scalar_out")
+def isin_scalar(elements, test_element, *, assume_unique=False, invert=False, out=None):
     """The same file: compared with the number."""
-    found = torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
+    found = _place(elements, out)
     return found.copy_(elements.ne(test_element) if invert else elements.eq(test_element))

@@ -91,3 +91,9 @@ def masked_select(tensor, mask):
 
 # aten/src/ATen/native/TensorAdvancedIndexing.cpp: masked_select, and zeros after it up to the source's size.
 made_of_others("masked_scatter_backward.default", when=lambda grad, mask, sizes: is_known(mask))
+
+
+@rule("masked_scatter_backward.default", only=True)
+def masked_scatter_backward(launch: Launch) -> None:
+    """The same where the mask has no values."""
+    launch.machine.left_out.add("the gradient of masked_scatter", "what selecting by a mask without values takes")

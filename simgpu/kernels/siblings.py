@@ -19,3 +19,10 @@ def siblings(operator):
             other = getattr(packet, overload)
             if other is not operator and _inputs(other) == _inputs(operator) and not any_device.on_gpu_too(other):
                 yield other
+
+
+def resized(out, result):
+    """`result` copied into `out`, which takes its shape (native/Resize.h, resize_output)."""
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)

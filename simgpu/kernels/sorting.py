@@ -126,7 +126,7 @@ def _select(launch: Launch, rows: int, length: int, element: int) -> None:
     launch.release(*reversed(held))
 
 
-@rule("cumsum.default", "cumprod.default", "logcumsumexp.default")
+@rule("cumsum.default", "cumprod.default", "logcumsumexp.default", "_logcumsumexp.out")
 def cumulative(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not. One number is filled
     with itself (aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops), in place with a copy."""
@@ -147,7 +147,7 @@ def cumulative(launch: Launch) -> None:
         _scan(launch, tensor.numel(), output.dtype)
 
 
-@rule("cummax.default", "cummin.default")
+@rule("cummax.default", "cummin.default", "_cummax_helper.default", "_cummin_helper.default")
 def cumulative_extremes(launch: Launch) -> None:
     """ScanKernels.cpp, cummax_helper_cuda: a copy of an input that is not contiguous."""
     launch.give(*launch.outputs)
@@ -264,7 +264,7 @@ def along_a_dim(launch: Launch) -> None:
 FUSED_MODE = 2048  # elements of a row that one block of threads finds the mode of: TensorModeKernel.cpp
 
 
-@rule("mode.default")
+@rule("mode.default", "mode.values")
 def mode(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/TensorModeKernel.cpp: rows are read one after the other; long ones are sorted and
     counted, in memory that follows from how many of their elements differ."""

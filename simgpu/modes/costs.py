@@ -181,14 +181,26 @@ def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int
     return useful * best
 
 
+def _in_order(operator, args, kwargs):
+    """A call's arguments by position as far as they can be, for flop_counter has other names for them; and the rest."""
+    schema = operator._schema.arguments
+    named = [place for place, one in enumerate(schema) if one.name in kwargs and not one.kwarg_only]
+    if not named:
+        return args, kwargs
+    names = [one.name for one in schema[: named[-1] + 1]]
+    rest = {name: value for name, value in kwargs.items() if name not in names}
+    return tuple(arguments.given(operator, name, args, kwargs) for name in names), rest
+
+
 def _counted(plan, args, kwargs, outputs) -> int:
-    """What flop_counter says; 0 where it cannot read a legal call: it knows an operator's usual shapes alone."""
+    """What flop_counter says; 0 where it cannot read a legal call, however it fails: it knows an operator's usual
+    shapes alone, and an estimate ends no call."""
     result = outputs[0] if len(outputs) == 1 else tuple(outputs)
     try:
         if plan.product:
             return plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
-        return plan.flops(*args, **kwargs, out_val=result)
-    except (AssertionError, IndexError, TypeError, ValueError):
+        return plan.flops(*args, **{"out_val": result} | {name: kwargs[name] for name in kwargs if name != "out"})
+    except Exception:
         return 0
 
 
@@ -197,6 +209,7 @@ def operations(operator, args, kwargs, outputs) -> int:
     plan = plan_of(operator)
     if plan.flops is None:
         return 0
+    args, kwargs = _in_order(operator, args, kwargs)
     found = _counted(plan, args, kwargs, outputs)
     if plan.attention and plan.causal and arguments.given(operator, "is_causal", args, kwargs):
         return found // 2  # the counter counts the masked half too
@@ -207,7 +220,7 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
     flops = operations(operator, args, kwargs, outputs)
     if not flops:
         return 0.0
-    first = next(argument for argument in args if isinstance(argument, torch.Tensor))
+    first = next(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
     if plan.product:
         output = outputs[0]
         *batches, rows, columns = output.shape

@@ -247,6 +247,9 @@ class DispatchMode(TorchDispatchMode):
             kwargs = formulas.as_on_cuda(operator, args, kwargs)
             if torch.is_grad_enabled():
                 self.seen.add(formulas.TWICE)
+            guess = formulas.guessed(operator, self.seen)
+            if guess is not None:
+                self.machine.left_out.add(guess.name, guess.why, lower_bound=False)
         result = self.shapes(operator, args, kwargs, given, named)
         if by_engine and place is not HOST and self.works_in_place(operator, args):
             result = self.in_place_of(args[0], result)

@@ -91,10 +91,42 @@ CALLS = (
     Call(_ADD, _of("mul.Tensor"), *_GROUP_NORM, 3, ANEW),
     Call(_ADD, _of("add.Tensor"), *_GROUP_NORM, 1, ANEW),
 )
+
+
+class Guess(NamedTuple):
+    """A formula that asks for values on CUDA, which a simulated tensor has not, and takes another way here.
+
+    `nodes`, `forward`: as of a Call. `name`: what is told, and `why`.
+    """
+
+    nodes: frozenset
+    forward: frozenset
+    name: str
+    why: str
+
+
+# By an operator that the formula calls here, and not on CUDA.
+GUESSES = {
+    # masked_fill_backward: grad.masked_select(mask).sum()
+    _aten.where.self: Guess(
+        frozenset({"MaskedFillBackward1"}),
+        _of("masked_fill.Tensor masked_fill_.Tensor"),
+        "the gradient of masked_fill's value",
+        "the elements that its mask selects (how many they are only their values tell)",
+    ),
+}
+
+
+def guessed(operator, seen: set) -> Guess | None:
+    """What has to be told where a formula calls `operator`. `seen`: those of FORWARD that have run."""
+    guess = GUESSES.get(operator)
+    return guess if guess is not None and guess.forward & seen and _node() in guess.nodes else None
+
+
 _calls: dict = {}
 for _call in CALLS:
     _calls.setdefault(_call.operator, []).append(_call)
-FORWARD = frozenset().union(*(call.forward for call in CALLS))
+FORWARD = frozenset().union(*(one.forward for one in (*CALLS, *GUESSES.values())))
 
 
 def concerns(operator) -> bool:

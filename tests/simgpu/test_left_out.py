@@ -136,3 +136,43 @@ def test_the_list_of_operators_is_of_operators():
     assert len(content["proved"]) > 300 and content["proved"] == sorted(set(content["proved"]))
     assert not set(content["proved"]) & set(content["differs"])
     assert all(left_out.coverage(name) == "proved" for name in content["proved"])
+
+
+def value_of_a_mask():
+    x, value = torch.rand(64, 64, device="cuda"), torch.zeros((), device="cuda", requires_grad=True)
+    x.masked_fill(x > 0.5, value).sum().backward()
+
+
+def product():
+    x = torch.rand(64, 64, device="cuda").requires_grad_()
+    torch.prod(x, 1).sum().backward()
+
+
+def smoothed(weight=True):
+    x = torch.rand(64, 8, device="cuda").requires_grad_()
+    weights = torch.ones(8, device="cuda") if weight else None
+    target = torch.randint(8, (64,), device="cuda")
+    nn.functional.cross_entropy(x, target, weights, label_smoothing=0.1).backward()
+
+
+def scattered():
+    x = torch.rand(64, 64, device="cuda")
+    x.masked_scatter(x > 0.5, torch.rand(4096, device="cuda").requires_grad_()).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("action", "name"),
+    [
+        (value_of_a_mask, "the gradient of masked_fill's value leaves out the elements that its mask selects"),
+        (product, "the gradient of prod leaves out"),
+        (smoothed, "cross_entropy with weights and label smoothing leaves out the targets"),
+        (scattered, "the gradient of masked_scatter leaves out"),
+    ],
+)
+def test_formulas_that_ask_for_values(action, name):
+    assert [text for text in told(action)[0] if name in text]
+
+
+@pytest.mark.parametrize("action", [lambda: smoothed(False)])
+def test_nothing_is_told_where_no_value_is_asked_for(action):
+    assert told(action)[0] == []

@@ -26,6 +26,7 @@ CHECKS = (  # of values, which the oracle reads as 0
     "index_select(): Index to scalar can have only 1 value, got 0 value(s)",
     "ZeroDivisionError: float division by zero",  # by the number of batches that batch norm has seen
 )
+BY_VALUES = {"aten::_unique", "aten::_unique2"}  # operators whose results are as long as their values say
 IS_A_VALUE = "its result is a value, and a simulated tensor has none"
 LAYOUT = "sparse tensors"
 

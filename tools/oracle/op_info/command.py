@@ -102,7 +102,9 @@ def summary(rows: list[Row]) -> str:
     operators = Counter(row.verdict for row in rows)
     samples = Counter(one.verdict for row in rows for one in row.outcomes)
     comparable = sum(operators.values()) - operators["apart"]
-    text = ", ".join(f"{operators[verdict]} {verdict}" for verdict in ("equal", "differs", "refused", "obscure"))
+    text = ", ".join(
+        f"{operators[verdict]} {verdict}" for verdict in ("equal", "differs", "told", "refused", "obscure")
+    )
     return (
         f"of {comparable} operators {text}; {operators['apart']} set apart; "
         f"{samples['equal']} of {sum(samples.values()) - samples['apart']} samples equal"
@@ -160,6 +162,6 @@ def _events(side: str, facts: dict, at: int) -> list[str]:
 def listed(rows: list[Row]):
     """A line for each operator that is not equal: suite, operator, dtype, variant, size, verdict, first difference."""
     for row in rows:
-        if row.verdict in ("differs", "obscure", "refused"):
+        if row.verdict in ("differs", "obscure", "refused", "told"):
             job = row.job
             yield "\t".join((job.suite, job.name, job.dtype, job.variant, job.size, row.verdict, row.worst.what))

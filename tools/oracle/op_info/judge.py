@@ -1,4 +1,7 @@
-"""What became of a sample and of an operator: equal, differs, refused, obscure, or set apart."""
+"""What became of a sample and of an operator: equal, differs, told, refused, obscure, or set apart.
+
+Told: it differs, and the simulated GPU has said by name what it leaves out.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ from tools.oracle.op_info.jobs import Job
 
 REFUSALS = ("NotModelledError:", "NoValueError:")
 DATA_DEPENDENT = "gives a tensor whose size depends on the values of its input"
-VERDICTS = ("obscure", "differs", "refused", "equal", "apart")  # of an operator: the first that one of its samples has
+VERDICTS = (
+    "obscure",
+    "differs",
+    "refused",
+    "told",
+    "equal",
+    "apart",
+)  # of an operator: the first that one of its samples has
 COMPARED = ("sample", "error", "events", "counters", "results", "grads")
 
 
@@ -42,6 +52,11 @@ def sample(job: Job, oracle: dict, simulated: dict | None) -> Outcome:
     if simulated is None:
         return Outcome(number, "obscure", "the process ends")
     outcome = _judged(number, oracle, simulated)
+    if outcome.verdict == "differs" and simulated.get("told"):
+        said = "; ".join(f"{name}: {why}" for name, why in simulated["told"].items())
+        outcome = Outcome(number, "told", said)
+    if outcome.verdict == "differs" and any(one.split(".")[0] in apart.BY_VALUES for one in simulated["operators"]):
+        outcome = Outcome(number, "apart", apart.VALUES)
     outcome.operators = simulated.get("operators", [])
     return outcome
 

@@ -17,9 +17,10 @@ libraries, torch {torch}, no GPU, cuDNN off. Compared are the allocator's events
 dtype and device of results and gradients. [oracle.md](oracle.md) says how; `python -m tools.oracle proved` writes this
 page, and a test holds it to what is stored.
 
-A pass is a suite, a dtype, a variant (plain, in place, `out=`) and a size of the samples. *Refused*: the simulated GPU
-says by name that it does not model this. *Set apart*: the oracle cannot answer, for the reason given; what a library
-takes (cuFFT, cuSOLVER, MAGMA) the simulated GPU leaves out, and says so at the first use.
+A pass is a suite, a dtype, a variant (plain, in place, `out=`) and a size of the samples. *Left out by name*: the
+simulated GPU runs it, and says in the sample itself (`LeftOutWarning`) what its figures leave out. *Refused*: it says
+by name that it does not model this. *Set apart*: the oracle cannot answer, for the reason given; what a library takes
+(cuFFT, cuSOLVER, MAGMA) the simulated GPU leaves out, and says so at the first use.
 """
 
 
@@ -36,6 +37,7 @@ def text() -> str:
     for verdict, title, what in (
         ("differs", "Differ", "first difference"),
         ("obscure", "Fail with another error", "error"),
+        ("told", "Left out by name", "what it says"),
         ("refused", "Refused by name", "what it says"),
         ("apart", "Set apart: the oracle cannot answer", "reason"),
     ):
@@ -47,13 +49,13 @@ def text() -> str:
 def _passes(stored: dict) -> str:
     lines = [
         "## Passes\n",
-        "| pass | GPU | comparable | equal | differ | another error | refused | set apart |",
-        "|---|---|---|---|---|---|---|---|",
+        "| pass | GPU | comparable | equal | left out by name | refused | differ | another error | set apart |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for gpu, parts in stored.items():
         for part, of in parts.items():
             counts = Counter(one.verdict for one in of.values())
-            numbers = (counts[verdict] for verdict in ("equal", "differs", "obscure", "refused", "apart"))
+            numbers = (counts[verdict] for verdict in ("equal", "told", "refused", "differs", "obscure", "apart"))
             lines.append(f"| {part} | {gpu} | {len(of) - counts['apart']} | {' | '.join(map(str, numbers))} |")
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Which overloads of ATen's operators run on the simulated GPU."""
+"""Which overloads of ATen's operators run on the simulated GPU, and what it says that it leaves out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 import torch
 
+from simgpu import left_out
+from simgpu import machine as machines
 from simgpu.modes.dispatch_mode import DispatchMode, tensors_in
 
 
@@ -27,3 +29,15 @@ def operators_seen() -> Iterator[set[str]]:
 
     with patch.object(DispatchMode, "__torch_dispatch__", noting):
         yield seen
+
+
+@contextmanager
+def told_anew() -> Iterator[left_out.LeftOut]:
+    """What is left out, and told by name, inside the `with`: that nobody has compared an operator is none of it."""
+    machine = machines.on()
+    outer, machine.left_out = machine.left_out, left_out.LeftOut(machine.left_out.gpu)
+    try:
+        with patch.object(machine.left_out, "ran", lambda operator: None):
+            yield machine.left_out
+    finally:
+        machine.left_out = outer

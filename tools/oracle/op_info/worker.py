@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--where", action="store_true", help="label each event")
-    parser.add_argument("--timeout", type=int, default=90, help="seconds for one job")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds for one job")
     options = parser.parse_args()
 
     import torch
@@ -138,11 +138,11 @@ def _one(sample, number: int, options) -> dict:
     where = labels.where if options.where else None
     if not options.simulated:
         return {"number": number} | facts.run(sample, number, where)
-    from tools.oracle.op_info.seen import operators_seen
+    from tools.oracle.op_info.seen import operators_seen, told_anew
 
-    with operators_seen() as seen:
+    with operators_seen() as seen, told_anew() as told:
         found = facts.run(sample, number, where)
-    return {"number": number} | found | {"operators": sorted(seen)}
+    return {"number": number} | found | {"operators": sorted(seen), "told": dict(told)}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""Distinct values: torch.unique. How many there are only values tell, so they have to be known."""
+
+import torch
+
+from simgpu.kernels import cub
+from simgpu.kernels.launch import Launch, rule
+
+INT = 4  # bytes
+INDEX = 8
+
+
+@rule("_unique.default", "_unique2.default", only=True)
+def unique(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu, unique_cuda_template: the elements sorted, and with
+    `return_inverse` with where each was."""
+    tensor, inverse = launch["self", "return_inverse"]
+    n, element, spec = tensor.numel(), tensor.element_size(), launch.machine.spec
+    if n == 0:
+        return
+    launch.contiguous(tensor)
+    launch.scratch(n * element)
+    if inverse:
+        ramp, _ = launch.scratch(n * INDEX), launch.scratch(n * INDEX)
+        launch.release(launch.scratch(cub.radix_sort(n, element, INDEX, spec)), ramp)
+    else:
+        launch.release(launch.scratch(cub.radix_sort(n, element, 0, spec)))
+    _of_sorted(launch, n, INDEX if inverse else 0, launch.get("return_counts", False))
+
+
+@rule("unique_consecutive.default", only=True)
+def unique_consecutive(launch: Launch) -> None:
+    """The same file, compute_unique of what lies side by side."""
+    tensor, inverse, counts, dim = launch["self", "return_inverse", "return_counts", "dim"]
+    if tensor.numel() == 0 or dim is not None:
+        return
+    launch.contiguous(tensor)
+    _of_sorted(launch, tensor.numel(), INT if inverse else 0, counts)
+
+
+def _of_sorted(launch: Launch, n: int, inverse: int, counts: bool) -> None:
+    """compute_unique: results as long as the input, cut afterwards. `inverse`: bytes of a number that says where an
+    element went, 0 without."""
+    distinct, where, *rest = launch.outputs
+    spec = launch.machine.spec
+    if inverse:
+        launch.give(where)
+        places = launch.scratch(n * inverse)
+        launch.release(launch.scratch(cub.inclusive_sum(n, spec)), places)
+    _as_long_as(n, distinct)
+    launch.give(distinct)
+    count = launch.scratch(INDEX)
+    if counts:
+        _as_long_as(n, *rest)
+        launch.give(*rest)
+        launch.release(launch.scratch(cub.run_lengths(n)))
+    else:
+        launch.release(launch.scratch(cub.unique(n, distinct.element_size(), spec)))
+    launch.release(count)
+
+
+def _as_long_as(n: int, *outputs: torch.Tensor) -> None:
+    for output in outputs:
+        output.untyped_storage().resize_(n * output.element_size())
