@@ -230,6 +230,39 @@ _ALL = (
         },
     ),
     Spec(
+        key="RTX 3060",
+        also=("3060", "RTX 3060 12GB"),
+        name="NVIDIA GeForce RTX 3060",
+        total_memory=11_901 * MIB,
+        compute_capability=(8, 6),
+        multiprocessors=28,
+        context=328 * MIB,
+        l2_cache=2_359_296,
+        bandwidth=360e9,
+        host_link=_GEN4,
+        nvlink=0,
+        peak_flops=_tera(float64=12.74 / 64, float32=12.74, tf32=12.74, float16=25.4, bfloat16=25.4, int8=101.6),
+        sources={
+            "links": "PCIe 4.0 x16, no NVLink, NVIDIA GeForce RTX 3060 specifications",
+            "total_memory": _DEVICE_QUERY.format("13.0")
+            + ", in whole MiB; 11.62 and 11.63 GiB in out-of-memory texts; "
+            "older drivers up to 12044 MiB, Windows 12288 MiB",
+            "context": _by_difference(
+                "0.32",
+                "one out-of-memory text of torch 2.x of a 12 GB card of 11.63 GiB, whose name it "
+                "does not say (11.53 GiB "
+                "in use - 11.05 allocated - 164.09 MiB reserved); an RTX 3090, of the same compute "
+                "capability, has 0.31",
+            ),
+            "l2_cache": _DEVICE_QUERY.format("12.6"),
+            "bandwidth": "192 bits × 7501 MHz × 2 (GDDR6): the same deviceQuery; 360 GB/s as published",
+            "peak_flops": "float32: 28 multiprocessors × 128 lanes × 2 × 1777 MHz (deviceQuery); "
+            "Tensor Cores in the ratio "
+            "of the GA102 architecture whitepaper's RTX 3090; " + _FP64.format(64),
+            "hardware": _DEVICE_QUERY.format("12.6"),
+        },
+    ),
+    Spec(
         key="RTX 3090",
         also=("3090",),
         name="NVIDIA GeForce RTX 3090",
@@ -314,6 +347,66 @@ _ALL = (
         },
     ),
     Spec(
+        key="A10G",
+        name="NVIDIA A10G",
+        total_memory=22_587 * MIB,
+        compute_capability=(8, 6),
+        multiprocessors=80,
+        context=282 * MIB,
+        l2_cache=6 * MIB,
+        bandwidth=600e9,
+        host_link=_GEN4,
+        nvlink=0,
+        peak_flops=_tera(float64=35 / 64, float32=35, tf32=35, float16=70, bfloat16=70, int8=140),
+        sources={
+            "links": "PCIe 4.0 x16, no NVLink, NVIDIA A10 datasheet, of the same board",
+            "total_memory": "torch 2.15's nightly with cu130 prints 22587 MB, cut to whole MiB "
+            "(torchcodec's documentation); "
+            "22.06 GiB in out-of-memory texts",
+            "context": _by_difference(
+                "0.275",
+                "mean of two out-of-memory texts of torch 2.x that name the A10G, or its size (21.25 "
+                "GiB in use - 21.00 "
+                "allocated; 22.03 - 20.51 - 1.22 GiB reserved)",
+            ),
+            "l2_cache": "L2_cache_size as torch prints it",
+            "bandwidth": "600 GB/s, NVIDIA A10 datasheet, of the same memory",
+            "peak_flops": "35 and, on Tensor Cores, 70 TFLOP/s dense: NVIDIA A10G datasheet; " + _FP64.format(64),
+            "hardware": "get_device_properties as torch prints it",
+        },
+    ),
+    Spec(
+        key="RTX A6000",
+        also=("A6000",),
+        name="NVIDIA RTX A6000",
+        total_memory=48_671 * MIB,
+        compute_capability=(8, 6),
+        multiprocessors=84,
+        context=262 * MIB,
+        l2_cache=6 * MIB,
+        bandwidth=768e9,
+        host_link=_GEN4,
+        nvlink=56.25e9,
+        peak_flops=_tera(float64=38.7 / 64, float32=38.7, tf32=77.4, float16=154.8, bfloat16=154.8, int8=309.7),
+        sources={
+            "links": "PCIe 4.0 x16; four NVLinks of 14.062 GB/s each, as nvidia-smi nvlink prints them",
+            "total_memory": "47.53 GiB, ± 5 MiB, in an out-of-memory text of December 2025 "
+            "(black-forest-labs/flux2 issue "
+            "23); torch prints 48676 MB; 51,160,023,040 B with a driver of CUDA 12.7",
+            "context": _by_difference(
+                "0.26",
+                "the same out-of-memory text (47.35 GiB in use - 47.08 allocated - 14.45 MiB "
+                "reserved), of a process that "
+                "loads weights and has run few kernels",
+            ),
+            "l2_cache": _DEVICE_QUERY.format("12.7"),
+            "bandwidth": "384 bits × 8001 MHz × 2 (GDDR6): the same deviceQuery; 768 GB/s, NVIDIA RTX A6000 datasheet",
+            "peak_flops": "NVIDIA RTX A6000 datasheet, whose Tensor Core rates are with sparsity, twice these; "
+            + _FP64.format(64),
+            "hardware": _DEVICE_QUERY.format("12.7"),
+        },
+    ),
+    Spec(
         key="A100-40GB",
         also=(
             "A100-SXM-40GB",
@@ -391,6 +484,34 @@ _ALL = (
             "bandwidth": "NVIDIA L4 datasheet",
             "peak_flops": "NVIDIA L4 datasheet, half of its figures with sparsity; " + _FP64.format(64),
             "hardware": "58 SMs as torch reports them, published with total_memory",
+        },
+    ),
+    Spec(
+        key="L40S",
+        name="NVIDIA L40S",
+        total_memory=45_455 * MIB,
+        compute_capability=(8, 9),
+        multiprocessors=142,
+        context=471 * MIB,
+        l2_cache=96 * MIB,
+        bandwidth=864e9,
+        host_link=_GEN4,
+        nvlink=0,
+        peak_flops=_tera(float64=91.6 / 64, float32=91.6, tf32=183, float16=362.05, bfloat16=362.05, int8=733),
+        sources={
+            "links": "PCIe 4.0 x16, no NVLink, NVIDIA L40S datasheet",
+            "total_memory": "44.39 GiB, ± 5 MiB, in out-of-memory texts of 2025 and 2026 that name the L40S; 44.42 GiB "
+            "in one of February 2025 (stepfun-ai/Step-Video-T2V issue 8); 45589 MB as an older torch prints it",
+            "context": _by_difference(
+                "0.46",
+                "mean of two out-of-memory texts of torch 2.x on cards of this size (44.29 GiB in "
+                "use - 43.88 allocated "
+                "- 582 KiB reserved, which names the L40S; 23.32 - 22.60 - 215.14 MiB, which does not)",
+            ),
+            "l2_cache": _DEVICE_QUERY.format("12.4"),
+            "bandwidth": "384 bits × 9001 MHz × 2 (GDDR6): the same deviceQuery; 864 GB/s, NVIDIA L40S datasheet",
+            "peak_flops": "NVIDIA L40S datasheet, without sparsity; " + _FP64.format(64),
+            "hardware": _DEVICE_QUERY.format("12.4"),
         },
     ),
     Spec(

@@ -15,12 +15,16 @@ GPUS = [
     "T4",
     "V100-16GB",
     "V100-32GB",
+    "RTX 3060",
     "RTX 3090",
     "RTX 4090",
     "RTX 5090",
+    "A10G",
+    "RTX A6000",
     "A100-40GB",
     "A100-80GB",
     "L4",
+    "L40S",
     "H100",
     "H200",
     "B200",
@@ -39,12 +43,16 @@ def test_the_list():
         ("T4", "14.56 GiB"),
         ("V100-16GB", "15.77 GiB"),
         ("V100-32GB", "31.73 GiB"),
+        ("RTX 3060", "11.62 GiB"),
         ("RTX 3090", "23.56 GiB"),
         ("RTX 4090", "23.52 GiB"),
         ("RTX 5090", "31.37 GiB"),
+        ("A10G", "22.06 GiB"),
+        ("RTX A6000", "47.53 GiB"),
         ("A100-40GB", "39.49 GiB"),
         ("A100-80GB", "79.25 GiB"),
         ("L4", "22.03 GiB"),
+        ("L40S", "44.39 GiB"),
         ("H100", "79.18 GiB"),
         ("H200", "139.80 GiB"),
         ("B200", "178.35 GiB"),
@@ -61,6 +69,7 @@ def test_total_memory_as_out_of_memory_texts_print_it(key, text):
         ("T4", 14913),
         ("V100-16GB", 16144),
         ("V100-32GB", 32494),
+        ("RTX 3060", 11901),
         ("RTX 3090", 24124),
         ("RTX 4090", 24081),
         ("RTX 5090", 32120),
@@ -73,14 +82,27 @@ def test_total_memory_as_device_query_prints_it(key, mebibytes):
     assert round(SPECS[key].total_memory / MiB) == mebibytes
 
 
-@pytest.mark.parametrize(("key", "mebibytes"), [("H200", 143156), ("B200", 182631)])
+@pytest.mark.parametrize(("key", "mebibytes"), [("A10G", 22587), ("H200", 143156), ("B200", 182631)])
 def test_total_memory_as_torch_prints_it(key, mebibytes):
     assert SPECS[key].total_memory // MiB == mebibytes
 
 
 @pytest.mark.parametrize("key", GPUS)
 def test_memory_is_what_the_name_promises_less_what_the_driver_keeps(key):
-    nominal = {"T4": 16, "RTX 3090": 24, "RTX 4090": 24, "RTX 5090": 32, "L4": 24, "H100": 80, "H200": 141, "B200": 180}
+    nominal = {
+        "RTX 3060": 12,
+        "A10G": 24,
+        "RTX A6000": 48,
+        "L40S": 48,
+        "T4": 16,
+        "RTX 3090": 24,
+        "RTX 4090": 24,
+        "RTX 5090": 32,
+        "L4": 24,
+        "H100": 80,
+        "H200": 141,
+        "B200": 180,
+    }
     size = nominal.get(key) or int(key.removesuffix("GB").rpartition("-")[2])
     assert 0.88 * size * GiB < SPECS[key].total_memory < size * GiB
     assert 0 < SPECS[key].context < 1 * GiB
@@ -109,12 +131,16 @@ def test_threads_go_with_the_compute_capability(key):
         ("T4", 64, 1590),
         ("V100-16GB", 64, 1530),
         ("V100-32GB", 64, 1530),
+        ("RTX 3060", 128, 1777),
         ("RTX 3090", 128, 1695),
         ("RTX 4090", 128, 2520),
         ("RTX 5090", 128, 2407),
         ("A100-40GB", 64, 1410),
         ("A100-80GB", 64, 1410),
+        ("A10G", 128, 1710),
+        ("RTX A6000", 128, 1800),
         ("L4", 128, 2040),
+        ("L40S", 128, 2520),
         ("H100", 128, 1980),
         ("H200", 128, 1980),
     ],
@@ -169,6 +195,8 @@ def test_cublas_workspace(monkeypatch):
         ("NVIDIA T4", "T4"),
         ("H100 80GB", "H100"),
         ("nvidia_h200", "H200"),
+        ("A6000", "RTX A6000"),
+        ("GeForce RTX 3060 12GB", "RTX 3060"),
     ],
 )
 def test_names(name, key):
@@ -176,7 +204,9 @@ def test_names(name, key):
 
 
 # H100 PCIe and H100 NVL have other numbers of multiprocessors; "A100" alone is two GPUs.
-@pytest.mark.parametrize("name", ["", "A100", "V100", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "RTX 3090 Ti", "L40S"])
+@pytest.mark.parametrize(
+    "name", ["", "A100", "V100", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "RTX 3090 Ti", "L40", "RTX 3060 Ti"]
+)
 def test_unknown_name(name):
     with pytest.raises(ValueError, match="unknown GPU") as error:
         spec(name)
@@ -192,6 +222,8 @@ def test_unknown_name(name):
         ("V100", "'V100-16GB' or 'V100-32GB'"),
         ("H100 PCIe", "'H100'"),
         ("RTX 3090 Ti", "'RTX 3090'"),
+        ("RTX 3060 Ti", "'RTX 3060'"),
+        ("A10", "'A10G'"),
         ("A100 SXM 80", "'A100-80GB'"),
         ("RTX4O90", "'RTX 4090'"),
         ("AMD Instinct MI300X", ""),
