@@ -107,11 +107,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
 def _run_it(options) -> int:
     from simgpu.running.run import run
 
-    module, rest = None, options.script
+    module: str | None = None
+    rest: list[str] = options.script
     if rest[:1] == ["--"]:
         rest = rest[1:]
     if options.module is not None:
-        module, *rest = options.module or [None]
+        module, rest = (options.module or [None])[0], options.module[1:]
     if module is None and not rest:
         raise ValueError("wanted a script: simgpu run --gpu H100 train.py --its --own --flags")
     program = None if module is not None else rest.pop(0)

@@ -4,6 +4,8 @@ Adapters have the dtype of the weights and no dropout. (The package peft keeps t
 by default adapts fewer layers.)
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -25,7 +27,8 @@ class Adapted(nn.Module):
 def adapt(model: nn.Module, rank: int) -> nn.Module:
     """The model, frozen, with adapters. ValueError if it has no linear layer."""
     model.requires_grad_(False)
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    embeddings: Any = getattr(model, "get_output_embeddings", None)
+    head = embeddings() if embeddings is not None else None
     linear = [
         (parent, name, child)
         for parent in model.modules()
@@ -37,7 +40,7 @@ def adapt(model: nn.Module, rank: int) -> nn.Module:
     for parent, name, child in linear:
         setattr(parent, name, Adapted(child, rank))
     if hasattr(model, "enable_input_require_grads"):
-        model.enable_input_require_grads()  # as peft does, or checkpoints would have nothing to go back to
+        model.enable_input_require_grads()  # pyright: ignore[reportCallIssue]  # as peft does, for checkpoints
     return model
 
 

@@ -76,7 +76,7 @@ def _model(subject: Subject, plan: Plan) -> nn.Module:
         model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
     model.to("cuda")
     if plan.attention is not None and hasattr(model, "set_attn_implementation"):
-        model.set_attn_implementation(plan.attention)
+        model.set_attn_implementation(plan.attention)  # pyright: ignore[reportCallIssue]
     if plan.lora is not None:
         model = lora.adapt(model, plan.lora)
     if plan.checkpoint and plan.train:

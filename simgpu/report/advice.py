@@ -23,10 +23,8 @@ def helps(report: Report) -> list[str]:
     if cache >= missing > 0:
         found.insert(
             0,
-            (
-                f"the cache holds {size(cache)} in pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may make "
-                "one of them; run it again with that set",
-            ),
+            f"the cache holds {size(cache)} in pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may make one "
+            "of them; run it again with that set",
         )
     return [first, *found]
 

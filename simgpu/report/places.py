@@ -17,7 +17,7 @@ _LIBRARIES = tuple(
     {
         str(Path(folder))
         for folder in (
-            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+            *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
             *site.getsitepackages(),
             site.getusersitepackages(),
             *(str(Path(sys.base_prefix) / "lib"), str(Path(sys.base_prefix) / "Lib")),

@@ -3,6 +3,7 @@
 import sys
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -67,7 +68,7 @@ class Held:
         self.hint = hint
         self.number = number
         self.backwards = backwards  # passes that had begun before
-        self.owner = None
+        self.owner: str | None = None
         self.survived = False  # whether it lived when the next backward pass began
 
     def part(self) -> str:
@@ -214,7 +215,7 @@ class Watch:
             return FORWARD  # also where a checkpoint computes again in backward
         return BACKWARD if task != -1 else NO_GRAD
 
-    def _origin(self, frame, stage: str) -> tuple[Origin, str | None]:
+    def _origin(self, frame, stage: str) -> tuple[Origin, Any]:
         found: Seen = seen(frame, _CODES)
         operator = self.machine.operator
         node = torch._C._current_autograd_node() if stage is BACKWARD else None

@@ -11,8 +11,11 @@ import os
 import pickle
 import sys
 from functools import wraps
+from typing import Any
 
 import torch
+import torch._utils
+import torch._weights_only_unpickler
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.machine import Machine
@@ -62,7 +65,7 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file):
         super().__init__(file, protocol=2)
-        self.storages: dict[str, object] = {}
+        self.storages: dict[str, torch.UntypedStorage] = {}
         self._keys: dict[int, str] = {}
 
     def persistent_id(self, obj):
@@ -117,7 +120,7 @@ def _load(real, machine: Machine):
             return torch.storage.TypedStorage(wrap_storage=storages[key], dtype=getattr(torch, dtype), _internal=True)
 
         kinds = torch._weights_only_unpickler.Unpickler if weights_only in (None, True) else pickle.Unpickler
-        unpickler = kinds(io.BytesIO(content))
+        unpickler: Any = kinds(io.BytesIO(content))
         unpickler.persistent_load = persistent_load
         return unpickler.load()
 

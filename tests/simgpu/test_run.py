@@ -164,6 +164,21 @@ def test_advice_has_the_bytes_of_this_run(script):
     assert report.failure[0] > report.failure[1]
 
 
+def test_memory_that_lies_in_pieces(script):
+    report = simgpu.run(
+        script("""
+        import torch
+        pieces = [torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+        del pieces[::2]
+        torch.empty(60 * 2**20, dtype=torch.uint8, device="cuda")
+        """),
+        gpu="T4",
+        memory="340 MiB",
+    )
+    assert report.outcome == "out of memory"
+    assert "\n  - the cache holds " in str(report) and "expandable_segments:True" in str(report)
+
+
 def test_a_program_that_catches_the_error_has_fitted(script, capsys):
     report = simgpu.run(
         script("""
