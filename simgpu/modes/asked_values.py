@@ -72,6 +72,10 @@ def item(mode, function, args, kwargs):
     return values.nan()
 
 
+_TRUTH = (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero)
+_TO_NUMPY = (Tensor.numpy, Tensor.__array__)
+
+
 def _no_value(what: str, tensor) -> str:
     return (
         f"{what} asks for the value of a simulated tensor ({_described(tensor)}), which has none: the simulated GPU "
@@ -83,12 +87,12 @@ def _no_value(what: str, tensor) -> str:
 @handles(torch.is_nonzero, Tensor.is_nonzero, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
     """Whatever cannot go on without a value: the known one, what a sound run would have, or NoValueError."""
-    if function in (Tensor.numpy, Tensor.__array__) and on_gpu(args[0]):
+    if function in _TO_NUMPY and on_gpu(args[0]):
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
             "first."
         )
-    if function in (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero) and args[0].numel() == 1:
+    if function in _TRUTH and args[0].numel() == 1:
         known = sound_run.answer(args[0])
         if known is None and residence.of(args[0]) is not None and values.of(args[0]) is None:
             known = sound_run.assumed()

@@ -1,5 +1,8 @@
 """Random calls that scripts spell in a way of their own: windows, storages, the constructors and default types of old,
-absolute values of complex numbers, images of the same size. `python -m tools.oracle.rules_spellings --help`."""
+absolute values of complex numbers, images of the same size, CTC loss.
+
+`python -m tools.oracle.rules_spellings --help`
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,28 @@ def resized(rng: random.Random) -> str:
     return x + f"y = F.interpolate(x, size={size}, mode='{mode}')\n{grad}\ntell(y, x.grad)"
 
 
+def sequences(rng: random.Random) -> str:
+    """CTC loss with lengths of every kind, without cuDNN."""
+    batch, time, longest = some(rng, 6), 20 + some(rng, 40), some(rng, 15)
+    lengths = [rng.randint(1, longest) for _ in range(batch)]
+    inputs = [rng.randint(18, time) for _ in range(batch)]
+    rows = rng.random() < 0.6
+    shape = [batch, longest] if rows else [sum(lengths)]
+    dtype, kind = rng.choice(("float32", "float32", "float64")), rng.choice(("", ".int()"))
+    target = f"torch.ones({shape}, dtype=torch.int64){kind}{rng.choice(('', '.cuda()'))}"
+    kinds = "{}", "torch.tensor({})", "torch.tensor({}, dtype=torch.int32)"
+    form = rng.choice(kinds)
+    options = f"reduction={rng.choice(('mean', 'sum', 'none'))!r}, zero_infinity={rng.random() < 0.4}"
+    return (
+        f"x = torch.ones({time}, {batch}, 20, device='cuda', dtype=torch.{dtype}, requires_grad=True)\nt = {target}\n"
+        "with torch.backends.cudnn.flags(enabled=False):\n"
+        f"  y = F.ctc_loss(x.log_softmax(-1), t, {form.format(inputs)}, {form.format(lengths)}, {options})\n"
+        "tell(y)\ny.sum().backward()\ntell(x.grad)"
+    )
+
+
 DRAWINGS = [
+    sequences, sequences, sequences,
     resized, resized, resized, window, window, window, magnitude, magnitude, storage, storage, constructor, constructor,
     elsewhere,
 ]  # fmt: skip

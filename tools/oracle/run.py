@@ -57,10 +57,12 @@ def record(
     version: str | None = None,
     code: str | None = None,
     quick: bool = False,
+    values: bool = False,
 ) -> Iterator[tuple[str, str | None]]:
     """Record the workloads `names`, and the snippet `code` as "code", into `folder`.
 
-    On the oracle of torch `version`, or, if that is None, on the simulated GPU; `quick` leaves out the stacks of C++.
+    On the oracle of torch `version`, or, if that is None, on the simulated GPU; `quick` leaves out the stacks of C++,
+    and `values` gives the simulated GPU the values of all tensors.
     As each is done, yields its name, and its log if it failed, else None. Raises RuntimeError with the worker's own
     errors where it could not start.
     """
@@ -71,6 +73,7 @@ def record(
     command = [sys.executable, "-m", "tools.oracle.worker", str(folder), *names, "--gpu", gpu]
     command += ["--simulated"] if version is None else []
     command += ["--quick"] if quick else []
+    command += ["--values"] if values else []
     command += ["--code", code] if code is not None else []
     with subprocess.Popen(
         command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

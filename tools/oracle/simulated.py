@@ -19,9 +19,9 @@ WRAPPERS = ("eval_frame.py", "_compile.py", "op_info/seen.py")  # around the mod
 
 
 @contextmanager
-def simulated_gpu(name: str) -> Iterator[None]:
+def simulated_gpu(name: str, values: bool = False) -> Iterator[None]:
     """`labkit.simulated_gpu(name)` with stacks that `tools.oracle.labels` reads as it reads those of C++."""
-    with patch.object(session, "python_frames", frames), labkit.simulated_gpu(name):
+    with patch.object(session, "python_frames", frames), labkit.simulated_gpu(name, values=values):
         yield
 
 

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--simulated", action="store_true", help="on the simulated GPU")
+    parser.add_argument("--values", action="store_true", help="that simulated GPU has the values of all tensors")
     parser.add_argument("--code", help="a snippet to record too")
     parser.add_argument("--quick", action="store_true", help="no stacks of C++, which take the oracle long to read")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
@@ -51,6 +52,8 @@ def main() -> None:
         else "PyTorch's CUDA host code under stub libraries; no GPU was involved",
         "made on": time.strftime("%Y-%m-%d"),
     } | {k: v for k, v in os.environ.items() if k.startswith("MOCK_")}
+    if options.values:
+        provenance["values"] = True
     modules = (workloads.transformer_models, workloads.trainer, workloads.batch_limit)
     of_transformers = {name for module in modules for name in module.WORKLOADS}
     for_transformers = {}
@@ -150,7 +153,7 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
     if options.simulated:
         from tools.oracle.simulated import simulated_gpu
 
-        device = simulated_gpu(options.gpu)
+        device = simulated_gpu(options.gpu, options.values)
     else:
         device = nullcontext()
     with device:

@@ -2,15 +2,18 @@
 
 On the oracle every value is 0, so a program that decides by values goes another way than on a GPU. What the simulated
 GPU answers, because it follows those values, is written down there (by the line that asks, in order) and given to the
-same line on the oracle. Both then run the same operators, and their memory can be compared. The environment's
-`VARIABLE` names the folder; without it nothing is changed.
+same line on the oracle. What operators read inside themselves, such as how much a mask selects, is written down in
+order, and the stub of the CUDA runtime gives it to the operators there. Both then run the same operators, and their
+memory can be compared. The environment's `VARIABLE` names the folder; without it nothing is changed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
+import struct
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,9 +25,16 @@ import torch
 
 from simgpu import machine
 from simgpu.handlers import handler_of, handles
+from simgpu.modes.dispatch_mode import DispatchMode
 
 VARIABLE = "ZOO_ANSWERS"
-ASKED = ("__bool__", "__int__", "__float__", "__index__", "item", "tolist", "is_nonzero")
+ASKED = (
+    *((torch.Tensor, name) for name in ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item")),
+    *((torch.Tensor, name) for name in ("tolist", "is_nonzero", "equal", "allclose", "__format__")),
+    *((torch, name) for name in ("is_nonzero", "equal", "allclose")),
+)
+ROWS = {"nonzero", "repeat_interleave", "unique_dim", "unique_consecutive", "_unique", "_unique2"}  # CUDA counts them
+AS_FLOAT = {torch.float64: "<d", torch.float32: "<f", torch.float16: "<e"}
 
 
 def path(name: str) -> Path | None:
@@ -41,38 +51,86 @@ def the_same(name: str) -> Iterator[None]:
         yield
         return
     simulated = machine.current() is not None
-    log = _Log(simulated, {} if simulated or not file.exists() else json.loads(file.read_text()))
+    known = {} if simulated or not file.exists() else json.loads(file.read_text())
+    log = _Log(simulated, known.get("lines", {}))
     with ExitStack() as stack:
-        for kind in ASKED:
-            stack.enter_context(patch.object(torch.Tensor, kind, log.asking(kind), create=True))
+        for owner, kind in ASKED:
+            stack.enter_context(patch.object(owner, kind, log.asking(owner, kind), create=True))
+        if simulated:
+            for method in ("of_known_size", "scalar"):
+                stack.enter_context(patch.object(DispatchMode, method, log.reading(getattr(DispatchMode, method))))
+        else:
+            log.stub = _stub_that_reads(known.get("reads", []))
         try:
             yield
         finally:
             if simulated:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(json.dumps(log.given))
+                file.write_text(json.dumps({"lines": log.given, "reads": log.reads}))
+
+
+def _stub_that_reads(values: list[int]):
+    """The oracle's CUDA runtime, which gives operators these values. RuntimeError if it is too old to."""
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # pyright: ignore[reportOptionalMemberAccess]
+    if not hasattr(runtime, "mock_reads"):
+        raise RuntimeError("the oracle's stubs are older than this: python -m tools.oracle build")
+    runtime.mock_reads((ctypes.c_uint64 * len(values))(*values), ctypes.c_size_t(len(values)))
+    return runtime
+
+
+def as_read(value: float, dtype: torch.dtype) -> int:
+    """A value as the 8 bytes that the host reads, the first ones first; 0 for one that is not known (NaN)."""
+    if not dtype.is_floating_point:
+        return int(value) & (2**64 - 1)
+    if math.isnan(value):
+        return 0
+    if dtype == torch.bfloat16:
+        return int.from_bytes(struct.pack("<f", value)[2:], "little")
+    return int.from_bytes(struct.pack(AS_FLOAT[dtype], value), "little")
 
 
 class _Log:
-    """Answers by the line that asks for them."""
+    """Answers by the line that asks for them, and what operators read, in order."""
 
     def __init__(self, simulated: bool, given: dict[str, list]):
         self.simulated = simulated
         self.given: dict[str, list] = defaultdict(list, given)
+        self.reads: list[int] = []
+        self.stub = None
         self.inside = False
 
-    def asking(self, kind: str):
-        """A method of torch.Tensor that asks for values, whose answers are noted or taken from the notes."""
-        original = getattr(torch.Tensor, kind)
+    def reading(self, original):
+        """A method of the dispatch mode by which operators learn of values, which are noted."""
 
-        def asked(tensor, *args, **kwargs):
+        def read(mode, *given):
+            answer = original(mode, *given)
             if self.inside:
-                return original(tensor, *args, **kwargs)
+                return answer
+            if original.__name__ == "scalar":
+                self.reads.append(as_read(answer, given[0].dtype))
+            elif given[0]._opname in ROWS:
+                rows = answer if isinstance(answer, torch.Tensor) else answer[0]
+                self.reads.append(rows.shape[0])
+            return answer
+
+        return read
+
+    def asking(self, owner, kind: str):
+        """A method of torch.Tensor that asks for values, whose answers are noted or taken from the notes."""
+        original = getattr(owner, kind)
+
+        def asked(*args, **kwargs):
+            if self.inside:
+                return original(*args, **kwargs)
             self.inside = True
+            if self.stub is not None:
+                self.stub.mock_reads_wait(1)
             try:
-                answer = original(tensor, *args, **kwargs)
+                answer = original(*args, **kwargs)
             finally:
                 self.inside = False
+                if self.stub is not None:
+                    self.stub.mock_reads_wait(0)
             frame = sys._getframe(1)
             line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {kind}"
             if self.simulated:
@@ -83,5 +141,6 @@ class _Log:
 
         if self.simulated:  # C++ hands a mode what stands under the method's name
             handler = handler_of(original)
-            handles(asked)(lambda mode, function, args, kwargs: handler(mode, original, args, kwargs))
+            if handler is not None:
+                handles(asked)(lambda mode, function, args, kwargs: handler(mode, original, args, kwargs))
         return asked

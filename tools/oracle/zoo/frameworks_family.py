@@ -221,7 +221,7 @@ def moving_average(stage):
     """torch.optim.swa_utils: EMA and SWA, then batch norm's statistics anew."""
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8)).cuda()
     ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99))
-    swa = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+    swa = torch.optim.swa_utils.AveragedModel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05)
     for step in range(3):

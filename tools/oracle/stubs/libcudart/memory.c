@@ -130,13 +130,61 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
   return cudaSuccess;
 }
 
-// What is read from the device is zeros.
+// Pinned memory of the host is ordinary memory; where it lies is noted, since operators read single values into it.
+#define PINNED 4096
+static struct segment pinned[PINNED];
+
+static void note_pinned(uintptr_t address, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < PINNED; i++)
+    if (!pinned[i].address) {
+      pinned[i] = (struct segment){address, bytes};
+      break;
+    }
+  pthread_mutex_unlock(&lock);
+}
+
+static void forget_pinned(uintptr_t address) {
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < PINNED; i++)
+    if (pinned[i].address == address) pinned[i].address = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+static int is_pinned(uintptr_t address) {
+  int found = 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < PINNED && !found; i++)
+    found = pinned[i].address && address >= pinned[i].address && address < pinned[i].address + pinned[i].bytes;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+// What operators read of the device's memory: values of at most 8 bytes, given beforehand, in their order.
+static uint64_t *reads;
+static size_t reads_given, reads_done;
+static int reads_wait; // while the program reads a value itself
+
+void mock_reads(const uint64_t *values, size_t given) {
+  reads = realloc(reads, (given ? given : 1) * sizeof *values);
+  memcpy(reads, values, given * sizeof *values);
+  reads_given = given;
+  reads_done = 0;
+}
+
+void mock_reads_wait(int wait) { reads_wait = wait; }
+size_t mock_reads_left(void) { return reads_given - reads_done; }
+
+// What is read from the device is zeros, unless it was said what an operator reads.
 static void copy(void *to, const void *from, size_t bytes) {
   if (on_device(to)) return;
-  if (on_device(from))
-    memset(to, 0, bytes);
-  else
+  if (!on_device(from)) {
     memmove(to, from, bytes);
+    return;
+  }
+  memset(to, 0, bytes);
+  if (reads_done < reads_given && !reads_wait && bytes <= sizeof *reads && is_pinned((uintptr_t)to))
+    memcpy(to, &reads[reads_done++], bytes);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -172,14 +220,16 @@ cudaError_t cudaGetSymbolAddress(void **pointer, const void *symbol) {
   return cudaSuccess;
 }
 
-// Pinned host memory is ordinary memory.
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-  return posix_memalign(pointer, 4096, bytes ? bytes : 1) ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
+  if (posix_memalign(pointer, 4096, bytes ? bytes : 1)) return failed(cudaErrorMemoryAllocation);
+  note_pinned((uintptr_t)*pointer, bytes);
+  return cudaSuccess;
 }
 
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) { return cudaHostAlloc(pointer, bytes, 0); }
 
 cudaError_t cudaFreeHost(void *pointer) {
+  forget_pinned((uintptr_t)pointer);
   free(pointer);
   return cudaSuccess;
 }
