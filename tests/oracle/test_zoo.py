@@ -37,8 +37,34 @@ def test_the_oracle_is_given_the_answers_of_the_simulated_gpu(tmp_path, monkeypa
     before = torch.Tensor.item
     with labkit.simulated_gpu("T4"), answers.the_same("asking"):
         assert ask(torch.ones(3, dtype=torch.long).cuda()) == (True, 3, [1, 1, 1])
-    assert len(json.loads(answers.path("asking").read_text())) == 3
+    assert len(json.loads(answers.path("asking").read_text())["lines"]) == 3
+    monkeypatch.setattr(answers, "_stub_that_reads", lambda values: None)
     with answers.the_same("asking"):
         assert ask(torch.zeros(3, dtype=torch.long)) == (True, 3, [1, 1, 1])  # as on the oracle, where every value is 0
         assert ask(torch.zeros(3, dtype=torch.long)) == (False, 0, [0, 0, 0])
     assert torch.Tensor.item is before
+
+
+def test_what_operators_read_is_noted_in_order(tmp_path, monkeypatch):
+    monkeypatch.setenv(answers.VARIABLE, str(tmp_path))
+    with labkit.simulated_gpu("T4"), answers.the_same("reading"):
+        x = torch.arange(5).cuda()
+        assert x[x > 1].shape == (3,) and torch.repeat_interleave(torch.tensor([2, 2, 3]).cuda()).shape == (7,)
+        x.masked_select(x > 3).sum()
+        assert x.max().item() == 4  # the program's own question
+    assert json.loads(answers.path("reading").read_text())["reads"] == [3, 7, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "read"),
+    [
+        (-1, torch.int64, 2**64 - 1),
+        (True, torch.bool, 1),
+        (1.0, torch.float64, 0x3FF0000000000000),
+        (1.0, torch.float32, 0x3F800000),
+        (1.0, torch.bfloat16, 0x3F80),
+        (float("nan"), torch.float16, 0),
+    ],
+)
+def test_values_are_read_as_their_bytes(value, dtype, read):
+    assert answers.as_read(value, dtype) == read

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import torch
 
+import simgpu
 from simgpu import machine
 from simgpu.handlers import handler_of, handles
 from simgpu.modes.dispatch_mode import DispatchMode
@@ -34,6 +35,7 @@ ASKED = (
     *((torch, name) for name in ("is_nonzero", "equal", "allclose")),
 )
 ROWS = {"nonzero", "repeat_interleave", "unique_dim", "unique_consecutive", "_unique", "_unique2"}  # CUDA counts them
+SIMULATOR = str(Path(simgpu.__file__).parent)
 AS_FLOAT = {torch.float64: "<d", torch.float32: "<f", torch.float16: "<e"}
 
 
@@ -132,6 +134,9 @@ class _Log:
                 if self.stub is not None:
                     self.stub.mock_reads_wait(0)
             frame = sys._getframe(1)
+            if frame.f_code.co_filename.startswith(SIMULATOR):  # what stands for C++ asks
+                self.reads.append(as_read(answer, args[0].dtype))
+                return answer
             line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {kind}"
             if self.simulated:
                 self.given[line].append(answer)
