@@ -7,7 +7,7 @@ import torch
 
 import labkit
 from tools.oracle.workloads import find
-from tools.oracle.zoo import answers, families
+from tools.oracle.zoo import answers, families, page
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -68,3 +68,19 @@ def test_what_operators_read_is_noted_in_order(tmp_path, monkeypatch):
 )
 def test_values_are_read_as_their_bytes(value, dtype, read):
     assert answers.as_read(value, dtype) == read
+
+
+def test_the_page_is_what_was_found():
+    found = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+    assert page.PAGE.read_text(encoding="utf-8") == page.text(found)
+    assert all(find(name).name == name for name in found)
+    vision = [one["H100"]["result"] for name, one in found.items() if name.startswith(("zoo-timm", "zoo-torchvision"))]
+    assert len(vision) >= 60 and set(vision) == {page.EQUAL}
+
+
+def test_a_result_is_noted_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "RESULTS", tmp_path / "zoo.json")
+    monkeypatch.setattr(page, "PAGE", tmp_path / "zoo.md")
+    page.note({"zoo-timm-resnet34-fp32": None, "zoo-timm-vgg11-fp32": "missing alloc | mm"}, "H100", "2.13.0")
+    page.note({"zoo-timm-vgg11-fp32": None}, "H100", "2.13.0")
+    assert "| timm | fp32 | H100, torch 2.13.0 | 2 | 2 |" in page.PAGE.read_text()

@@ -17,7 +17,7 @@ from simgpu.recording.trace import Trace
 from tools.oracle import run, store
 from tools.oracle.build import home
 from tools.oracle.report import Comparison, report
-from tools.oracle.zoo import answers, families
+from tools.oracle.zoo import answers, families, page
 from tools.oracle.zoo.families import Entry
 
 ERROR = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.*)", re.M)
@@ -41,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="ask the oracle again")
     parser.add_argument("--quick", action="store_true", help="without the stacks of C++: several times as fast")
     parser.add_argument("--keep", action="store_true", help="store the traces of what is equal for the tests to replay")
+    parser.add_argument("--page", action="store_true", help="note the results in docs/model_zoo.md")
     parser.add_argument("--list", action="store_true", help="name what there is, and run nothing")
 
 
@@ -55,6 +56,8 @@ def do(options) -> int:
     for entry, outcome in outcomes(entries, options.gpu, options.torch, options.fresh, options.quick):
         verdict, cause = judged(entry, outcome, options)
         print(verdict, flush=True)
+        if options.page:
+            page.note({entry.name: cause}, options.gpu, options.torch)
         if cause is None:
             equal += 1
             if options.keep:

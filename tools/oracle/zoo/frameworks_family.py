@@ -252,7 +252,8 @@ def scaled_gradients(stage):
         scaler.update()
         optimizer.zero_grad()
         del loss
-        stage(f"step {step} {scaler.get_scale():.0f}")
+        scaler.get_scale()
+        stage(f"step {step}")
 
 
 def _checkpointed(stage, reentrant):
