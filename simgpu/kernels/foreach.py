@@ -106,10 +106,12 @@ def fused_adam(launch: Launch) -> None:
         raise RuntimeError(f"params, grads, exp_avgs, {names} must have same dtype, device, and layout")
 
 
-@rule("_foreach_mm.default")
-def products(launch: Launch) -> None:
-    """torch/_native/ops: stacks and grouped products, by shapes and GPU."""
-    raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")
+if hasattr(torch.ops.aten, "_foreach_mm"):  # torch 2.11 has none
+
+    @rule("_foreach_mm.default")
+    def products(launch: Launch) -> None:
+        """torch/_native/ops: stacks and grouped products, by shapes and GPU."""
+        raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")
 
 
 @rule("_foreach_sub", "_foreach_sub_")
