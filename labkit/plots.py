@@ -62,6 +62,7 @@ KIND_WORDS = {
     "parameter": "parameters",
 }
 OTHER = (PURPLE, DARK, "#8C6D31")  # of parts that are none of these kinds
+_BESIDE = 45  # letters of a title beside which the GPU's name has room
 HATCHES = ("", "///", "...", "xxx")  # tell parts of one kind apart
 
 STYLE = {
@@ -109,7 +110,8 @@ class Drawing(Figure):
 
 
 def title_of(figure: Figure) -> str:
-    return "; ".join(filter(None, (one.get_title(loc="left") or one.get_title() for one in figure.axes)))
+    titles = (one.get_title(loc="left") or one.get_title() for one in figure.axes)
+    return "; ".join(filter(None, map(str.strip, titles)))
 
 
 def new(title: str, alt: str, *, xlabel: str = "", ylabel: str = "", height: float = 3.2) -> tuple[Drawing, Axes]:
@@ -123,7 +125,7 @@ def new(title: str, alt: str, *, xlabel: str = "", ylabel: str = "", height: flo
         raise ValueError("a figure of the course has a title and an alternative text")
     with plt.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         figure, axes = plt.subplots(figsize=(8, height), FigureClass=Drawing)
-        axes.set_title(title, fontweight="bold")
+        axes.set_title(title + ("\n" if len(title) > _BESIDE else ""), fontweight="bold")  # the GPU's name is below it
         axes.set_title(str(current()), loc="right", color=GREY, fontsize=8)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         if missing := left_out():
@@ -312,7 +314,9 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
             if (right - left) * MIB > 0.07 * scale:
                 ink = "white" if piece["state"] == "active_allocated" else DARK
                 centre = {"ha": "center", "va": "center", "fontsize": 7}
-                axes.text((left + right) / 2, y, _short(piece["size"]), color=ink, **centre)
+                size = piece["size"]
+                label = f"{size / MIB:.4g} MiB" if size >= MIB else _short(size)
+                axes.text((left + right) / 2, y, label, color=ink, **centre)
     names = [f"{s['segment_type']}, {_short(s['total_size'])}" for s in segments]
     axes.set_yticks(range(len(segments)), names)
     width = f"MiB from the start, the first {_short(first)} of each" if first else "MiB from the segment's start"

@@ -6,9 +6,6 @@ size, or on a second run.
 """
 
 _LISTED = {
-    "00_start_here": "heading minutes exercises guesses names everywhere",
-    "01_page_allocation": "heading minutes cells figures exercises guesses names everywhere",
-    "02_fragmentation_and_oom": "heading minutes cells figures exercises guesses names everywhere",
     "03b_the_bytes_of_the_peak": "minutes cells decimals figures exercises guesses names everywhere",
     "04_counting_by_hand": "heading minutes cells decimals figures exercises guesses everywhere",
     "05_bert": "heading minutes cells decimals figures exercises guesses names everywhere",

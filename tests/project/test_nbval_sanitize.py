@@ -32,3 +32,9 @@ def test_what_the_numbers_are_stays():
     assert sanitized("NVIDIA L40 and H1000") == "NVIDIA L40 and H1000"
     assert sanitized("<Event object at 0x7f0011223344>") == "<Event object at ADDRESS>"
     assert sanitized("a   b") == "a_b"
+
+
+def test_versions_that_are_found_stay_out_and_those_that_are_wanted_stay():
+    assert sanitized("[OK] torch 2.13.0+cpu, wanted 2.11 or later") == "[OK] torch VERSION, wanted 2.11 or later"
+    assert sanitized("[OK] nvidia-ml-py 12.575.51, wanted") == "[OK] nvidia-ml-py VERSION, wanted"
+    assert sanitized("[FAIL] torch 2.10.0, wanted 2.11") == "[FAIL] torch 2.10.0, wanted 2.11"
