@@ -48,7 +48,7 @@ def _forget_displayed() -> None:
     """Let go of displayed values that the reader has deleted.
 
     IPython enters each in ``user_ns_hidden`` too, as ``_3`` and ``_``, where neither ``del`` nor ``%reset out``
-    looks for it.
+    looks for it, and keeps the result of the last cell.
     """
     ipython = sys.modules.get("IPython")
     shell: Any = ipython and ipython.get_ipython()
@@ -56,6 +56,9 @@ def _forget_displayed() -> None:
         numbered = name.strip("_") == "" or name[1:].isdigit()
         if numbered and shell.user_ns.get(name) is not value:
             del shell.user_ns_hidden[name]
+    last = getattr(shell, "last_execution_result", None)  # of the cell before, or of this one when it ran last
+    if last is not None and all(last.result is not shown for shown in shell.user_ns.get("Out", {}).values()):
+        last.result = None
 
 
 def _refusal(allocated: int, allow: int, alive: list[Living], also: str = "") -> str:

@@ -47,3 +47,20 @@ def test_a_notebook(monkeypatch):
     assert out[13][0].text.startswith("Still alive of the GPU before, and of no use on this one: y.\nRunning on")
     assert out[14][0].text.startswith("Running on")
     assert out[15][1].data["text/plain"] == "'H100'"
+
+
+DISPLAYS = """x = None
+get_ipython().displayhook.flush()
+print(labkit.Ledger().baseline)
+x = torch.zeros(1024, 1024, device="cuda")
+x"""
+
+
+def test_a_cell_that_displays_a_tensor_is_run_twice(monkeypatch):
+    monkeypatch.setenv("LABKIT_GPU", "A100-80GB")
+    sources = ["import torch, labkit\ngpu = labkit.use_gpu()", DISPLAYS, DISPLAYS]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
+    printed = [[o.get("text", o.output_type) for o in cell.outputs] for cell in notebook.cells[1:]]
+    assert printed == [["0\n", "execute_result"]] * 2
