@@ -26,7 +26,7 @@ def _shown(mode, tensor) -> str:
     if values.of(tensor) is None or not on_gpu(tensor):
         return _described(tensor)
     with mode, torch.no_grad():  # PyTorch's code, which takes memory of the GPU for a while, as it does on CUDA
-        return torch._tensor_str._str_intern(tensor)
+        return torch._tensor_str._str_intern(tensor)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _described(tensor) -> str:

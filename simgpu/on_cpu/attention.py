@@ -127,7 +127,8 @@ def _padded(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _given(call: Call, mask: torch.Tensor | None) -> Attention:
-    return Attention(*call["query", "key", "value"], mask, *call["dropout_p", "is_causal", "scale"])
+    query, key, value, dropout, causal, scale = call["query", "key", "value", "dropout_p", "is_causal", "scale"]
+    return Attention(query, key, value, mask, dropout, causal, scale)
 
 
 @equivalent("_scaled_dot_product_efficient_attention.default")
@@ -142,7 +143,8 @@ def efficient(call: Call):
 def efficient_backward(call: Call):
     of = _given(call, call["attn_bias"])
     wanted = call["grad_input_mask"]
-    found = backward(of, *call["grad_out_", "out", "logsumexp"], _seed_of(call["philox_seed"]), bool(wanted[3]))
+    gradient, output, logarithms = call["grad_out_", "out", "logsumexp"]
+    found = backward(of, gradient, output, logarithms, _seed_of(call["philox_seed"]), bool(wanted[3]))
     return [one if want else None for one, want in zip(found, wanted, strict=True)]
 
 
@@ -159,7 +161,8 @@ def flash(call: Call):
 @equivalent("_scaled_dot_product_flash_attention_backward.default")
 def flash_backward(call: Call):
     of = _given(call, None)
-    return backward(of, *call["grad_out", "out", "logsumexp"], _seed_of(call["philox_seed"]))[:3]
+    gradient, output, logarithms = call["grad_out", "out", "logsumexp"]
+    return backward(of, gradient, output, logarithms, _seed_of(call["philox_seed"]))[:3]
 
 
 @equivalent("_scaled_dot_product_cudnn_attention.default")
@@ -175,4 +178,5 @@ def cudnn(call: Call):
 @equivalent("_scaled_dot_product_cudnn_attention_backward.default")
 def cudnn_backward(call: Call):
     of = _given(call, call["attn_bias"])
-    return backward(of, *call["grad_out", "out", "logsumexp"], _seed_of(call["philox_seed"]))[:3]
+    gradient, output, logarithms = call["grad_out", "out", "logsumexp"]
+    return backward(of, gradient, output, logarithms, _seed_of(call["philox_seed"]))[:3]

@@ -7,14 +7,13 @@ import torch
 from simgpu.on_cpu.calls import Call, equivalent
 
 
-def _wide(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in the precision of sums."""
-    halves = (torch.float16, torch.bfloat16)
-    return tensor.float() if tensor is not None and tensor.dtype in halves else tensor
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _sum(*tensors: torch.Tensor | None) -> torch.Tensor:
-    there = [tensor for tensor in map(_wide, tensors) if tensor is not None]
+    there = [_wide(tensor) for tensor in tensors if tensor is not None]
     return there[0] if len(there) == 1 else there[0] + _sum(*there[1:])
 
 
@@ -31,15 +30,15 @@ def lstm(call: Call):
 @equivalent("_thnn_fused_lstm_cell_backward_impl.default")
 def lstm_backward(call: Call):
     """The gradients of the gates, of the cells before, and of each bias."""
-    given = call["grad_hy", "grad_cy", "cx", "cy", "workspace"]
-    grad_hidden, grad_cells, before, cells, workspace = map(_wide, given)
+    grad_hidden, grad_cells, *kept = call["grad_hy", "grad_cy", "cx", "cy", "workspace"]
     if grad_hidden is None and grad_cells is None:
         return [None, None, None]
+    before, cells, workspace = map(_wide, kept)
     zeros = torch.zeros_like(before)
-    grad_hidden = zeros if grad_hidden is None else grad_hidden
+    grad_hidden = zeros if grad_hidden is None else _wide(grad_hidden)
     enter, forget, new, leave = workspace.chunk(4, 1)
     squashed = cells.tanh()
-    through = grad_hidden * leave * (1 - squashed**2) + (zeros if grad_cells is None else grad_cells)
+    through = grad_hidden * leave * (1 - squashed**2) + (zeros if grad_cells is None else _wide(grad_cells))
     gates = torch.cat(
         [
             through * new * enter * (1 - enter),

@@ -17,7 +17,7 @@ from simgpu.tensors.identity import once_for_each
 
 _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
-_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # pyright: ignore[reportAttributeAccessIssue]
 for _name in ("AutocastCPU", "AutocastCUDA"):
     _keys = _keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _name))
 
