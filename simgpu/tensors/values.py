@@ -48,6 +48,8 @@ def nan() -> float:
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a simulated tensor, on the CPU, not to be written to; None if they are not known."""
     place = residence.find(tensor.untyped_storage())
+    if place is not None and not tensor.numel() and type(place.values) is not Buffer:
+        return _empty(tensor)
     if place is None or place.values is None:
         return None
     if type(place.values) is Buffer:
@@ -57,6 +59,12 @@ def of(tensor: torch.Tensor) -> torch.Tensor | None:
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         content = place.values.bytes()
         return None if content is None else view(place.values, tensor).tensor(content)
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    """What has no elements has no values that could be unknown."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _in_buffer(buffer: Buffer, tensor: torch.Tensor) -> torch.Tensor:
@@ -182,11 +190,12 @@ def _note(operator, given, named, written, outputs) -> None:
     if operator in _OVERWRITING:
         before = [(written[0], given[0].of)]
     new = {}
+    cut = torch.Tag.dynamic_output_shape in operator.tags  # its results may be cut from what is longer: torch.unique
     for number, output in enumerate(outputs):
         place = residence.find(output.untyped_storage()) if isinstance(output, torch.Tensor) else None
         if place is None or place.values is not None or output.numel() > LIMIT:
             continue
-        if place.nbytes == output.nbytes and all(place is not other for other, _ in before):
+        if (place.nbytes == output.nbytes or cut) and all(place is not other for other, _ in before):
             new[number] = place, view(Expression(place.nbytes), output)
     old_ones = [old for _, old in before]
     call = Call(operator, given, named, old_ones, {number: where for number, (_, where) in new.items()})
@@ -224,6 +233,8 @@ def _operand(argument, blank: bool = False):
             raise UnknownError
         if place.values is not None:
             return view(place.values, argument)
+        if not argument.numel():
+            return _empty(argument)
         if blank and place.nbytes == argument.nbytes:
             return view(Expression(place.nbytes, torch.zeros(place.nbytes, dtype=torch.uint8, device="cpu")), argument)
         raise UnknownError

@@ -55,7 +55,8 @@ def sample(job: Job, oracle: dict, simulated: dict | None) -> Outcome:
     if outcome.verdict == "differs" and simulated.get("told"):
         said = "; ".join(f"{name}: {why}" for name, why in simulated["told"].items())
         outcome = Outcome(number, "told", said)
-    if outcome.verdict == "differs" and any(one.split(".")[0] in apart.BY_VALUES for one in simulated["operators"]):
+    ran = {one.split(".")[0] for one in simulated.get("operators", ())}
+    if outcome.verdict == "differs" and ran & apart.BY_VALUES:
         outcome = Outcome(number, "apart", apart.VALUES)
     outcome.operators = simulated.get("operators", [])
     return outcome
