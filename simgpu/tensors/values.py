@@ -233,9 +233,7 @@ def _operand(argument, blank: bool = False):
             raise UnknownError
         if place.values is not None:
             return view(place.values, argument)
-        if not argument.numel():
-            return _empty(argument)
-        if blank and place.nbytes == argument.nbytes:
+        if (blank and place.nbytes == argument.nbytes) or not argument.numel():  # nothing of it is asked for
             return view(Expression(place.nbytes, torch.zeros(place.nbytes, dtype=torch.uint8, device="cpu")), argument)
         raise UnknownError
     if isinstance(argument, (list, tuple)):
