@@ -20,6 +20,7 @@ from tools.oracle.build import home
 from tools.oracle.op_info import runs
 
 FILE = run.ROOT / "simgpu" / "data" / "operators.json"
+PACKAGED = ("aten::", "prims::")  # what programs register by themselves runs as their own code
 ENOUGH = 20  # equal operators and workloads in which an overload ran, beyond which a difference is not its own
 NODE = re.compile(r"(\w+?)Backward\d*$")
 
@@ -109,7 +110,7 @@ def write(gpus: list[str], version: str, of_workloads: dict[str, Iterable[str]] 
         proved |= set(overloads)
     differs = {one: where for one, where in differs.items() if evidence[one] < ENOUGH}
     in_libraries = {f"aten::{name}" for names in left_out.LIBRARIES.values() for name in names}
-    proved = {one for one in proved if one.split(".")[0] not in in_libraries}
+    proved = {one for one in proved if one.startswith(PACKAGED) and one.split(".")[0] not in in_libraries}
     content = {
         "torch": version,
         "gpus": sorted({*gpus, "H100"}),
