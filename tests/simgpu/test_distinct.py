@@ -88,3 +88,13 @@ def test_a_result_is_cut_and_its_memory_is_not():
 def test_values_that_are_not_known_are_refused():
     with simgpu.simulated_gpu("H100"), pytest.raises(simgpu.errors.NoValueError, match="size depends on the values"):
         torch.unique(torch.rand(8, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "told"), [("H100", "uint8", True), ("H100", "int16", False), ("T4", "uint8", False)]
+)
+def test_what_differs_is_told(gpu, dtype, told):
+    """The oracle's sort of 1-byte keys for compute capability 9.0 takes 34,303 B for 300,000 of them, and ours more."""
+    with simgpu.simulated_gpu(gpu) as on:
+        torch.unique(torch.zeros(300_000, dtype=getattr(torch, dtype)).cuda())
+        assert ("torch.unique of bytes" in str(on.left_out)) == told
