@@ -48,13 +48,13 @@ def nan() -> float:
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a simulated tensor, on the CPU, not to be written to; None if they are not known."""
     place = residence.find(tensor.untyped_storage())
-    if place is not None and not tensor.numel() and type(place.values) is not Buffer:
-        return _empty(tensor)
-    if place is None or place.values is None:
+    if place is None:
         return None
     if type(place.values) is Buffer:
         return _in_buffer(place.values, tensor)
-    if tensor.numel() > LIMIT:
+    if not tensor.numel():
+        return _empty(tensor)
+    if place.values is None or tensor.numel() > LIMIT:
         return None
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         content = place.values.bytes()
