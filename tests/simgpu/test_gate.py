@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from simgpu.command import main
 from simgpu.report.compare import Difference, place_of
 
 pytest_plugins = ["pytester"]
+INSTALLED = any(one.value == "simgpu.pytest_plugin" for one in entry_points(group="pytest11"))
+PLUGIN = () if INSTALLED else ("-p", "simgpu.pytest_plugin")  # installed, an entry point names it
 PROJECT = Path(__file__).parents[2] / "examples" / "memory_gate"
 
 
@@ -35,8 +38,7 @@ def project(pytester, monkeypatch):
     def run(*arguments, **environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        # as installed, where an entry point names it
-        return pytester.runpytest_inprocess("-p", "simgpu.pytest_plugin", "-p", "no:cacheprovider", *arguments)
+        return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *arguments)
 
     return run
 
@@ -120,7 +122,7 @@ def test_marks_and_fixtures(pytester):
             assert not torch.cuda.is_available()
         """
     )
-    result = pytester.runpytest_inprocess("-p", "simgpu.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess(*PLUGIN, "--strict-markers", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=5, failed=6)
     result.stdout.fnmatch_lines(
         [
@@ -136,7 +138,7 @@ def test_marks_and_fixtures(pytester):
 
 def test_the_plugin_imports_nothing_until_it_is_used(pytester):
     pytester.makepyfile("import sys\ndef test(): assert 'torch' not in sys.modules and 'numpy' not in sys.modules")
-    pytester.runpytest_subprocess("-p", "simgpu.pytest_plugin").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*PLUGIN).assert_outcomes(passed=1)
 
 
 # --- the difference of two runs ---------------------------------------------------------------------------
