@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,8 @@ from simgpu.command import main
 from simgpu.report.compare import Difference, place_of
 
 pytest_plugins = ["pytester"]
-INSTALLED = any(one.value == "simgpu.pytest_plugin" for one in entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "simgpu.pytest_plugin")  # installed, an entry point names it
+NAMED = {one.value for distribution in distributions() for one in distribution.entry_points if one.group == "pytest11"}
+PLUGIN = () if "simgpu.pytest_plugin" in NAMED else ("-p", "simgpu.pytest_plugin")  # installed, an entry point names it
 PROJECT = Path(__file__).parents[2] / "examples" / "memory_gate"
 
 
