@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd
 import torch
 
-from labkit import guesses, plots
+from labkit import guesses, history, plots
 from labkit.baseline import clean_baseline
 from labkit.gpu import current, label
 from labkit.nvml import nvidia_smi
 from labkit.published import Figure
 from labkit.stage import COUNTERS, Comparison, Stage
-from labkit.units import mib, whole_bytes
+from labkit.units import MIB, mib, whole_bytes
 
 NO_QUESTION = object()  # told from None and from ..., which are questions without a guess
 
@@ -164,6 +164,39 @@ class Ledger:
         if not self._history:
             raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
         return plots.timeline(self._snapshot or self._take(), self.stages.values(), self.baseline, about)
+
+    def alive_at_peak(self, name: str) -> dict[int, int]:
+        """The requests alive when the stage had most allocated: {address: bytes}, in the order in which they were made.
+
+        >>> [mib(size) for size in ledger.alive_at_peak("backward").values()]
+        A tensor that is still held has its address: ``tensor.data_ptr()``. Raises ``RuntimeError`` without history.
+        """
+        first, last = self._events_of(name)
+        return history.at_peak(self._trace(), first, last)
+
+    def events(self, name: str) -> pd.DataFrame:
+        """What the allocator did in the stage: alloc or free, the bytes requested, and MiB allocated after it.
+
+        Raises ``RuntimeError`` without history.
+        """
+        first, last = self._events_of(name)
+        trace = self._trace()
+        rows = [
+            (event["action"].replace("_requested", ""), event["size"], total / MIB)
+            for event, total in zip(trace[first:last], history.allocated(trace, self.baseline)[first:last], strict=True)
+            if event["action"] in history.HELD
+        ]
+        return _labelled(pd.DataFrame(rows, columns=["action", "requested (B)", "allocated after it (MiB)"]))
+
+    def _events_of(self, name: str) -> tuple[int, int]:
+        """The numbers of the stage's first event and of the one after its last."""
+        found = self[name].events
+        if found is None:
+            raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
+        return found
+
+    def _trace(self) -> list[Any]:
+        return self._snapshot["device_traces"][0]
 
     def _event(self) -> int | None:
         """How many events the memory history holds."""

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy import linspace
 
-from labkit.formulas import block
+from labkit import history
 from labkit.gpu import current, left_out
 from labkit.nvml import nvidia_smi
 from labkit.units import MIB, mib
@@ -176,9 +176,8 @@ def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: st
     remainder that may stay with a large block (up to 1 MiB) is not in the history and not in the curve.
     """
     trace = snapshot["device_traces"][0]
-    held = {"alloc": 1, "free_requested": -1}
     got = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-    allocated = list(accumulate((held.get(e["action"], 0) * block(e["size"]) for e in trace), initial=start))
+    allocated = [start, *history.allocated(trace, start)]
     changes = [got.get(e["action"], 0) * e["size"] for e in trace]
     kept = sum(segment["total_size"] for segment in snapshot["segments"]) - sum(changes)
     reserved = list(accumulate(changes, initial=kept))
