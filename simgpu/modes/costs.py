@@ -26,7 +26,7 @@ from simgpu.timing.clock import TO_GPU, TO_HOST
 _log = logging.getLogger("torch.utils.flop_counter")
 _log.disabled = True
 try:
-    from torch.utils.flop_counter import flop_registry
+    from torch.utils.flop_counter import conv_flop_count, flop_registry
 finally:
     _log.disabled = False
 
@@ -37,7 +37,7 @@ READ, WRITTEN, BOTH = 1, 1, 2  # how often an argument's bytes are moved
 # Operators that take memory or say something about it, and start no kernel.
 _NO_KERNEL = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
-    "set_", "lift_fresh", "_reshape_alias", "detach", "detach_", "record_stream", "_local_scalar_dense",
+    "set_", "lift_fresh", "_reshape_alias", "_unsafe_view", "detach", "detach_", "record_stream", "_local_scalar_dense",
 }  # fmt: skip
 # Written, and not read before.
 _OVERWRITTEN = {
@@ -51,7 +51,7 @@ _ROWS_READ = {
 }  # fmt: skip
 # Only some rows of the argument that they write: as many bytes as the values have, read and written.
 _ROWS_WRITTEN = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_", "put_"}
-# They read their inputs twice: for statistics, then for the result.
+# They read their inputs twice: for statistics, then for the result. In evaluation there are no statistics.
 _READ_TWICE = {
     "native_batch_norm", "cudnn_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm_backward",
     "native_group_norm", "native_group_norm_backward", "_native_batch_norm_legit",
@@ -80,10 +80,14 @@ class Plan:
     """What is the same for every call of an operator.
 
     `roles`: (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`:
-    whether a result is a new tensor. `launches`: kernels of one call.
+    whether a result is a new tensor. `launches`: kernels of one call. `training`: position and name of the argument
+    that says whether statistics are wanted, or None.
     """
 
-    __slots__ = ("attention", "causal", "flops", "free", "launches", "lists", "makes_new", "name", "product", "roles")
+    __slots__ = (
+        "attention", "causal", "flops", "free", "launches", "lists", "makes_new", "name", "product", "roles",
+        "training",
+    )  # fmt: skip
 
     def __init__(self, operator):
         packet, schema = operator.overloadpacket, operator._schema
@@ -108,6 +112,15 @@ class Plan:
                     role = READ  # written only to take a GradScaler's factor out
             self.roles.append((position, argument.name, role * (2 if name in _READ_TWICE else 1)))
         self.makes_new = any(one.alias_info is None for one in schema.returns)
+        named = [(place, one.name) for place, one in enumerate(schema.arguments) if one.name in ("training", "train")]
+        self.training = named[0] if named and name in _READ_TWICE else None
+
+    def evaluates(self, args, kwargs) -> bool:
+        """Whether the call is a norm's with statistics that are given."""
+        if self.training is None:
+            return False
+        position, name = self.training
+        return not (args[position] if position < len(args) else kwargs[name])
 
 
 plan_of = once_for_each(Plan)
@@ -135,8 +148,11 @@ def traffic(plan: Plan, args, kwargs, outputs) -> int:
     """Bytes that a call reads and writes."""
     total = 0
     given = len(args)
+    once = plan.evaluates(args, kwargs)
     for position, name, role in plan.roles:
         argument = args[position] if position < given else kwargs.get(name)
+        if once:
+            role = READ
         if argument is not None:
             if isinstance(argument, torch.Tensor):
                 total += role * size(argument)
@@ -192,6 +208,13 @@ def _in_order(operator, args, kwargs):
     return tuple(arguments.given(operator, name, args, kwargs) for name in names), rest
 
 
+def _of_convolution_backward(grad, given, weight, transposed, outputs) -> int:
+    """As many for each gradient as forward takes. flop_counter 2.13 overlooks the groups in that of the weight."""
+    return conv_flop_count(given.shape, weight.shape, grad.shape, transposed) * sum(
+        one is not None for one in outputs[:2]
+    )
+
+
 def _counted(plan, args, kwargs, outputs) -> int:
     """What flop_counter says; 0 where it cannot read a legal call, however it fails: it knows an operator's usual
     shapes alone, and an estimate ends no call."""
@@ -199,6 +222,8 @@ def _counted(plan, args, kwargs, outputs) -> int:
     try:
         if plan.product:
             return plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
+        if plan.name == "convolution_backward":
+            return _of_convolution_backward(*args[:3], args[7], outputs)
         return plan.flops(*args, **{"out_val": result} | {name: kwargs[name] for name in kwargs if name != "out"})
     except Exception:
         return 0
@@ -269,6 +294,8 @@ def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
     if plan.flops is not None:
         return _cost_of_counted(spec, plan, operator, args, kwargs, outputs)
     work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
+    if plan.evaluates(args, kwargs):
+        return 1, work
     return launches(args, outputs) if plan.lists else plan.launches, work
 
 

@@ -231,6 +231,41 @@ def test_operations_are_flop_counter_s(gpu):
     assert sum(counted) == theirs.get_total_flops() > 0
 
 
+@pytest.mark.parametrize("groups", [1, 4, 256])
+def test_each_gradient_of_a_convolution_counts_what_its_forward_counts(gpu, groups):
+    torch.backends.cudnn.enabled = False  # its operators are the same on the clock
+    try:
+        image = torch.empty(32, 256, 32, 32, device="cuda", requires_grad=True)
+        weight = torch.empty(256, 256 // groups, 3, 3, device="cuda", requires_grad=True)
+        counted = []
+        real = costs.operations
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(costs, "operations", lambda *call: counted.append(real(*call)) or counted[-1])
+            torch.conv2d(image, weight, padding=1, groups=groups).sum().backward()
+    finally:
+        torch.backends.cudnn.enabled = True
+    forward, backward = filter(None, counted)
+    assert forward == 2 * 32 * 256 * 32 * 32 * (256 // groups) * 9
+    assert backward == 2 * forward
+
+
+def test_batch_norm_reads_once_in_evaluation_and_twice_for_statistics(gpu):
+    norm, x = nn.BatchNorm2d(64).cuda(), torch.empty(256, 64, 56, 56, device="cuda")
+    one = x.nbytes / (A100.bandwidth * rates.BANDWIDTH)
+    assert device_seconds(lambda: norm(x)) == pytest.approx(3 * one, rel=1e-4)
+    norm.eval()
+    assert device_seconds(lambda: norm(x)) == pytest.approx(2 * one, rel=1e-4)
+    assert device_seconds(lambda: torch.nn.functional.batch_norm(x, norm.running_mean, norm.running_var)) == (
+        pytest.approx(2 * one, rel=1e-4)
+    )
+
+
+def test_a_product_of_three_dims_is_one_kernel(gpu):
+    x, weight = torch.empty(8, 128, 512, device="cuda"), torch.empty(512, 512, device="cuda")
+    flat = x.view(-1, 512)
+    assert device_seconds(lambda: x @ weight) == device_seconds(lambda: flat @ weight)
+
+
 def test_backward_is_twice_forward_where_products_rule(gpu):
     layers = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda()
     x = torch.empty(8192, 4096, device="cuda", requires_grad=True)
