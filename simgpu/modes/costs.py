@@ -210,9 +210,8 @@ def _in_order(operator, args, kwargs):
 
 def _of_convolution_backward(grad, given, weight, transposed, outputs) -> int:
     """As many for each gradient as forward takes. flop_counter 2.13 overlooks the groups in that of the weight."""
-    return conv_flop_count(given.shape, weight.shape, grad.shape, transposed) * sum(
-        one is not None for one in outputs[:2]
-    )
+    forward = conv_flop_count(list(given.shape), list(weight.shape), list(grad.shape), transposed)
+    return forward * sum(one is not None for one in outputs[:2])
 
 
 def _counted(plan, args, kwargs, outputs) -> int:
@@ -223,7 +222,7 @@ def _counted(plan, args, kwargs, outputs) -> int:
         if plan.product:
             return plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
         if plan.name == "convolution_backward":
-            return _of_convolution_backward(*args[:3], args[7], outputs)
+            return _of_convolution_backward(args[0], args[1], args[2], args[7], outputs)
         return plan.flops(*args, **{"out_val": result} | {name: kwargs[name] for name in kwargs if name != "out"})
     except Exception:
         return 0
