@@ -8,6 +8,8 @@ memory_rate, product_rate  what the GPU reaches, measured: bytes and operations 
 mib, MiB                 a number of bytes as text; 2**20 bytes
 guesses                  the reader's guesses beside paper and measurement, and the score
 judge                    what the answer to an exercise is worth
+owners, saving           which module and operator keeps what forward adds; what autograd saves
+Kinds                    the six kinds of memory over a training step
 formulas                 predictions on paper
 models                   the course's models, with random weights
 published                figures that others published, with their sources
@@ -18,14 +20,17 @@ techniques               what each way of saving memory saved: the rows of the c
 from labkit import formulas, guesses, models, plots, published, techniques
 from labkit.exercise import judge
 from labkit.gpu import left_out, simulated_gpu, use_gpu
+from labkit.kinds import Kinds
 from labkit.ledger import Ledger
 from labkit.rates import memory_rate, product_rate
+from labkit.saved import owners, saving
 from labkit.stopwatch import host_work, stopwatch
 from labkit.sweep import sweep
 from labkit.units import MIB as MiB
 from labkit.units import mib
 
 __all__ = [
+    "Kinds",
     "Ledger",
     "MiB",
     "formulas",
@@ -36,9 +41,11 @@ __all__ = [
     "memory_rate",
     "mib",
     "models",
+    "owners",
     "plots",
     "product_rate",
     "published",
+    "saving",
     "simulated_gpu",
     "stopwatch",
     "sweep",

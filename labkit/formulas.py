@@ -171,6 +171,30 @@ def linear_stages(widths: tuple[int, ...], batch: int, workspace: int, itemsize:
     }
 
 
+@_of_counts
+def encoder_layer(
+    batch: int, length: int, hidden: int, heads: int, inner: int, attention: str = "eager", dropout: bool = False
+) -> int:
+    """Bytes that an encoder layer like BERT's keeps for backward, in float32, its input counted and its result not.
+
+    Query, key, value and output Linears of ``hidden``, softmax attention of ``heads``, a Linear to ``inner``, GELU, a
+    Linear back, two LayerNorms and two residuals, before or after the norms. ``attention`` is ``"eager"``, operator
+    after operator, or ``"sdpa"``, which is the memory-efficient kernel in float32. ``dropout`` says that dropout is at
+    work, after both blocks and on the attention weights. Raises ``ValueError`` for another attention.
+    """
+    if attention not in ("eager", "sdpa"):
+        raise ValueError(f"encoder_layer knows eager and sdpa attention; {attention!r} was given")
+    wide, narrow = tensor(batch, length, inner), tensor(batch, length, hidden)
+    weights = tensor(batch, heads, length, length)
+    kept = 8 * narrow + 2 * wide + 4 * tensor(batch, length)
+    kept += weights if attention == "eager" else tensor(batch, heads, -(-length // 32) * 32)  # a number for each row
+    if dropout:
+        kept += 2 * tensor(batch, length, hidden, dtype=torch.bool)
+    if dropout and attention == "eager":
+        kept += weights + tensor(batch, heads, length, length, dtype=torch.bool)
+    return kept
+
+
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}

@@ -171,16 +171,16 @@ class Ledger:
         >>> [mib(size) for size in ledger.alive_at_peak("backward").values()]
         A tensor that is still held has its address: ``tensor.data_ptr()``. Raises ``RuntimeError`` without history.
         """
-        first, last = self._events_of(name)
-        return history.at_peak(self._trace(), first, last)
+        first, last = self.span(name)
+        return history.at_peak(self.trace, first, last)
 
     def events(self, name: str) -> pd.DataFrame:
         """What the allocator did in the stage: alloc or free, the bytes requested, and MiB allocated after it.
 
         Raises ``RuntimeError`` without history.
         """
-        first, last = self._events_of(name)
-        trace = self._trace()
+        first, last = self.span(name)
+        trace = self.trace
         rows = [
             (event["action"].replace("_requested", ""), event["size"], total / MIB)
             for event, total in zip(trace[first:last], history.allocated(trace, self.baseline)[first:last], strict=True)
@@ -188,14 +188,19 @@ class Ledger:
         ]
         return _labelled(pd.DataFrame(rows, columns=["action", "requested (B)", "allocated after it (MiB)"]))
 
-    def _events_of(self, name: str) -> tuple[int, int]:
-        """The numbers of the stage's first event and of the one after its last."""
+    def span(self, name: str) -> tuple[int, int]:
+        """The numbers of the stage's first event and of the one after its last.
+
+        Raises ``RuntimeError`` without history.
+        """
         found = self[name].events
         if found is None:
             raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
         return found
 
-    def _trace(self) -> list[Any]:
+    @property
+    def trace(self) -> list[Any]:
+        """The recorded events of the allocator, as PyTorch's snapshot has them after the last stage."""
         return self._snapshot["device_traces"][0]
 
     def _event(self) -> int | None:

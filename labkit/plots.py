@@ -287,6 +287,40 @@ def lines(
     return figure
 
 
+def stack(
+    curves: Mapping[str, Sequence[int]],
+    title: str,
+    xlabel: str,
+    shaded: Mapping[str, tuple[float, float]] | None = None,
+) -> Drawing:
+    """Bytes over events as stacked areas, ``{part: values}``, with the highest sum marked and ranges shaded by name.
+
+    A part has the colour of its kind, which its name tells. Raises ``ValueError`` for curves of different lengths, or
+    for parts that cannot be told apart.
+    """
+    if len({len(values) for values in curves.values()}) != 1:
+        raise ValueError(f"curves to stack have one length; these have {[len(v) for v in curves.values()]}")
+    total = [sum(values) for values in zip(*curves.values(), strict=True)]
+    peak = max(range(len(total)), key=total.__getitem__)
+    said = ", ".join(f"{name} {mib(values[peak])}" for name, values in curves.items())
+    alt = f"The sum is highest at {xlabel} {peak} of {len(total) - 1}, {mib(total[peak])}: {said}."
+    figure, axes = new(title, alt, xlabel=xlabel, ylabel="MiB", height=3.8)
+    look = colours(list(curves))
+    layers = [[value / MIB for value in values] for values in curves.values()]
+    filled = axes.stackplot(range(len(total)), layers, labels=list(curves), step="post", lw=0)
+    for area, (fill, hatch) in zip(filled, look.values(), strict=True):
+        area.set(facecolor=fill, hatch=hatch, edgecolor="white")
+    top = max(total[peak] / MIB, 1e-9)
+    axes.axvline(peak, color=DARK, lw=1, ls=":")
+    axes.text(peak, top * 1.03, f" peak {mib(total[peak])}", fontsize=8, va="bottom")
+    for name, (first, last) in (shaded or {}).items():
+        axes.axvspan(first, last, color=GREY, alpha=0.15, lw=0, zorder=0)
+        axes.text((first + last) / 2, top * 0.93, name, ha="center", fontsize=8)
+    axes.set(xlim=(0, max(len(total) - 1, 1)), ylim=(0, top * 1.15))
+    _legend(axes, axes.get_legend_handles_labels()[0][::-1])  # as they are stacked
+    return figure
+
+
 def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None, about: str = "") -> Drawing:
     """The allocator's segments, one a row, and the blocks in each, from ``torch.cuda.memory_snapshot()``.
 

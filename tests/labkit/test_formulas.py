@@ -6,7 +6,8 @@ from torch import nn
 
 import labkit
 from labkit import formulas
-from labkit.models import ThreeLinear
+from labkit.models import ThreeLinear, bert
+from labkit.saved import owners
 from labkit.units import MIB
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 
@@ -174,3 +175,22 @@ def test_the_stages_of_a_stack_of_linears_are_the_recorded_ones():
         formulas.linear_stages((1024,), 1, 0)
     with pytest.raises(ValueError, match="batch is a whole number"):
         formulas.linear_stages((1, 1), -1, 0)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("sizes", [(4, 197), (3, 100), (2, 33)])
+def test_an_encoder_layer_keeps_what_the_formula_says(attention, dropout, sizes):
+    with labkit.simulated_gpu("A100-80GB"):
+        config = {"hidden_size": 384, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 1536}
+        model = bert("base", attention, vocab_size=10, **config).cuda().train(dropout)
+        tokens = torch.zeros(*sizes, dtype=torch.long, device="cuda")
+        _, table = owners(model, tokens)
+        layer = table[table["module"].str.startswith("encoder.layer.1.")]
+        kept = (layer["bytes"] - layer["remainder"]).sum()
+    assert kept == formulas.encoder_layer(*sizes, 384, 6, 1536, attention, dropout)
+
+
+def test_an_encoder_layer_of_another_attention_is_refused():
+    with pytest.raises(ValueError, match="flash"):
+        formulas.encoder_layer(1, 1, 1, 1, 1, "flash")
