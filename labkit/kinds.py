@@ -79,13 +79,13 @@ class Kinds:
 
     def plot(self, about: str = ""):
         """The six kinds stacked over the step's events, with backward shaded and the peak marked."""
-        backward = tuple(event - self.start for event in self.backward)
+        first, last = self.backward
         title = "The six kinds of allocated memory"
         return plots.stack(
-            self.curves,
+            {kind: curve.tolist() for kind, curve in self.curves.items()},
             f"{title}: {about}" if about else title,
             xlabel="event of the allocator in the step",
-            shaded={"backward": backward},
+            shaded={"backward": (first - self.start, last - self.start)},
         )
 
     def _lifetimes(self, trace):
