@@ -4,6 +4,7 @@ use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulat
 left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
 stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
+Lanes                    which work ran when: copies in one lane, multiplications in another
 memory_rate, product_rate  what the GPU reaches, measured: bytes and operations a second
 mib, MiB                 a number of bytes as text; 2**20 bytes
 guesses                  the reader's guesses beside paper and measurement, and the score
@@ -21,6 +22,7 @@ from labkit import formulas, guesses, models, plots, published, techniques
 from labkit.exercise import judge
 from labkit.gpu import left_out, simulated_gpu, use_gpu
 from labkit.kinds import Kinds
+from labkit.lanes import Lanes
 from labkit.ledger import Ledger
 from labkit.rates import memory_rate, product_rate
 from labkit.saved import owners, saving
@@ -31,6 +33,7 @@ from labkit.units import mib
 
 __all__ = [
     "Kinds",
+    "Lanes",
     "Ledger",
     "MiB",
     "formulas",

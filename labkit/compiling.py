@@ -58,6 +58,24 @@ class Partitioned(nn.Module):
         outputs = next(node for node in self.forward_graph.graph.nodes if node.op == "output").args[0]
         return tuple(node.name for node in outputs[1:])
 
+    @property
+    def operators(self) -> dict[str, bool]:
+        """The operators of the forward graph in their order, and whether the result of each is saved for backward.
+
+        Views, which make no tensor, are left out; a result of which a view is saved counts as saved.
+        """
+        nodes = list(self.forward_graph.graph.nodes)
+        saved = {_base(node) for node in nodes[-1].args[0][1:]}
+        called = [node for node in nodes if node.op == "call_function" and _base(node) is node]
+        return {node.name: node in saved for node in called}
+
+
+def _base(node):
+    """The node whose result a view looks at; any other node itself."""
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
+        node = node.args[0]
+    return node
+
 
 class _Halves(torch.autograd.Function):
     @staticmethod

@@ -195,6 +195,31 @@ def encoder_layer(
     return kept
 
 
+@_of_counts
+def checkpointed(layers: int, group: int, kept: int, held: int) -> int:
+    """Bytes of activations at backward's peak, k = ``group`` layers to a checkpoint: (n / k - 1) · held + k · kept.
+
+    ``kept`` is what autograd keeps of one layer without a checkpoint, ``held`` the layer's input, which a checkpoint
+    keeps; both in bytes, and the same for all layers. It holds for each number of layers to a checkpoint; with all
+    layers in one nothing is saved. What depends on neither is left out: the model's own input, and gradients of
+    activations on their way. Raises ``ValueError`` unless ``group`` divides ``layers``.
+    """
+    if group < 1 or layers % group:
+        raise ValueError(f"checkpointed: group divides the {layers} layers; {group} was given")
+    return (layers // group - 1) * held + group * kept
+
+
+@_of_counts
+def best_group(layers: int, kept: int, held: int) -> int:
+    """Layers to a checkpoint for which :func:`checkpointed` is lowest: the divisor of ``layers`` near √(layers · held /
+    kept). Raises ``ValueError`` for no layers.
+    """
+    if layers < 1:
+        raise ValueError("best_group: one layer or more")
+    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
+    return min(divisors, key=lambda k: checkpointed(layers, k, kept, held))
+
+
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}

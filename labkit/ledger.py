@@ -23,6 +23,7 @@ from labkit.published import Figure
 from labkit.stage import COUNTERS, Comparison, Stage
 from labkit.units import MIB, mib, whole_bytes
 
+NO_HISTORY = "no memory history: make the ledger with Ledger(history=True)"
 NO_QUESTION = object()  # told from None and from ..., which are questions without a guess
 
 
@@ -162,7 +163,7 @@ class Ledger:
     def timeline(self, about: str = ""):
         """A figure of memory over the recorded events, with the stages; ``RuntimeError`` without history."""
         if not self._history:
-            raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
+            raise RuntimeError(NO_HISTORY)
         return plots.timeline(self._snapshot or self._take(), self.stages.values(), self.baseline, about)
 
     def alive_at_peak(self, name: str) -> dict[int, int]:
@@ -195,13 +196,20 @@ class Ledger:
         """
         found = self[name].events
         if found is None:
-            raise RuntimeError("no memory history: make the ledger with Ledger(history=True)")
+            raise RuntimeError(NO_HISTORY)
         return found
 
     @property
     def trace(self) -> list[Any]:
         """The recorded events of the allocator, as PyTorch's snapshot has them after the last stage."""
         return self._snapshot["device_traces"][0]
+
+    def curve(self) -> list[int]:
+        """Allocated bytes after each recorded event, for ``plots.runs``; ``RuntimeError`` without history."""
+        if not self._history:
+            raise RuntimeError(NO_HISTORY)
+        self._snapshot = self._snapshot or self._take()
+        return [self.baseline, *history.allocated(self.trace, self.baseline)]
 
     def _event(self) -> int | None:
         """How many events the memory history holds."""

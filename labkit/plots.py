@@ -203,6 +203,19 @@ def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: st
     return figure
 
 
+def runs(curves: Mapping[str, Sequence[int]], about: str = "") -> Drawing:
+    """Several runs on the same axes: ``{name: ledger.curve()}``, the allocated bytes after each event of each run."""
+    said = [f"{name} rises to {mib(max(curve))} and has {len(curve) - 1:,} events" for name, curve in curves.items()]
+    figure, axes = new(_titled("Allocated over time", about), "; ".join(said) + ".")
+    for (name, curve), line in zip(curves.items(), cycle(PARTS), strict=False):
+        sizes, peak = [n / MIB for n in curve], max(curve)
+        axes.step(range(len(sizes)), sizes, where="post", color=line, lw=1.2, label=f"{name},\npeak {mib(peak)}")
+        axes.plot(curve.index(peak), peak / MIB, "v", color=line, ms=5)
+    axes.set(xlabel="event of the allocator", ylabel="MiB", ylim=(0, None), xlim=(0, None))
+    _legend(axes)
+    return figure
+
+
 def stages(stages: Iterable, about: str = "") -> Drawing:
     """The ledger's stages: allocated before, added, and the peak within; the reserved memory as a line."""
     rows = list(stages)
@@ -318,6 +331,59 @@ def stack(
         axes.text((first + last) / 2, top * 0.93, name, ha="center", fontsize=8)
     axes.set(xlim=(0, max(len(total) - 1, 1)), ylim=(0, top * 1.15))
     _legend(axes, axes.get_legend_handles_labels()[0][::-1])  # as they are stacked
+    return figure
+
+
+def bars(values: Mapping[str, float], title: str, xlabel: str, kind: str = "") -> Drawing:
+    """Horizontal bars with their values, the longest on top: ``{name: value}``, in the unit that ``xlabel`` names.
+
+    ``kind`` is the kind of memory whose colour the bars have. Raises ``KeyError`` for an unknown kind.
+    """
+    rows = sorted(values.items(), key=lambda row: row[1])
+    said = "; ".join(f"{name} {value:.3g}" for name, value in reversed(rows))
+    figure, axes = new(title, f"{said}.", xlabel=xlabel, height=1.1 + 0.24 * len(rows))
+    drawn = axes.barh([name for name, _ in rows], [value for _, value in rows], color=KINDS[kind] if kind else BLUE)
+    axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize=8, color=DARK)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.1)
+    return figure
+
+
+def cut(rows: Mapping[str, Mapping[str, bool]], title: str) -> Drawing:
+    """Rows of operators, those filled whose results are saved for backward: ``{name: {operator: saved}}``.
+
+    A row is what :attr:`labkit.compiling.Partitioned.operators` says.
+    """
+    said = [f"{name}: {', '.join(one for one in row if row[one]) or 'none'}" for name, row in rows.items()]
+    figure, axes = new(title, f"Saved are, {'; '.join(said)}.", height=1.0 + 0.75 * len(rows))
+    for y, row in enumerate(rows.values()):
+        for x, (operator, saved) in enumerate(row.items()):
+            fill = KINDS["activations"] if saved else "white"
+            axes.add_patch(Rectangle((x + 0.04, y - 0.22), 0.92, 0.44, fc=fill, ec=DARK if saved else GREY, lw=1))
+            axes.text(x + 0.5, y, operator, ha="center", va="center", fontsize=6, color=DARK)
+            axes.plot([x - 0.04, x + 0.04], [y, y], color=GREY, lw=1)
+    axes.set(xlim=(-0.2, max(map(len, rows.values())) + 0.2), ylim=(len(rows) - 0.4, -0.6))
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: str = "") -> Drawing:
+    """Work over time, a lane for each kind: ``{lane: [(begin, end, name), ...]}`` in milliseconds."""
+    busy = {lane: sum(end - begin for begin, end, _ in row) for lane, row in pieces.items()}
+    last = max((end for row in pieces.values() for _, end, _ in row), default=0)
+    share = "; ".join(f"{lane} is busy {ms / last:.0%} of the time" for lane, ms in busy.items() if last)
+    figure, axes = new(_titled("Lanes over time", about), f"{share}.", xlabel="ms", height=1.2 + 0.5 * len(pieces))
+    for y, ((_, row), fill) in enumerate(zip(pieces.items(), cycle(PARTS), strict=False)):
+        for begin, end, name in row:
+            axes.barh(y, end - begin, left=begin, height=0.7, color=fill, ec="white", lw=0.6)
+            if end - begin > 0.02 * last:
+                axes.text((begin + end) / 2, y, name, ha="center", va="center", fontsize=7, color="white")
+    axes.set_yticks(range(len(pieces)), list(pieces))
+    axes.set(xlim=(0, last or 1))
+    axes.invert_yaxis()
     return figure
 
 

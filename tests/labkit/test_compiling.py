@@ -43,6 +43,21 @@ def test_the_cut_saves_less_and_the_default_what_autograd_saves():
     assert round(least / ACTIVATION) >= 3  # the output, and what the two multiplications need
 
 
+def test_the_operators_say_which_results_cross_the_cut():
+    rows = torch.zeros(4, 8)
+    with labkit.simulated_gpu("A100-80GB"):
+        model = nn.Sequential(nn.Linear(8, 8), SiLU(), nn.Linear(8, 8))
+        everything = partition(model, rows, cut=default_partition).operators
+        least = partition(model, rows, cut=min_cut_rematerialization_partition).operators
+    assert [name.rstrip("_0123456789") for name in everything] == [
+        *("addmm", "sigmoid", "mul", "mul", "sigmoid", "mul", "addmm")
+    ]
+    assert set(least) < set(everything)  # the second sigmoid is the first one's
+    assert sum(least.values()) < sum(everything.values())
+    assert everything["sigmoid"]  # it is saved by way of a view
+    assert not any(list(row.values())[-1] for row in (everything, least))  # the output is not saved
+
+
 def test_tensors_made_in_the_graph_are_made_on_the_gpu():
     with labkit.simulated_gpu("A100-80GB"):
         model = nn.Sequential(nn.Linear(8, 8), nn.SiLU())

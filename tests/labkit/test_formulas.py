@@ -194,3 +194,17 @@ def test_an_encoder_layer_keeps_what_the_formula_says(attention, dropout, sizes)
 def test_an_encoder_layer_of_another_attention_is_refused():
     with pytest.raises(ValueError, match="flash"):
         formulas.encoder_layer(1, 1, 1, 1, 1, "flash")
+
+
+def test_the_best_group_is_near_the_square_root_of_layers_over_what_a_layer_keeps():
+    assert formulas.best_group(64, 16, 1) == 2
+    assert formulas.best_group(256, 16, 1) == 4
+    assert formulas.best_group(64, 1, 1) == 8
+    assert formulas.best_group(7, 16, 1) == 1
+    assert formulas.checkpointed(64, 2, 16, 1) == 31 + 32
+    assert formulas.checkpointed(64, 64, 16, 1) == 64 * 16
+    for group in (0, 7):
+        with pytest.raises(ValueError, match="group divides the 64 layers"):
+            formulas.checkpointed(64, group, 16, 1)
+    with pytest.raises(ValueError, match="one layer or more"):
+        formulas.best_group(0, 16, 1)

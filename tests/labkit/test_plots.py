@@ -128,3 +128,37 @@ def test_the_counters_are_boxes_in_boxes():
 def test_formula_of_a_fit():
     square = np.polynomial.Polynomial([437.9, -0.6039, 0.00123])
     assert plots.formula(square) == "0.00123x² - 0.6039x + 437.9"
+
+
+def test_runs_are_drawn_on_the_same_axes():
+    curves = {}
+    for rows in (1, 3):
+        ledger = Ledger(history=True)
+        with ledger("x"):
+            x = torch.zeros(rows, MIB, dtype=torch.uint8, device="cuda")
+            x = None
+        curves[f"{rows} rows"] = ledger.curve()
+    assert [(max(curve), curve[0], curve[-1]) for curve in curves.values()] == [(MIB, 0, 0), (3 * MIB, 0, 0)]
+    assert x is None
+    figure = plots.runs(curves, "zeros")
+    assert "1 rows rises to 1.0 MiB" in repr(figure)
+    assert len(figure.axes) == 1
+    with pytest.raises(RuntimeError, match="history=True"):
+        Ledger().curve()
+
+
+def test_bars_are_sorted_and_say_their_values():
+    figure = plots.bars({"small": 0.5, "none": 0, "large": 4}, "Taken: two layers", "bytes (B)", kind="temporaries")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["none", "small", "large"]
+    assert [label.get_text() for label in figure.axes[0].texts] == ["0", "0.5", "4"]
+    assert repr(figure).endswith("large 4; small 0.5; none 0.")
+    with pytest.raises(KeyError):
+        plots.bars({"one": 1}, "Taken", "B", kind="unheard of")
+
+
+def test_a_cut_fills_what_is_saved():
+    figure = plots.cut({"all": {"mm": True, "tanh": True}, "least": {"mm": True, "tanh": False}}, "Cut")
+    assert repr(figure).endswith("Saved are, all: mm, tanh; least: mm.")
+    faces = [plots.plt.matplotlib.colors.to_hex(box.get_facecolor()) for box in figure.axes[0].patches]
+    saved = plots.KINDS["activations"].lower()
+    assert [face == saved for face in faces] == [True, True, True, False]
