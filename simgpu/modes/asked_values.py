@@ -23,8 +23,11 @@ def representation(mode, function, args, kwargs):
 
 
 def _shown(mode, tensor) -> str:
-    if values.of(tensor) is None or not on_gpu(tensor):
+    known = values.of(tensor)
+    if known is None:
         return _described(tensor)
+    if not on_gpu(tensor):
+        return repr(known)
     with mode, torch.no_grad():  # PyTorch's code, which takes memory of the GPU for a while, as it does on CUDA
         return torch._tensor_str._str_intern(tensor)  # pyright: ignore[reportAttributeAccessIssue]
 

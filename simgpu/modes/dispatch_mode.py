@@ -213,6 +213,8 @@ class DispatchMode(TorchDispatchMode):
             self.seen.add(operator)
         tensors = list(tensors_in((*args, *kwargs.values())))
         place = self.place_of(facts, tensors, args, kwargs)
+        if facts.takes_host_values:
+            args = tuple(map(of_the_host, args))
         if facts.may_be_others and (place == GPU or (facts.makes_by_others and self.makes_on_gpu(kwargs))):
             others = others_of(operator, args, kwargs)
             if others is not None and not (self.called_by_engine() and self.works_in_place(operator, args)):
@@ -489,6 +491,18 @@ class DispatchMode(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return NoValueError(DATA_DEPENDENT.format(operator=operator))
         return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")
+
+
+def of_the_host(argument):
+    """A tensor of the host for one that was copied there from the GPU, where an operator reads it: the values that are
+    known. Raises NoValueError where they are not. Any other argument is itself."""
+    place = residence.of(argument) if isinstance(argument, torch.Tensor) else None
+    if place is None or place.home is not HOST:
+        return argument
+    known = values.of(argument)
+    if known is None:
+        raise NoValueError(f"the lengths were copied from the simulated GPU, where they have no values. {REMEDY}.")
+    return known
 
 
 def without_host_values(args, kwargs, scalars_too: bool):

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from functools import lru_cache
 
 import torch
 import torch.overrides
@@ -67,9 +68,8 @@ def _names(machine: Machine, functions: dict) -> dict:
         "set_stream": lambda stream: None if stream is None else functions["_cuda_setStream"](stream.stream_id),
         "stream": StreamContext,
         "StreamContext": StreamContext,
-        "is_bf16_supported": lambda including_emulation=True: (
-            including_emulation or machine.spec.compute_capability >= (8, 0)
-        ),
+        # PyTorch makes a tensor to see, once a process: here once for each GPU
+        "_check_bf16_tensor_supported": lru_cache(torch.cuda._check_bf16_tensor_supported.__wrapped__),
         "has_magma": True,
         "CUDAGraph": rebased(torch.cuda.CUDAGraph, Graph),
         "MemPool": rebased(torch.cuda.MemPool, MemPool),

@@ -6,9 +6,7 @@ import re
 import sys
 import textwrap
 import time
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +16,6 @@ from simgpu.report.findings import CACHE, Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
 from simgpu.report.sizes import parse
 
-SCRIPTS = Path(__file__).parents[1] / "data" / "scripts"
 MIB = 2**20
 
 TRAINING = """
@@ -447,34 +444,3 @@ def test_sizes(text, nbytes):
 def test_what_is_no_size(text):
     with pytest.raises(ValueError, match="is no size"):
         parse(text)
-
-
-# --- scripts as people write them -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tf32_as_before():
-    """A script sets it for the whole process."""
-    backends = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [backend.allow_tf32 for backend in backends]
-    yield
-    for backend, allowed in zip(backends, before, strict=True):
-        backend.allow_tf32 = allowed
-
-
-@pytest.mark.usefixtures("tf32_as_before")
-def test_nanogpt_with_checkpoint_evaluation_and_generation(tmp_path, monkeypatch, capsys):
-    """Peak allocated and reserved are the oracle's for the same script (torch 2.13.0, H100)."""
-    (tmp_path / "nano").mkdir()
-    for name in ("train.py", "model.py"):
-        (tmp_path / "nano" / name).write_text((SCRIPTS / "nano" / name).read_text(encoding="utf-8"), encoding="utf-8")
-    rng = np.random.default_rng(0)
-    for name, size in (("train", 20000), ("val", 5000)):
-        rng.integers(0, 512, size).astype(np.uint16).tofile(tmp_path / "nano" / f"{name}.bin")
-    monkeypatch.chdir(tmp_path)
-    report = simgpu.run("nano/train.py", ["--max_iters=5", "--always_save_checkpoint=1"], gpu="H100")
-    assert report.ended == "" and report.steps == 6
-    assert (report.peak, report.reserved) == (100_573_184, 121_634_816)
-    assert [path for path, _, _ in report.files] == ["out/ckpt.pt"]
-    assert "iter 5: loss 0.0000" in capsys.readouterr().out
-    sys.modules.pop("model")

@@ -179,3 +179,20 @@ def test_known_values_are_those_of_the_cpu(numbers, extra, floats):
     wanted = run(start.clone())
     with labkit.simulated_gpu("T4"):
         assert run(start.cuda()) == wanted
+
+
+# --- lengths of packed sequences ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept_sorted", [True, False])
+def test_lengths_that_were_copied_from_the_gpu_pack(kept_sorted):
+    pack = torch.nn.utils.rnn.pack_padded_sequence
+    rows, ids = torch.randn(3, 4, 2).cuda(), torch.tensor([[5, 6, 7, 8], [5, 6, 0, 0], [5, 0, 0, 0]]).cuda()
+    lengths = (ids != 0).sum(1).cpu()
+    packed = pack(rows, lengths, batch_first=True, enforce_sorted=kept_sorted)
+    assert packed.data.shape == (7, 2) and packed.data.is_cuda
+    assert packed.batch_sizes.tolist() == [3, 2, 1, 1]
+    assert repr(lengths) == "tensor([4, 2, 1])"
+    unknown = torch.rand(3, device="cuda").mul(4).long().cpu() + 1
+    with pytest.raises(NoValueError, match="the lengths were copied from the simulated GPU"):
+        pack(rows, unknown, batch_first=True, enforce_sorted=False)

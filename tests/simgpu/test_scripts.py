@@ -1,0 +1,65 @@
+"""Scripts as people write them, unmodified under simgpu run: to the end, and with the oracle's peaks.
+
+The figures are those of PyTorch's CUDA host code under stub libraries, stored by `python -m tools.oracle.scripts
+--keep`, which runs each script on both sides.
+"""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import simgpu
+from tools.oracle.scripts import SCRIPTS, STORED
+
+ORACLE = json.loads(STORED.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def as_before():
+    """Scripts set these for the whole process, and import what lies beside them."""
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [backend.allow_tf32 for backend in backends], torch.backends.cudnn.enabled, set(sys.modules)
+    yield
+    for backend, allowed in zip(backends, before[0], strict=True):
+        backend.allow_tf32 = allowed
+    torch.backends.cudnn.enabled = before[1]
+    for name in ("model", "utils"):
+        if name not in before[2]:
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("values", [False, True], ids=["without values", "with values"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_it_ends_with_the_oracles_peaks(name, values, tmp_path, monkeypatch, capsys):
+    path = SCRIPTS[name].prepare(tmp_path)
+    monkeypatch.chdir(path.parent)
+    report = simgpu.run(path.name, SCRIPTS[name].arguments.split(), gpu=ORACLE[name]["gpu"], values=values)
+    assert report.ended == "" and report.fits
+    assert (report.peak, report.reserved) == (ORACLE[name]["peak"], ORACLE[name]["reserved"])
+    assert bool(report.stand_ins) == (not values)
+    SAID[name](capsys.readouterr().out, report, values, path.parent)
+
+
+def nano(out, report, values, folder):
+    assert report.steps == 6
+    assert values or [path for path, _, _ in report.files] == ["out/ckpt.pt"]
+    assert ("iter 5: loss 0.0000" in out) != values
+
+
+def clm(out, report, values, folder):
+    assert report.steps == 5
+    assert ("perplexity              =        1.0" in out) != values
+    assert values or "out/checkpoint-3/model.safetensors" in [path for path, _, _ in report.files]
+    assert (folder / "out" / "all_results.json").exists() or (folder / "out" / "eval_results.json").exists()
+
+
+def vision(out, report, values, folder):
+    # with values GradScaler leaves out the steps whose gradients overflow
+    assert (report.steps == 6 or values) and "Training time 0:00:00" in out and "Test: EMA Acc@1" in out
+    assert values or [path for path, _, _ in report.files][:1] == ["checkpoints/model_0.pth"]
+
+
+SAID = {"nano": nano, "clm": clm, "vision": vision}
