@@ -6,6 +6,7 @@ Ledger                   memory by stage, measured and compared with predictions
 stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
 Lanes                    which work ran when: copies in one lane, multiplications in another
 memory_rate, product_rate  what the GPU reaches, measured: bytes and operations a second
+requested                bytes asked for, before they are rounded up to blocks
 mib, MiB                 a number of bytes as text; 2**20 bytes
 guesses                  the reader's guesses beside paper and measurement, and the score
 judge                    what the answer to an exercise is worth
@@ -19,6 +20,7 @@ techniques               what each way of saving memory saved: the rows of the c
 """
 
 from labkit import formulas, guesses, models, plots, published, techniques
+from labkit.counters import requested
 from labkit.exercise import judge
 from labkit.gpu import left_out, simulated_gpu, use_gpu
 from labkit.kinds import Kinds
@@ -48,6 +50,7 @@ __all__ = [
     "plots",
     "product_rate",
     "published",
+    "requested",
     "saving",
     "simulated_gpu",
     "stopwatch",

@@ -220,6 +220,24 @@ def best_group(layers: int, kept: int, held: int) -> int:
     return min(divisors, key=lambda k: checkpointed(layers, k, kept, held))
 
 
+@_of_counts
+def accumulated_peak(parameters: int, sample: int, batch: int, micro_batches: int, name: str = "AdamW") -> int:
+    """A lower bound of the allocated peak of a training step that accumulates gradients, from the second step on.
+
+    ``parameters`` are their bytes, ``sample`` the bytes that forward keeps for a sample. The larger of two moments: the
+    end of a forward pass, with the optimizer's states, and with gradients from the second micro-batch on; and the
+    optimizer's step. It leaves out workspaces, and what backward takes before the first activations are freed, so it
+    is good where the last layers are no larger than the others. Gradients are set to None between the steps. Raises
+    ``ValueError`` unless ``micro_batches`` divides ``batch``, and for an unknown optimizer.
+    """
+    if micro_batches < 1 or batch % micro_batches:
+        raise ValueError(f"accumulated_peak: equal micro-batches are wanted, not {batch} samples in {micro_batches}")
+    states, temporary = optimizer(name, parameters)
+    gradients = parameters if micro_batches > 1 else 0
+    forward = parameters + states + gradients + batch // micro_batches * sample
+    return max(forward, 2 * parameters + states + temporary)
+
+
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}

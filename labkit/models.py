@@ -63,3 +63,32 @@ def bert(size: str = "base", attention: str = "eager", **config) -> nn.Module:
 
     built = BertConfig(**{**BERT_SIZES[size], **config})
     return AutoModel.from_config(built, attn_implementation=attention).eval()
+
+
+# Widths of the 3 × 3 convolutions and the poolings: configurations D and A of Simonyan and Zisserman 2014, "Very Deep
+# Convolutional Networks for Large-Scale Image Recognition", table 1.
+VGG16 = (64, 64, "pool", 128, 128, "pool", *(256,) * 3, "pool", *(512,) * 3, "pool", *(512,) * 3, "pool")
+VGG11 = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
+
+
+def vgg(plan: tuple = VGG16, side: int = 224, inplace: bool = True) -> nn.Sequential:
+    """A VGG network with random weights: convolutions with ReLU and max poolings by ``plan``, three Linear layers.
+
+    Input ``[batch, 3, side, side]``, output ``[batch, 1000]``. ``inplace`` is that of the ReLUs. There is dropout after
+    the first two Linear layers, as in the paper. Raises ``ValueError`` if a side is left below one pixel.
+    """
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in plan:
+        if width == "pool":
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace)]
+            channels = width
+    left = side // 2 ** plan.count("pool")
+    if left < 1:
+        raise ValueError(f"{plan.count('pool')} poolings leave nothing of {side} pixels")
+    layers.append(nn.Flatten())
+    for features, outputs in ((channels * left * left, 4096), (4096, 4096)):
+        layers += [nn.Linear(features, outputs), nn.ReLU(inplace), nn.Dropout()]
+    return nn.Sequential(*layers, nn.Linear(4096, 1000))

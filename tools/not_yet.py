@@ -6,7 +6,6 @@ size, or on a second run.
 """
 
 _LISTED = {
-    "03b_the_bytes_of_the_peak": "minutes cells decimals figures exercises guesses names everywhere",
     "04_counting_by_hand": "heading minutes cells decimals figures exercises guesses everywhere",
     "06_what_each_operator_saves": "heading minutes cells figures exercises guesses everywhere",
     "07_batch_size": "heading minutes cells figures exercises guesses everywhere",

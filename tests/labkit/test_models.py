@@ -38,3 +38,17 @@ def test_bert_takes_config_fields_and_refuses_other_sizes():
         assert len(models.bert(num_hidden_layers=1).encoder.layer) == 1
     with pytest.raises(ValueError, match="'base', 'large'; 'huge' was given"):
         models.bert("huge")
+
+
+def test_vgg16_has_the_parameters_of_the_paper():
+    with torch.device("meta"):
+        model = models.vgg()
+        assert model(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
+        assert models.vgg(models.VGG11, side=160)(torch.zeros(1, 3, 160, 160)).shape == (1, 1000)
+    assert sum(p.numel() for p in model.parameters()) == 138_357_544
+    assert all(layer.inplace for layer in model if isinstance(layer, torch.nn.ReLU))
+
+
+def test_vgg_refuses_an_image_that_its_poolings_use_up():
+    with pytest.raises(ValueError, match="5 poolings leave nothing of 31 pixels"):
+        models.vgg(side=31)
