@@ -1,9 +1,9 @@
 """Which device the course runs on: the GPU of this machine, or a simulated one."""
 
-import contextlib
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
@@ -81,7 +81,18 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, v
     return simgpu.simulated_gpu(name, None if total_memory is None else whole_bytes(total_memory), values=values)
 
 
-_notebook: contextlib.ExitStack | None = None
+_notebook: Any = None  # the simulated GPU that `use_gpu` has entered
+
+
+def leave() -> None:
+    """Ends the simulated GPU that `use_gpu` has entered, if there is one.
+
+    Raises RuntimeError in another thread than its own; it is on then as before.
+    """
+    global _notebook
+    if _notebook is not None:
+        _notebook.__exit__(None, None, None)
+        _notebook = None
 
 
 def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False) -> GPU:
@@ -97,16 +108,15 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
     """
     global _notebook
     asked = name if only_simulated else os.environ.get("LABKIT_GPU")
-    guesses.forget()
-    pd.set_option("display.precision", 3)
     if _notebook is not None:
         left = living()
-        _notebook.close()
-        _notebook = None
+        leave()
         if left:
             others = f", and {len(left) - _LISTED} others" if left[_LISTED:] else ""
             names = ", ".join(one.name for one in left[:_LISTED])
             print(f"Still alive of the GPU before, and of no use on this one: {names}{others}.")
+    guesses.forget()
+    pd.set_option("display.precision", 3)
     if _simulator_is_on():
         print(f"Running on the {current()} of a `with` around this.")
         return current()
@@ -114,10 +124,10 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
         gpu = _real()
         print(f"Running on {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB.")
         return gpu
-    with contextlib.ExitStack() as stack:
-        gpu = stack.enter_context(simulated_gpu(asked or name, values=values))
-        torch.cuda.init()  # as asking a real GPU for its name does
-        _notebook = stack.pop_all()
+    entered = simulated_gpu(asked or name, values=values)
+    gpu = entered.__enter__()
+    _notebook = entered
+    torch.cuda.init()  # as asking a real GPU for its name does
     have = "the CPU's values" if values else "no values"
     print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, {have}.")
     return current()

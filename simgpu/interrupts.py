@@ -6,8 +6,10 @@ PyTorch's C++ cannot be interrupted either.
 
 import _signal  # pyright: ignore[reportMissingImports]  # what `signal` wraps, without its slow enums
 import _thread
+import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from functools import wraps
 
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
@@ -55,30 +57,92 @@ class Deferred:
             _signal.signal(number, handler)
 
 
-_came: list = []  # Ctrl-C, while `uninterrupted` ran: its frame
+_numbers: tuple[int, ...] = (int(signal.SIGINT),)
+_handlers: dict = {}  # of the signals, while `uninterrupted` runs something: their own
+_came: list = []  # meanwhile: number and frame of those that came
+_outside: Callable = contextlib.nullcontext
 
 
 def _note(number, frame):
-    _came.append(frame)
+    _came.append((number, frame))
+
+
+@contextlib.contextmanager
+def other_handlers_wait(outside: Callable):
+    """Inside the `with`, `uninterrupted` is for all signals whose handlers are Python functions, and these run inside
+    `outside()`, a `with` of its own: where they see what they would see between two operators."""
+    global _outside
+    before, _outside = (signal.signal, _outside), outside
+    signal.signal = _heard(signal.signal)
+    _look()
+    try:
+        yield
+    finally:
+        signal.signal, _outside = before
+        _look()
+
+
+def _heard(set_handler: Callable) -> Callable:
+    """signal.signal, of which `set_handler` is Python's."""
+
+    @wraps(set_handler)
+    def call(number, handler):
+        before = set_handler(number, handler)
+        _look()
+        return before
+
+    return call
+
+
+def _look() -> None:
+    global _numbers
+    others = (number for number in _SIGNALS if number != signal.SIGINT and callable(_signal.getsignal(number)))
+    _numbers = (int(signal.SIGINT), *others)
 
 
 def uninterrupted(function, *args, **kwargs):
-    """What `function` returns; Ctrl-C that comes while it runs is handled after it.
+    """What `function` returns; the handlers of signals that come while it runs, Ctrl-C's above all, run after it.
 
-    Only Ctrl-C (SIGINT), since this is done for each operator, and Python's `signal` is slow. It takes under a
-    microsecond.
+    It takes about a microsecond, and half of one more for each signal besides Ctrl-C's that has a handler.
     """
-    handler = _signal.getsignal(_signal.SIGINT)
-    if handler is _note or not callable(handler) or threading.get_ident() != threading.main_thread().ident:
+    if _handlers or threading.get_ident() != threading.main_thread().ident:
         return function(*args, **kwargs)
-    _came.clear()
-    _signal.signal(_signal.SIGINT, _note)
     try:
+        for number in _numbers:
+            handler = _signal.getsignal(number)
+            if callable(handler):
+                _handlers[number] = handler
+                _signal.signal(number, _note)
         return function(*args, **kwargs)
     finally:
-        _signal.signal(_signal.SIGINT, handler)
+        try:
+            _put_back()
+        except BaseException:  # a signal that came when its handler was back, and the next one's was not yet
+            _put_back()
+            raise
         if _came:
-            handler(signal.SIGINT, _came.pop())
+            _handle()
+
+
+def _put_back() -> None:
+    for number, handler in _handlers.items():
+        _signal.signal(number, handler)
+    _handlers.clear()
+
+
+def between_operators():
+    """A `with` inside which code of the user's that runs in the middle of an operator sees what it sees outside."""
+    return _outside()
+
+
+def _handle() -> None:
+    """Runs the handlers of the signals that came; if one raises, those after it run after the next operator."""
+    with between_operators():
+        while _came:
+            number, frame = _came.pop(0)
+            handler = _signal.getsignal(number)
+            if callable(handler):
+                handler(number, frame)
 
 
 def in_one_piece(function):
@@ -94,3 +158,9 @@ def in_one_piece(function):
 def raise_later() -> None:
     """Makes Ctrl-C come once more, where the main thread is by then: it came where Python cannot raise anything."""
     _thread.start_new_thread(_thread.interrupt_main, ())
+
+
+def have_room(frames: int) -> None:
+    """RecursionError if Python's recursion limit is nearer than so many frames: here, and not in the middle."""
+    if frames:
+        have_room(frames - 1)

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 import warnings
-from functools import wraps
 from typing import Any
 
 from simgpu.errors import CaptureError, NotModelledError
@@ -17,6 +16,7 @@ from simgpu.memory.physical import Device
 from simgpu.memory.settings import AllocatorSettings
 from simgpu.stand_ins import StandIns
 from simgpu.timing.clock import Clock
+from simgpu.turns import Turns
 
 STREAMS_PER_POOL = 32
 LOWEST_LEVEL = 3  # priorities from 0 down to -3
@@ -34,6 +34,16 @@ def on() -> "Machine":
     if not _current:
         raise RuntimeError("the simulated GPU that this stream or event belongs to is off: use it inside the `with`")
     return _current[-1]
+
+
+def _after_fork() -> None:
+    """In a process that was forked: CUDA's context does not come with it, if there was one."""
+    for machine in _current:
+        machine.turns.forked = machine.initialized
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Machine:
@@ -71,9 +81,7 @@ class Machine:
         self.stand_ins: StandIns | None = None  # gives values where there are none, for `simgpu run`
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
-        self.lock = threading.RLock()  # of the allocator: threads take turns
-        for name in ("malloc", "free"):
-            setattr(self.allocator, name, self._guarded(getattr(self.allocator, name)))
+        self.turns = Turns(self.allocator, self.left_out)
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
         self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
@@ -83,29 +91,6 @@ class Machine:
         self._touched = False
         self._workspaces = {}
         self._raw = {}
-
-    def _guarded(self, function):
-        """A function of the allocator that one thread at a time runs, and that Ctrl-C does not interrupt.
-
-        Another signal's handler may raise inside it, and then that is told.
-        """
-
-        @wraps(function)
-        def locked(*args, **kwargs):
-            with self.lock:
-                try:
-                    return function(*args, **kwargs)
-                except Exception:
-                    raise
-                except BaseException as error:
-                    self.left_out.add(
-                        f"{type(error).__name__} inside the allocator",
-                        "what it was doing then; enter a simulated GPU again for exact figures",
-                        lower_bound=False,
-                    )
-                    raise
-
-        return in_one_piece(locked)
 
     def activate(self):
         """Makes this the GPU that "cuda" means, until `deactivate`."""

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import inspect
 import operator
 import sys
 import threading
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch.utils import _device
@@ -14,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.composites import autocast
 from simgpu.hardware.gpus import Spec, spec
-from simgpu.interrupts import Deferred
+from simgpu.interrupts import Deferred, other_handlers_wait
 from simgpu.left_out import LeftOut
 from simgpu.machine import Machine
 from simgpu.modes import (
@@ -25,7 +27,7 @@ from simgpu.modes import (
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
-from simgpu.tensors import engine, meta_kernels, registry, remembered
+from simgpu.tensors import engine, meta_kernels, registry, remembered, unseen
 from simgpu.tensors.host_memory import HostMemory
 from simgpu.torch_face import (
     attributes,
@@ -89,7 +91,7 @@ class Session:
         self._leave = contextlib.ExitStack()  # what else is put back
         self._holds = False
         self._left = False
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         self._task = _running_task()
 
     def start(self) -> None:
@@ -106,9 +108,9 @@ class Session:
     def stop(self) -> None:
         """Puts torch back; once more does nothing. A GPU around others that are on goes off with the last of them.
 
-        Raises RuntimeError, and changes nothing, in another thread than the one that has it on.
+        Raises RuntimeError, and changes nothing, in another thread than the one that has it on, while that one lives.
         """
-        if self._thread != threading.get_ident() and self in _sessions:
+        if self in _sessions and self._thread is not threading.current_thread() and self._thread.is_alive():
             raise RuntimeError(
                 f"the simulated {self.machine.spec.key} was entered in another thread, which has its modes: leave it "
                 "there"
@@ -124,10 +126,12 @@ class Session:
 
     def _refuse_strangers(self) -> None:
         """RuntimeError if the GPU that is on belongs to another thread, or to another task of asyncio that runs."""
+        while _sessions and not _sessions[-1]._thread.is_alive():
+            _sessions[-1].stop()  # nobody left it, and its modes ended with its thread
         if not _sessions:
             return
         other = _sessions[-1]
-        who = "thread" if other._thread != self._thread else "task"
+        who = "thread" if other._thread is not self._thread else "task"
         if who == "thread" or (other._task is not None and other._task is not self._task and not other._task.done()):
             raise RuntimeError(
                 f"the simulated {other.machine.spec.key} of another {who} is on, and a process has one at a time: "
@@ -144,7 +148,7 @@ class Session:
         remembered.forget()
         costs.forget()
         self.machine.activate()
-        registry.hold(autocast.register)
+        registry.hold(autocast.register, unseen.register)
         self._holds = True
         cuda.patch(self._patches, self.machine)
         nvml.patch(self._patches, self.machine)
@@ -160,6 +164,7 @@ class Session:
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(lost_interrupts.raised_again())
         threads.patch(self._patches, self.machine, (dispatch, functions))
+        self._leave.enter_context(other_handlers_wait(partial(stacks.as_outside, (dispatch, functions))))
         for mode in (dispatch, functions):
             self._modes.append(mode)
             stacks.enter(mode)
@@ -253,8 +258,19 @@ class simulated_gpu(contextlib.ContextDecorator):
         self._kind = _of_memory(spec(name), total_memory)
         self._values = bool(values)
 
+    def __call__(self, function):
+        if any(kind(function) for kind in _RUN_LATER):
+            raise TypeError(
+                f"{function.__qualname__} runs after it was called, when the simulated GPU would be off again: say "
+                "`with simulated_gpu(...):` inside it"
+            )
+        return super().__call__(function)
+
     def _recreate_cm(self):
-        return simulated_gpu(self._kind.key, self._kind.total_memory, values=self._values)
+        return _again(self._kind.key, self._kind.total_memory, self._values)
+
+    def __reduce__(self):  # a copy is another GPU of that kind, which nobody has entered
+        return _again, (self._kind.key, self._kind.total_memory, self._values)
 
     def __enter__(self) -> SimulatedGPU:
         session = Session(self._kind, self._values)
@@ -264,6 +280,8 @@ class simulated_gpu(contextlib.ContextDecorator):
         return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out)
 
     def __exit__(self, *error) -> None:
+        if not self._sessions:
+            raise RuntimeError(f"this simulated {self._kind.key} is not on: it was left already, or never entered")
         session = self._sessions[-1]
         try:
             session.stop()
@@ -280,6 +298,13 @@ class simulated_gpu(contextlib.ContextDecorator):
         for session in reversed(self._sessions):  # an interrupt came just before `__exit__`, or nobody left it
             with contextlib.suppress(RuntimeError):
                 session.stop()
+
+
+_RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def _again(name: str, total_memory: int, values: bool) -> simulated_gpu:
+    return simulated_gpu(name, total_memory, values=values)
 
 
 def _of_memory(kind: Spec, total_memory: int | None) -> Spec:

@@ -113,6 +113,13 @@ def also_here(modes) -> Iterator[None]:
             owner._pop_mode()
 
 
+@contextmanager
+def as_outside(modes) -> Iterator[None]:
+    """Inside the `with`, these modes are on though an operator is under way: for code of the user's that runs there."""
+    with torch._C._EnableTorchFunction(), also_here(modes):  # pyright: ignore[reportAttributeAccessIssue]
+        yield
+
+
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 
 

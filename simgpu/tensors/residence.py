@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from simgpu import machine as machines
-from simgpu.interrupts import in_one_piece, raise_later, uninterrupted
+from simgpu.interrupts import have_room, in_one_piece, raise_later, uninterrupted
 from simgpu.tensors.buffers import Buffer
 
 HOST = "host"
@@ -92,11 +92,19 @@ _left: deque[Residence] = deque()  # whose storage has died, and whose memory is
 
 
 def _leave(_=None) -> None:
+    try:
+        have_room(_FRAMES)
+    except RecursionError:  # it is freed with the next one, or when somebody asks
+        return
     uninterrupted(free_dead)
 
 
+_FRAMES = 48  # of Python's, that it takes at most, and some more
+
+
 def free_dead() -> None:
-    """Frees the memory of storages that have died. There are such only if an interrupt came just then."""
+    """Frees the memory of storages that have died. There are such only if an interrupt came just then, or where Python
+    was about to refuse another call."""
     while _left:
         try:
             residence = _left.popleft()
@@ -113,12 +121,24 @@ def free_dead() -> None:
                 residence.machine.allocator.free(home.block)
 
 
+def free_lost() -> None:
+    """Frees those too whose end Python could not tell, since it was about to refuse another call (RecursionError)."""
+    free_dead()
+    _left.extend(residence for residence in list(_residences.values()) if residence() is None)
+    free_dead()
+
+
 def after_a_lost_interrupt(unraisable) -> bool:
-    """For sys.unraisablehook: True if it was an interrupt of what frees a storage's memory, which is then done here.
+    """For sys.unraisablehook: True if it was an interrupt of what frees a storage's memory, which is then done here, or
+    if there was no room for it on Python's stack, when it is done later.
 
     Ctrl-C is sent once more, since Python drops what is raised there.
     """
-    if unraisable.object is not _leave or isinstance(unraisable.exc_value, Exception):
+    if unraisable.object is not _leave:
+        return False
+    if isinstance(unraisable.exc_value, RecursionError):
+        return True
+    if isinstance(unraisable.exc_value, Exception):
         return False
     free_dead()
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
@@ -186,6 +206,9 @@ def _enter(storage, machine, home, nbytes) -> Residence:
     residence = Residence(storage, machine, home, nbytes)
     if home is not None and home is not HOST:
         home.storages += 1
+    before = _residences.get(residence.key)
+    if before is not None and before() is None:  # see `free_lost`
+        _left.append(before)
     _residences[residence.key] = residence
     return residence
 

@@ -2,10 +2,13 @@
 
 Modes belong to a thread, and PyTorch does not hand them on. So a thread that is started inside enters those of the GPU
 before it runs, and so does what is handed to a pool's thread, which may be older. A thread that somebody started before
-and that takes its work from a queue of its own is not reached: it sees PyTorch's meta tensors.
+and that takes its work from a queue of its own is not reached: to it a simulated tensor is PyTorch's meta tensor, and
+new ones on "cuda" are refused (tensors/unseen.py).
 """
 
+import _thread
 import concurrent.futures
+import multiprocessing.pool
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -21,6 +24,10 @@ def patch(patches: Patches, machine: Machine, modes: tuple) -> None:
     patches.apply(threading.Thread, "start", _started(threading.Thread.start, machine, modes))
     pool = concurrent.futures.ThreadPoolExecutor
     patches.apply(pool, "submit", _submitted(pool.submit, machine, modes))
+    patches.apply(_thread, "start_new_thread", _begun(_thread.start_new_thread, machine, modes))
+    processes = multiprocessing.pool.Pool  # a ThreadPool is one too
+    for name in ("_map_async", "apply_async", "imap", "imap_unordered"):
+        patches.apply(processes, name, _handed(getattr(processes, name), machine, modes))
 
 
 def _on_here(machine: Machine, modes: tuple) -> bool:
@@ -71,3 +78,25 @@ def _submitted(submit: Callable, machine: Machine, modes: tuple) -> Callable:
         return submit(pool, function, *args, **kwargs)
 
     return submitted
+
+
+def _begun(begin: Callable, machine: Machine, modes: tuple) -> Callable:
+    """_thread.start_new_thread, of which `begin` is Python's."""
+
+    @wraps(begin)
+    def begun(function, *rest):
+        return begin(_inside(function, machine, modes) if _on_here(machine, modes) else function, *rest)
+
+    return begun
+
+
+def _handed(hand: Callable, machine: Machine, modes: tuple) -> Callable:
+    """A method of multiprocessing.pool.Pool that takes a function, `hand`: a pool of threads may be older."""
+
+    @wraps(hand)
+    def handed(pool, func, *args, **kwargs):
+        if isinstance(pool, multiprocessing.pool.ThreadPool) and _on_here(machine, modes):
+            func = _inside(func, machine, modes)
+        return hand(pool, func, *args, **kwargs)
+
+    return handed

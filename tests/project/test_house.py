@@ -28,7 +28,7 @@ SOURCES = {
 LAYERS = (
     ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
     ("simgpu.timing",),
-    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.stand_ins", "simgpu.machine", "simgpu.streams"),
+    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.stand_ins", "simgpu.turns", "simgpu.machine", "simgpu.streams"),
     ("simgpu.tensors",),
     ("simgpu.on_cpu",),
     ("simgpu.kernels",),

@@ -361,3 +361,76 @@ def test_expandable_segments_give_back_whole_granules():
     allocator.empty_cache()
     assert (allocator.reserved, allocator.device.allocated) == (0, 0)
     assert allocator.snapshot_segments() == []
+
+
+def in_private_pool(allocator, nbytes, pool_id=(0, 1)):
+    """A block of a private pool of a user's, as `with torch.cuda.use_mem_pool(pool)` takes one."""
+    allocator.pools.make(pool_id)
+    allocator.pools.begin(pool_id, lambda stream: True)
+    block = allocator.malloc(nbytes)
+    allocator.pools.end(pool_id)
+    allocator.pools.release(pool_id)  # what `begin` took
+    return block
+
+
+def test_a_private_pool_that_ends_gives_back_its_own_segments_only():
+    """release_cached_blocks with a mempool_id."""
+    allocator = make()
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.free(in_private_pool(allocator, 40 * MIB))
+    assert allocator.reserved == 70 * MIB
+    allocator.drop_pool((0, 1))
+    assert allocator.reserved == 30 * MIB
+    with pytest.raises(RuntimeError, match="there is no private pool"):
+        allocator.pools.users((0, 1))
+
+
+def test_a_private_pool_lives_as_long_as_its_memory():
+    allocator = make()
+    block = in_private_pool(allocator, 40 * MIB)
+    allocator.drop_pool((0, 1))
+    assert allocator.pools.users((0, 1)) == 0
+    with pytest.raises(RuntimeError, match="was released by all of its users"):
+        allocator.pools.take((0, 1))
+    allocator.free(block)
+    allocator.empty_cache()
+    assert allocator.reserved == 0
+    allocator.pools.take((0, 1))  # a new one
+    assert allocator.pools.users((0, 1)) == 1
+
+
+def test_nothing_is_given_back_while_a_graph_is_captured():
+    """release_cached_blocks: `if (mempool_id.first == 0 && mempool_id.second == 0 && captures_underway.empty())`."""
+    allocator = make()
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.pools.begin((1, 0), lambda stream: True, capture=True)
+    allocator.empty_cache()
+    assert allocator.reserved == 30 * MIB
+    allocator.pools.end((1, 0))
+    allocator.empty_cache()
+    assert allocator.reserved == 0
+
+
+def test_a_request_of_max_split_size_takes_a_block_of_it():
+    """get_free_block: only a request below max_split_size may not have such a block."""
+    allocator = make("max_split_size_mb:32")
+    allocator.free(allocator.malloc(32 * MIB))
+    assert allocator.malloc(32 * MIB).size == allocator.reserved == 32 * MIB
+    allocator.malloc(30 * MIB)
+    assert allocator.reserved == 62 * MIB
+
+
+def test_segments_and_blocks_of_max_split_size_are_counted():
+    allocator = make("max_split_size_mb:32")
+    kept = [allocator.malloc(size * MIB) for size in (30, 32, 34)]
+
+    def counted():
+        stats = allocator.stats()
+        return [stats[f"oversize_{name}"]["current"] for name in ("segments", "allocations")]
+
+    assert counted() == [2, 2]
+    for block in kept:
+        allocator.free(block)
+    assert counted() == [2, 0]
+    allocator.empty_cache()
+    assert counted() == [0, 0]

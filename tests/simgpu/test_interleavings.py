@@ -104,7 +104,7 @@ class Program:
         elif how == "keep":
             self.kept.append(torch.empty(100, device="cuda"))
         else:
-            action = another_gpu if how == "another GPU" else step
+            action = another_gpu if how == "another thread's GPU" else step
             if how == "step":
                 action()
             else:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import simgpu
 from simgpu import machine, session
+from simgpu.errors import NotModelledError
 from simgpu.interrupts import Deferred
 from simgpu.modes import stacks
 from simgpu.tensors import registry
@@ -173,6 +174,65 @@ def test_another_signal_inside_the_allocator_is_told():
                 if gpu.left_out:
                     told += 1
                     assert any("inside the allocator" in str(one.message) for one in caught)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_the_handlers_of_other_signals_see_the_gpu_between_operators():
+    """They may compute, as a handler that saves a model does; here with one that was set inside, and one before."""
+    seen: list[bool | Exception] = []
+
+    def handler(number, frame):
+        try:
+            seen.append(torch.ones(4, device="cuda").add(1).is_cuda)
+        except NotModelledError as error:  # came between two operators of one call, and is told so
+            seen.append("is not seen here" in str(error))
+
+    def late(number, frame):
+        seen.append(True)
+
+    before = signal.signal(signal.SIGALRM, handler), signal.signal(signal.SIGUSR1, late)
+    try:
+        with simgpu.simulated_gpu("A100-80GB") as gpu:
+            signal.signal(signal.SIGUSR1, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+            while len(seen) < TIMES:
+                torch.ones(100, device="cuda") + 1
+                signal.raise_signal(signal.SIGUSR1)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert all(seen), seen
+            gc.collect()
+            assert torch.cuda.memory_allocated() == 0
+            assert not gpu.left_out
+        assert signal.getsignal(signal.SIGUSR1) is handler
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before[0])
+        signal.signal(signal.SIGUSR1, before[1])
+
+
+def test_a_timeout_by_a_signal_leaves_nothing():
+    """The usual way to limit a call's time: SIGALRM, and a handler that raises."""
+    rng = random.Random(6)
+
+    def handler(number, frame):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with simgpu.simulated_gpu("A100-80GB") as gpu:
+            expected = events_of_a_step()
+            for _ in range(TIMES):
+                with pytest.raises(TimeoutError):
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 2e-2))
+                    while True:
+                        step()
+                torch.set_grad_enabled(True)
+                sys.last_traceback = None
+                gc.collect()
+                torch._C._cuda_clearCublasWorkspaces()
+                assert gpu.left_out or (torch.cuda.memory_allocated(), events_of_a_step()) == (0, expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -1,5 +1,7 @@
 """A simulated GPU comes and goes, and leaves torch as it was."""
 
+import copy
+import pickle
 import runpy
 import sys
 
@@ -8,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import labkit
+import simgpu
 from simgpu import machine
 from simgpu.errors import NotModelledError
 from tests.simgpu.states import assert_same, state
@@ -183,6 +186,43 @@ def test_a_memory_too_small_or_no_size_is_refused(size, error):
     assert not torch.cuda.is_available()
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda gpu: pickle.loads(pickle.dumps(gpu))])
+def test_a_copy_is_another_gpu(copied):
+    gpu = simgpu.simulated_gpu("H200", 2**40)
+    with gpu:
+        other = copied(gpu)
+        with other as found:
+            assert (found.name, found.total_memory) == ("H200", 2**40)
+        del other
+        assert torch.ones(1, device="cuda").is_cuda
+    assert machine.current() is None
+
+
+def test_leaving_what_is_not_on_is_refused():
+    gpu = simgpu.simulated_gpu("A100-80GB")
+    with gpu, gpu:
+        assert torch.cuda.is_available()
+    with pytest.raises(RuntimeError, match="is not on: it was left already"):
+        gpu.__exit__(None, None, None)
+
+
+def test_what_runs_later_is_not_decorated():
+    @simgpu.simulated_gpu("A100-80GB")
+    def function():
+        return torch.cuda.get_device_name()
+
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    assert function() == function() == "NVIDIA A100-SXM4-80GB"
+    for later in (coroutine, generator):
+        with pytest.raises(TypeError, match=f"{later.__name__} runs after it was called"):
+            simgpu.simulated_gpu("A100-80GB")(later)
+
+
 def test_use_gpu_says_what_it_is_and_starts_anew(capsys, monkeypatch):
     monkeypatch.setenv("LABKIT_GPU", "V100-16GB")
     first = labkit.use_gpu("A100-80GB")
@@ -195,8 +235,7 @@ def test_use_gpu_says_what_it_is_and_starts_anew(capsys, monkeypatch):
         assert "simulated V100-16GB" in capsys.readouterr().out
         del x
     finally:
-        labkit.gpu._notebook.close()
-        labkit.gpu._notebook = None
+        labkit.gpu.leave()
 
 
 def test_on_a_real_gpu_the_simulator_is_not_imported():

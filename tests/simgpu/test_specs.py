@@ -261,3 +261,22 @@ def test_links_are_pcie_of_their_generation(key, gigabytes):
     """Per direction, as tables of PCIe's versions give it for 16 lanes."""
     assert SPECS[key].host_link / 1e9 == pytest.approx(gigabytes, rel=1e-3)
     assert SPECS[key].nvlink > 4 * SPECS[key].host_link
+
+
+# CUDA C++ Programming Guide, technical specifications per compute capability: threads and KiB of shared memory of a
+# multiprocessor, and KiB that a block of threads may ask for.
+@pytest.mark.parametrize(
+    ("capability", "threads", "shared", "per_block"),
+    [
+        ((7, 0), 2048, 96, 96),
+        ((7, 5), 1024, 64, 64),
+        ((8, 0), 2048, 164, 163),
+        ((8, 6), 1536, 100, 99),
+        ((8, 9), 1536, 100, 99),
+        ((9, 0), 2048, 228, 227),
+        ((10, 0), 2048, 228, 227),
+        ((12, 0), 1536, 100, 99),
+    ],
+)
+def test_what_a_capability_has(capability, threads, shared, per_block):
+    assert CAPABILITIES[capability] == (threads, shared * 1024, per_block * 1024)

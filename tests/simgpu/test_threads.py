@@ -1,7 +1,10 @@
 """Threads and tasks: a thread that is started inside a simulated GPU sees it; two GPUs at once are refused or right."""
 
+import _thread
 import asyncio
 import concurrent.futures
+import multiprocessing.pool
+import queue
 import threading
 import warnings
 
@@ -9,8 +12,10 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
+import labkit
 import simgpu
 from simgpu import session
+from simgpu.errors import NotModelledError
 
 
 def counters() -> dict:
@@ -75,11 +80,31 @@ def by_asyncio(action):
     asyncio.run(asyncio.to_thread(action))
 
 
+def in_older_thread_pool(action):
+    OLDER.apply(action)
+
+
+def in_a_bare_thread(action):
+    ended = _thread.allocate_lock()
+    ended.acquire()
+
+    def run():
+        try:
+            action()
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(run, ())
+    ended.acquire()
+
+
 POOL = concurrent.futures.ThreadPoolExecutor(1)
 POOL.submit(int).result()  # its thread is there before any GPU
+OLDER = multiprocessing.pool.ThreadPool(1)
+WAYS = [in_thread, in_pool, in_older_pool, by_asyncio, in_older_thread_pool, in_a_bare_thread]
 
 
-@pytest.mark.parametrize("run", [in_thread, in_pool, in_older_pool, by_asyncio])
+@pytest.mark.parametrize("run", WAYS)
 def test_a_thread_counts_as_the_main_thread(run):
     assert measured(run) == measured(lambda action: action())
 
@@ -148,6 +173,58 @@ def test_leaving_in_another_thread_is_refused():
     assert torch.ones(1, device="cuda").is_cuda
     gpu.__exit__(None, None, None)
     assert session._sessions == [] and _get_current_function_mode_stack() == []
+
+
+def test_a_gpu_whose_thread_has_ended_is_left_by_anybody():
+    gpu = simgpu.simulated_gpu("A100-80GB")
+    in_thread(gpu.__enter__)
+    assert torch.cuda.is_available()
+    gpu.__exit__(None, None, None)
+    assert session._sessions == [] and not torch.cuda.is_available()
+    in_thread(gpu.__enter__)
+    with simgpu.simulated_gpu("H100"):
+        assert torch.ones(1, device="cuda").is_cuda
+        assert [one.machine.spec.key for one in session._sessions] == ["H100"]
+    assert session._sessions == []
+
+
+def test_use_gpu_in_two_threads(capsys):
+    def another():
+        with pytest.raises(RuntimeError, match="entered in another thread"):
+            labkit.use_gpu("H100")
+
+    labkit.use_gpu("A100-80GB")
+    try:
+        in_thread(another)
+        assert torch.ones(1, device="cuda").is_cuda
+        assert labkit.use_gpu("H100").name == "H100"
+        assert torch.cuda.get_device_name() == "NVIDIA H100 80GB HBM3"
+    finally:
+        labkit.gpu.leave()
+    assert session._sessions == []
+
+
+def test_an_older_thread_is_told_that_it_does_not_see_the_gpu():
+    work, done = queue.Queue(), queue.Queue()
+
+    def worker():
+        while (action := work.get()) is not None:
+            try:
+                done.put(action())
+            except Exception as error:
+                done.put(error)
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    try:
+        with simgpu.simulated_gpu("A100-80GB"):
+            for make in (torch.empty, torch.ones, torch.randn):
+                work.put(lambda make=make: make(10, device="cuda"))
+                error = done.get()
+                assert isinstance(error, NotModelledError) and "is not seen here" in str(error)
+    finally:
+        work.put(None)
+        thread.join()
 
 
 def test_leaving_in_another_order():

@@ -4,7 +4,9 @@ Each mutant is simgpu with one change: another comparison, operator of arithmeti
 opposite of a condition, a statement or the value of a `return` left out. On it run the tests that run the changed line,
 those first that are about its file and quick, until one fails: then the mutant is killed. Which tests run which lines
 is found once, by a run of all tests under `coverage`, and kept in .mutants.json; --map finds it anew. The results are
-kept in .mutants-results.json; --survivors tries those again that no test noticed, after a test has been written.
+kept in .mutants-results.json; --survivors tries those again that no test noticed, after a test has been written and
+`--map --tests tests/simgpu/test_its_file.py` has found what it runs. A change that makes no difference to anybody is
+listed in tools/mutants/equivalent.json with the reason, and counted apart.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import random
 import sys
 from pathlib import Path
 
-from tools.mutants import changes, lines
+from tools.mutants import changes, equivalent, lines
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / ".mutants-results.json"
@@ -28,9 +30,13 @@ def main() -> int:
         return 0
     from tools.mutants import trial  # it imports torch, which coverage cannot bear before it starts
 
-    known, results = lines.Map(ROOT), []
+    number = 0
+    known, results, alike = lines.Map(ROOT), [], equivalent.known(ROOT)
     with trial.copied(ROOT) as tree:
         for number, change in enumerate(sample(options), 1):
+            if why := alike.get(change):
+                print(f"{number}. {change}\n    makes no difference: {why}", flush=True)
+                continue
             tests = within(known.of_lines(change.file, *change.statement), known.seconds, options.seconds)
             tests = [test for test in tests if (ROOT / test.partition("::")[0]).exists()]
             result = trial.tried(change, tree, tests, known.seconds, 60 + 3 * options.seconds) if tests else None
@@ -38,7 +44,8 @@ def main() -> int:
             print(f"{number}. {results[-1]}", flush=True)
             RESULTS.write_text(trial.as_json(results))
     lived = [one for one in results if one.killer is None]
-    print(f"\n{len(results)} mutants, {len(results) - len(lived)} killed, {len(lived)} survived")
+    same = f", and {number - len(results)} that make no difference" if number > len(results) else ""
+    print(f"\n{len(results)} mutants, {len(results) - len(lived)} killed, {len(lived)} survived{same}")
     return 0
 
 
@@ -65,7 +72,7 @@ def sample(options) -> list[changes.Change]:
     if options.survivors:
         from tools.mutants import trial
 
-        return trial.survivors(RESULTS.read_text())
+        return [changes.found_again(one, (ROOT / one.file).read_text()) for one in trial.survivors(RESULTS.read_text())]
     paths = [ROOT / name for name in options.files] if options.files else sorted((ROOT / "simgpu").rglob("*.py"))
     found = [
         change

@@ -78,6 +78,14 @@ def of_file(file: str, text: str) -> list[Change]:
     return sorted(found, key=lambda one: (one.start, one.end))
 
 
+def found_again(change: Change, text: str) -> Change:
+    """The same change where the file has changed since, the nearest of those that read alike. ValueError if none."""
+    alike = [one for one in of_file(change.file, text) if (one.old, one.new) == (change.old, change.new)]
+    if not alike:
+        raise ValueError(f"{change}: {change.file} has no such place any more")
+    return min(alike, key=lambda one: abs(one.line - change.line))
+
+
 def _of_program(node: ast.AST, statement: tuple[int, int] = (0, 0)) -> Iterator[tuple[tuple[int, int], ast.AST]]:
     """The nodes that run, each with the lines of its statement; without annotations and formatted texts (messages)."""
     if isinstance(node, ast.stmt):

@@ -1,6 +1,7 @@
 """Which test runs which lines of simgpu, and how long each takes: one run of the tests, kept in a file."""
 
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from itertools import chain
@@ -50,15 +51,33 @@ class Noting:
 
 
 def make(root: Path, arguments: list[str]) -> None:
-    """Runs the tests (pytest's `arguments`, all but the notebooks if there are none), and writes the map."""
+    """Runs the tests (pytest's `arguments`, all but the notebooks if there are none), and writes what they run into the
+    map. What is there of other tests stays; of files of simgpu that have changed since, its lines are the old ones."""
     noting = Noting(root)
     noting.coverage.start()
+    # Some tests interrupt what runs, coverage too; a lock of its own that is never released would then stop everything.
+    noting.coverage._collector.data_lock = None
     try:
         pytest.main(["-q", "-p", "no:cacheprovider", *(arguments or ["tests"])], plugins=[noting])
     finally:
         noting.coverage.stop()
-    (root / MAP).write_text(json.dumps(noting.found()))
+    before = json.loads((root / MAP).read_text()) if (root / MAP).exists() else {"tests": {}, "lines": {}}
+    (root / MAP).write_text(json.dumps(merged(before, noting.found(), set(noting.seconds))))
     print(f"{len(noting.seconds) - len(noting.failed)} tests pass; what each runs is in {MAP}", file=sys.stderr)
+
+
+def merged(before: dict, found: dict, ran: set[str]) -> dict:
+    """The map `before`, without the tests that `ran` anew, and what was `found` of these."""
+    tests = {test: seconds for test, seconds in before["tests"].items() if test not in ran} | found["tests"]
+    number = {test: at for at, test in enumerate(tests)}
+    lines: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for part in (before, found):
+        names = list(part["tests"])
+        for file, of in part["lines"].items():
+            for line, numbers in of.items():
+                kept = (names[one] for one in numbers if part is found or names[one] not in ran)
+                lines[file][line] += [number[name] for name in kept]
+    return {"tests": tests, "lines": lines}
 
 
 class Map:
@@ -73,13 +92,23 @@ class Map:
         self._in_all: Counter[int] = Counter()
         for counts in self._in_file.values():
             self._in_all.update(counts)
+        self._importing = {file: self._importers(root, file) for file in self._lines}
+
+    def _importers(self, root: Path, file: str) -> list[str]:
+        """The files that name this one's module in an import."""
+        module, _, name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__").rpartition(".")
+        said = re.compile(rf"(from {module}\.{name} import|from {module} import[^.]*\b{name}\b)")
+        return [one for one in self._lines if one != file and said.search((root / one).read_text(encoding="utf-8"))]
 
     def of_lines(self, file: str, first: int, last: int) -> list[str]:
-        """The tests that run one of the lines; if they run when the file is imported, those that run any line of it."""
+        """The tests that run one of the lines; if they run when the file is imported, those that run any line of it, or
+        of the files that import it if it has no functions."""
         ran = self._lines.get(file, {})
         met = [line for line in range(first, last + 1) if line in ran]
         found = {number for line in met for number in ran[line]}
         in_file = self._in_file[file]
+        if met and not found and not in_file:
+            in_file = Counter(chain.from_iterable(self._in_file[one].elements() for one in self._importing[file]))
         if met and not found:
             found = set(in_file)
         order = sorted(

@@ -80,7 +80,7 @@ class History(Bindings):
 
     def _cuda_attach_out_of_memory_observer(self, observer):
         """`observer(device, bytes asked of the device, bytes allowed, bytes free)` is called before the error."""
-        self.machine.allocator.observers.append(observer)
+        self.machine.allocator.observers.append(self.machine.turns.outside(observer))
 
 
 def _check_types(enabled, context, stacks, max_entries, skip_actions) -> None:

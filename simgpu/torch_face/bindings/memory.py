@@ -2,6 +2,7 @@
 
 from simgpu.errors import NotModelledError
 from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.tensors import residence
 from simgpu.torch_face.bindings.base import Bindings, as_torch_error, only_device
 
 NOT_OF_ACCELERATORS = ("num_oom_rejections", "reserved_bytes_by_private_pools")
@@ -11,28 +12,33 @@ NOT_OF_ACCELERATORS = ("num_oom_rejections", "reserved_bytes_by_private_pools")
 class Memory(Bindings):
     """torch.cuda's and torch.accelerator's functions about memory."""
 
+    def allocator(self):
+        """The allocator, when all that has died is freed."""
+        residence.free_lost()
+        return self.machine.allocator
+
     def _cuda_memoryStats(self, index):
         only_device(index)
-        return self.machine.allocator.stats()
+        return self.allocator().stats()
 
     def _cuda_resetPeakMemoryStats(self, index):
         only_device(index)
-        self.machine.allocator.reset_peak_stats()
+        self.allocator().reset_peak_stats()
 
     def _cuda_resetAccumulatedMemoryStats(self, index):
         only_device(index)
-        self.machine.allocator.reset_accumulated_stats()
+        self.allocator().reset_accumulated_stats()
 
     def _cuda_emptyCache(self):
-        self.machine.allocator.empty_cache()
+        self.allocator().empty_cache()
 
     def _cuda_setMemoryFraction(self, fraction, index):
         only_device(index)
-        self.machine.allocator.set_memory_fraction(fraction)
+        self.allocator().set_memory_fraction(fraction)
 
     def _cuda_getMemoryFraction(self, index):
         only_device(index)
-        return self.machine.allocator.memory_fraction
+        return self.allocator().memory_fraction
 
     def _cuda_getAllocatorBackend(self):
         return "native"
@@ -57,22 +63,22 @@ class Memory(Bindings):
             )
 
     def _cuda_getAllocator(self):
-        return self.machine.allocator
+        return self.allocator()
 
     def _cuda_changeCurrentAllocator(self, allocator):
         raise RuntimeError("Can't swap an already initialized allocator")
 
     def _accelerator_setAllocatorSettings(self, text):
-        self.machine.allocator.set_settings(text)
+        self.allocator().set_settings(text)
 
     def _accelerator_getAllocatorSettings(self):
-        return self.machine.allocator.settings.text
+        return self.allocator().settings.text
 
     def _accelerator_isAllocatorInitialized(self):
         return self.machine.initialized
 
     def _accelerator_emptyCache(self):
-        self.machine.allocator.empty_cache()
+        self.allocator().empty_cache()
 
     def _accelerator_emptyHostCache(self):
         """Pinned memory of the host is not kept."""
@@ -82,7 +88,7 @@ class Memory(Bindings):
 
     def _accelerator_getDeviceStats(self, index):
         only_device(index)
-        stats = self.machine.allocator.stats()
+        stats = self.allocator().stats()
         return {name: value for name, value in stats.items() if name not in NOT_OF_ACCELERATORS}
 
     def _accelerator_resetAccumulatedStats(self, index):

@@ -1,0 +1,110 @@
+"""The allocator does one thing at a time: threads take turns, and what is asked of it in the middle of another waits.
+
+PyTorch's allocator has a lock, and nothing of Python runs while it is held. This one is Python, in the middle of which
+Python may collect garbage, and the garbage may be tensors.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
+
+from simgpu.errors import NotModelledError
+from simgpu.interrupts import between_operators, have_room, in_one_piece
+from simgpu.left_out import LeftOut
+from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.out_of_memory import OutOfMemory
+
+WAITING = ("free", "empty_cache", "synchronize", "record_stream")
+"""What returns nothing, so that it can wait until the allocator has done what it is at."""
+FRAMES = 32
+"""Python's frames that a request for memory takes at most, and some more."""
+
+
+BAD_FORK = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
+    "method"
+)
+"""PyTorch's text (torch/cuda/__init__.py, _lazy_init)."""
+
+
+class Turns:
+    """Puts itself in front of an allocator's methods. Ctrl-C waits until the allocator has done, too."""
+
+    def __init__(self, allocator: CachingAllocator, left_out: LeftOut) -> None:
+        self.lock = threading.RLock()
+        self._left_out = left_out
+        self.forked = False  # whether this process is the fork of one that has used the GPU
+        self._busy = False
+        self._of_observer = False  # whether what is raised is
+        self._waiting: deque[tuple[Callable, tuple]] = deque()
+        for name in WAITING:
+            setattr(allocator, name, in_one_piece(self._put_off(getattr(allocator, name))))
+        allocator.malloc = in_one_piece(self._refused(allocator.malloc))
+
+    def outside(self, observer: Callable) -> Callable:
+        """An observer of running out of memory, which PyTorch calls when the allocator has done: it may ask anything of
+        it, and raise."""
+
+        @wraps(observer)
+        def call(*args):
+            self._busy, self._of_observer = False, True
+            with between_operators():
+                observer(*args)
+            self._busy, self._of_observer = True, False
+
+        return call
+
+    def _put_off(self, function: Callable) -> Callable:
+        @wraps(function)
+        def when_free(*args, **kwargs):
+            with self.lock:
+                if self._busy:
+                    self._waiting.append((function, args))
+                else:
+                    self._alone(function, args, kwargs)
+
+        return when_free
+
+    def _refused(self, function: Callable) -> Callable:
+        @wraps(function)
+        def if_free(*args, **kwargs):
+            with self.lock:
+                if self._busy:
+                    raise NotModelledError(
+                        "memory of the simulated GPU was asked for while its allocator was at work, by code that "
+                        "Python ran just then: a __del__, a callback of the garbage collection, a signal's handler"
+                    )
+                if self.forked:
+                    raise RuntimeError(BAD_FORK)
+                have_room(FRAMES)
+                return self._alone(function, args, kwargs)
+
+        return if_free
+
+    def _alone(self, function: Callable, args: tuple, kwargs: dict):
+        self._busy, self._of_observer = True, False
+        try:
+            return function(*args, **kwargs)
+        except (OutOfMemory, ValueError):
+            raise
+        except BaseException as error:  # that a signal's handler raised, or another thread in this one
+            if not self._of_observer:
+                self._left_out.add(
+                    f"{type(error).__name__} inside the allocator",
+                    "what it was doing then; enter a simulated GPU again for exact figures",
+                    lower_bound=False,
+                )
+            raise
+        finally:
+            self._busy = False
+            while self._waiting:
+                self._do_next()
+
+    def _do_next(self) -> None:
+        self._busy = True
+        try:
+            function, args = self._waiting.popleft()
+            function(*args)
+        finally:
+            self._busy = False
