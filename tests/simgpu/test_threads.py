@@ -2,6 +2,7 @@
 
 import _thread
 import asyncio
+import atexit
 import concurrent.futures
 import multiprocessing.pool
 import queue
@@ -101,6 +102,7 @@ def in_a_bare_thread(action):
 POOL = concurrent.futures.ThreadPoolExecutor(1)
 POOL.submit(int).result()  # its thread is there before any GPU
 OLDER = multiprocessing.pool.ThreadPool(1)
+atexit.register(OLDER.terminate)
 WAYS = [in_thread, in_pool, in_older_pool, by_asyncio, in_older_thread_pool, in_a_bare_thread]
 
 

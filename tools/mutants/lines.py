@@ -92,13 +92,13 @@ class Map:
         self._in_all: Counter[int] = Counter()
         for counts in self._in_file.values():
             self._in_all.update(counts)
-        self._importing = {file: self._importers(root, file) for file in self._lines}
+        self._root = root
 
-    def _importers(self, root: Path, file: str) -> list[str]:
+    def _importers(self, file: str) -> list[str]:
         """The files that name this one's module in an import."""
         module, _, name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__").rpartition(".")
         said = re.compile(rf"(from {module}\.{name} import|from {module} import[^.]*\b{name}\b)")
-        return [one for one in self._lines if one != file and said.search((root / one).read_text(encoding="utf-8"))]
+        return [one for one in self._lines if said.search((self._root / one).read_text(encoding="utf-8"))]
 
     def of_lines(self, file: str, first: int, last: int) -> list[str]:
         """The tests that run one of the lines; if they run when the file is imported, those that run any line of it, or
@@ -108,7 +108,7 @@ class Map:
         found = {number for line in met for number in ran[line]}
         in_file = self._in_file[file]
         if met and not found and not in_file:
-            in_file = Counter(chain.from_iterable(self._in_file[one].elements() for one in self._importing[file]))
+            in_file = Counter(chain.from_iterable(self._in_file[one].elements() for one in self._importers(file)))
         if met and not found:
             found = set(in_file)
         order = sorted(
