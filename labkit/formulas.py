@@ -238,6 +238,33 @@ def accumulated_peak(parameters: int, sample: int, batch: int, micro_batches: in
     return max(forward, 2 * parameters + states + temporary)
 
 
+@_of_counts
+def attention_kept(
+    batch: int,
+    heads: int,
+    length: int,
+    width: int,
+    fused: bool = True,
+    itemsize: int = 4,
+    dropout: bool = False,
+    upcast: bool = False,
+) -> int:
+    """Bytes that softmax attention keeps for backward beside query, key and value, for ``heads`` of ``width`` numbers.
+
+    ``fused`` is the memory-efficient, flash or cuDNN kernel: the result, and 4 B for each row of the map. Otherwise the
+    operators run one by one (transformers' eager attention) and the map is kept: the weights that softmax gives, and
+    with dropout its mask of 1 B and its result. ``upcast`` says that softmax works in float32 and its weights are
+    converted back, as in LLaMA. In requested bytes, without a mask of the caller's. The memory-efficient kernel rounds
+    rows up to a multiple of 32, and flash and cuDNN keep up to 24 B for random numbers.
+    """
+    result = itemsize * batch * heads * length * width
+    if fused:
+        return result + 4 * batch * heads * length
+    weights = max(itemsize, 4) if upcast else itemsize
+    after = 1 + itemsize if dropout else itemsize if upcast and itemsize < 4 else 0
+    return result + (weights + after) * batch * heads * length * length
+
+
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}

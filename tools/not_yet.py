@@ -9,7 +9,6 @@ _LISTED = {
     "04_counting_by_hand": "heading minutes cells decimals figures exercises guesses everywhere",
     "06_what_each_operator_saves": "heading minutes cells figures exercises guesses everywhere",
     "07_batch_size": "heading minutes cells figures exercises guesses everywhere",
-    "08_sequence_length_and_attention": "heading minutes cells decimals figures exercises guesses everywhere",
     "09_gradient_accumulation": "heading minutes cells decimals exercises guesses everywhere",
     "10_gradient_checkpointing": "heading minutes cells decimals exercises guesses everywhere",
     "11_mixed_precision": "heading minutes cells decimals figures exercises guesses everywhere",

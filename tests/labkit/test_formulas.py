@@ -243,3 +243,30 @@ def test_an_accumulating_step_has_equal_micro_batches():
     assert formulas.accumulated_peak(100, 0, 8, 8) == 500
     assert formulas.accumulated_peak(100, 100, 8, 1, "SGD") == 900
     assert formulas.accumulated_peak(100, 100, 8, 4, "SGD") == 400
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "dropout", "upcast"), [("gpt2", 0.1, False), ("gpt2", 0.0, False), ("llama", 0.0, True)]
+)
+def test_what_attention_keeps_is_the_difference_between_eager_and_fused(kind, dtype, dropout, upcast):
+    from transformers import AutoModel, GPT2Config, LlamaConfig
+
+    shape = {"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "vocab_size": 50257}
+    llama = LlamaConfig(**shape, num_key_value_heads=3, intermediate_size=96)
+    config = llama if kind == "llama" else GPT2Config(**shape, attn_pdrop=dropout)
+    batch, length = 2, 96  # a multiple of 32, so that no row is added
+    kept = {}
+    with labkit.simulated_gpu("A100-80GB"):
+        for attention in ("eager", "sdpa"):
+            with torch.device("cuda"):
+                model = AutoModel.from_config(config, attn_implementation=attention).to(dtype).train()
+            ids = torch.zeros(batch, length, dtype=torch.long, device="cuda")
+            model(ids, use_cache=False)  # takes the workspace
+            before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+            _output = model(ids, use_cache=False)  # alive while the bytes are read
+            kept[attention] = torch.cuda.memory_stats()["requested_bytes.all.current"] - before
+    how = {"itemsize": dtype.itemsize, "dropout": dropout > 0, "upcast": upcast}
+    eager, fused = (formulas.attention_kept(batch, 3, length, 64, fused=fused, **how) for fused in (False, True))
+    random_state = 24 if dtype == torch.bfloat16 else 0  # of flash attention, a layer
+    assert kept["eager"] - kept["sdpa"] == 2 * (eager - fused - random_state)
