@@ -11,7 +11,6 @@ _LISTED = {
     "07_batch_size": "heading minutes cells figures exercises guesses everywhere",
     "09_gradient_accumulation": "heading minutes cells decimals exercises guesses everywhere",
     "10_gradient_checkpointing": "heading minutes cells decimals exercises guesses everywhere",
-    "11_mixed_precision": "heading minutes cells decimals figures exercises guesses everywhere",
     "12_optimizers": "heading minutes cells exercises guesses everywhere",
     "13_fusion_and_compile": "heading minutes cells exercises guesses everywhere",
     "14_offload": "heading minutes cells exercises guesses everywhere",
