@@ -7,14 +7,17 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 import labkit
+import simgpu
 from simgpu import record
 from simgpu.recording import provenance, worker
 from simgpu.recording.replay import SEGMENT, Replay, replay, table
 from simgpu.recording.timing import step_times
 from simgpu.recording.trace import Event, Stage, Trace
 from simgpu.recording.workloads import SETTINGS, WORKLOADS
+from simgpu.recording.workloads.settings import changing_lengths
 
 SMALL = ("pages", "half-linear-2", "optimizer-adamw", "optimizer-sgd-momentum-fused", "oom-fraction", "oom-backward")
 DEVICE = {
@@ -91,6 +94,15 @@ def test_a_setting_reaches_its_workload_and_no_other():
     for name, trace in zip(two, others, strict=True):
         assert trace.provenance["settings"] == {"PYTORCH_ALLOC_CONF": SETTINGS[name]}
         assert [stage.stats for stage in trace.stages] != [stage.stats for stage in default.stages], name
+
+
+def test_the_workload_of_the_settings_is_the_encoder_that_it_says():
+    """Two layers of 512, with four times that inside: 4 d² + 2 · 4 d² weights each, and 13 d biases and norms."""
+    with simgpu.simulated_gpu("H100"):
+        sizes = []
+        with pytest.raises(StopIteration):
+            changing_lengths(lambda name: sizes.append(torch.cuda.memory_allocated()) or next(iter(())))
+    assert sizes == [2 * 4 * (12 * 512**2 + 13 * 512)]
 
 
 def test_settings_of_the_caller_are_not_recorded(monkeypatch):

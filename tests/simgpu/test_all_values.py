@@ -10,6 +10,7 @@ import torch
 import labkit
 import simgpu
 from simgpu.errors import HostMemoryError, NoValueError
+from simgpu.tensors import host_memory
 from simgpu.tensors.host_memory import KEPT_FREE, HostMemory
 
 
@@ -401,3 +402,19 @@ def test_generate_gives_the_cpu_s_tokens(name, how):
     with simgpu.simulated_gpu("A100-80GB", values=True):
         found = run("cuda")
     assert found == run("cpu")
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_what_a_container_may_take(tmp_path, monkeypatch, version):
+    """Linux, Documentation/admin-guide/cgroup-v2.rst: memory.current counts the page cache, which is given up."""
+    files = {"most": "9000000", "taken": "7000000", "stat": "anon 123\ninactive_file 500000\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    groups, caches = [("no", "such")] * 2, ["none"] * 2
+    groups[version], caches[version] = (str(tmp_path / "most"), str(tmp_path / "taken")), str(tmp_path / "stat")
+    monkeypatch.setattr(host_memory, "_CGROUPS", tuple(groups))
+    monkeypatch.setattr(host_memory, "_CACHE", tuple(caches))
+    assert host_memory._of_group() == 2_500_000
+    assert host_memory.available() <= 2_500_000
+    (tmp_path / "most").write_text("max\n")
+    assert host_memory._of_group() is None

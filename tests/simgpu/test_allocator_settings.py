@@ -8,6 +8,7 @@ import torch
 import simgpu
 from simgpu.memory.physical import MIB
 from simgpu.memory.settings import AllocatorSettings, SettingsError
+from simgpu.memory.settings_text import signed
 from tools.oracle import settings_texts
 
 parse = AllocatorSettings.parse
@@ -222,3 +223,8 @@ def test_settings_change_the_running_allocator():
             torch.cuda.memory._set_allocator_settings("expandable_segments:True")
         grown = torch.empty(1100 * MIB, dtype=torch.uint8, device="cuda")
         assert grown.numel() and torch.cuda.memory_snapshot()[-1]["is_expandable"]
+
+
+@pytest.mark.parametrize(("word", "number"), [(0, 0), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)])
+def test_words_as_signed_numbers(word, number):
+    assert signed(word) == number

@@ -484,3 +484,41 @@ def test_memory_is_as_it_is_without_asking_for_times(gpu):
         pass
     assert torch.cuda.memory_stats() == before
     assert x.is_cuda
+
+
+def moved(operator, *args, outputs=()):
+    return costs.traffic(costs.plan_of(operator), args, {}, outputs)
+
+
+def test_the_bytes_that_operators_move():
+    """Each is read or written once, by what CUDA's kernels do, written in place both; of tables only some rows."""
+    aten = torch.ops.aten
+    x, y = torch.empty(2, 1000, device="meta")
+    rows, indices = torch.empty(50, 10, device="meta"), torch.zeros(20, dtype=torch.long, device="meta")
+    assert moved(aten.add.Tensor, x, y, outputs=(x,)) == 12_000
+    assert moved(aten.add_.Tensor, x, y) == 12_000
+    assert moved(aten._foreach_add_.List, [x, x], [y, y]) == 24_000
+    assert moved(aten._foreach_mul.Scalar, [x, x], 2, outputs=([x, x],)) == 16_000
+    assert moved(aten.cat.default, [x, y, y], outputs=(torch.empty(3000, device="meta"),)) == 24_000
+    assert moved(aten.index_select.default, rows, 0, indices, outputs=(rows[:20],)) == 2 * 800 + 160
+    assert moved(aten.index_add_.default, rows, 0, indices, rows[:20]) == 2 * (800 + 160)
+    assert moved(aten.zero_.default, x) == 4000
+
+
+@pytest.mark.parametrize(
+    ("name", "launches"),
+    [
+        *[("mm", 1), ("native_layer_norm_backward", 2), ("_fused_rms_norm_backward", 2), ("native_batch_norm", 2)],
+        *[("cudnn_batch_norm", 2), ("native_batch_norm_backward", 2), ("cudnn_batch_norm_backward", 2)],
+        *[("native_group_norm", 2), ("native_group_norm_backward", 3), ("slice_backward", 2), ("select_backward", 2)],
+        *[("mse_loss", 2), ("nll_loss_backward", 2), ("embedding_dense_backward", 2), ("index_put", 2)],
+        *[("index_add", 2), ("scatter.src", 2), ("scatter_add", 2), ("sort", 8)],
+        *[("_scaled_dot_product_flash_attention_backward", 3), ("_scaled_dot_product_cudnn_attention_backward", 3)],
+        ("_scaled_dot_product_efficient_attention_backward", 2),
+    ],
+)
+def test_kernels_of_one_call(name, launches):
+    """As PyTorch's CUDA code launches them."""
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    assert costs.plan_of(operator).launches == launches

@@ -242,3 +242,21 @@ def test_the_search_finds_the_largest(slope, flat, limit, guess, steps):
     assert search.done
     assert search.good == 0 or needs(search.good) <= limit
     assert search.bad == 2**20 or needs(search.bad) > limit
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "adamw, batch 1"),
+        ({"train": None}, "inference, batch 1"),
+        ({"train": "adamw", "dtype": "bf16", "batch": 8, "length": 2048}, "adamw, bf16, batch 8 × 2048"),
+        ({"train": "sgd", "accumulate": 4, "autocast": "bf16"}, "sgd, batch 1, 4 accumulated, autocast bf16"),
+        ({"train": "adamw", "lora": 16, "checkpoint": True}, "adamw, batch 1, LoRA 16, checkpoints"),
+        ({"train": "adamw", "lora": 8, "four_bit": True}, "adamw, batch 1, QLoRA 8"),
+        ({"checkpoint": "half"}, "adamw, batch 1, checkpoints of every second layer"),
+        ({"offload": True}, "adamw, batch 1, activations on the host"),
+        ({"attention": "eager"}, "adamw, batch 1, eager attention"),
+    ],
+)
+def test_a_plan_in_words(options, words):
+    assert str(Plan(**options)) == words

@@ -236,3 +236,20 @@ def test_a_pool_is_active_once():
     twice = pytest.raises(RuntimeError, match="already recording to mempool_id")
     with torch.cuda.use_mem_pool(pool), twice, torch.cuda.use_mem_pool(pool):
         raise AssertionError("it does not begin")
+
+
+def test_a_graph_that_is_kept_is_made_executable_as_often_as_wanted():
+    """torch/csrc and aten/src/ATen/cuda/CUDAGraph.cpp, instantiate: only with keep_graph; it can be captured again only
+    before."""
+    graph, other = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="capture_end"):
+        graph.instantiate()
+    for one in (graph, other):
+        with torch.cuda.graph(one):
+            torch.ones(4, device="cuda")
+    graph.instantiate()
+    with pytest.raises(RuntimeError, match="already owns a captured graph"), torch.cuda.graph(graph):
+        pass
+    graph.instantiate()
+    with pytest.raises(RuntimeError, match="only when keep_graph=true"):
+        other.instantiate()

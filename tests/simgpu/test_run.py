@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import simgpu
+from simgpu import machine
 from simgpu.command import main
+from simgpu.report import watch
 from simgpu.report.findings import CACHE, Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
 from simgpu.report.sizes import parse
@@ -70,6 +72,24 @@ def test_parts_of_a_training_step_are_those_of_the_formulas(script):
     assert report.parts[CACHE] == report.reserved - report.peak
     assert report.nvidia_smi == report.reserved + report.context
     assert report.left_out == ""
+
+
+def test_a_script_that_takes_no_memory_has_no_parts(script):
+    report = simgpu.run(script("import torch\nprint(torch.cuda.is_available())\n"))
+    assert (report.fits, report.peak, report.reserved, report.parts, report.lines) == (True, 0, 0, {}, ())
+
+
+def test_the_curve_of_a_long_run_keeps_its_peaks_in_bounded_memory(monkeypatch):
+    monkeypatch.setattr(watch, "EVENTS", 16)
+    with simgpu.simulated_gpu("H100"):
+        with watch.Watch(machine.on()) as watched:
+            for size in [*range(1, 200), 5000, *range(1, 150)]:
+                kept = torch.empty(size * 512, dtype=torch.uint8, device="cuda")
+                del kept
+        assert watched.events == 2 * 349
+        assert len(watched.curve) < 32
+        assert max(watched.curve[0::2]) == watched.peak.allocated == 5000 * 512
+        assert max(watched.curve[1::2]) == watched.reserved
 
 
 def test_the_counters_are_pytorchs_own(script, capsys):
@@ -434,7 +454,15 @@ def test_a_report_that_is_none(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("12 GiB", 12 * 2**30), ("12GiB", 12 * 2**30), ("1.5g", 1610612736), ("16 GB", 16 * 10**9), ("512", 512), (7, 7)],
+    [
+        ("12 GiB", 12 * 2**30),
+        ("12GiB", 12 * 2**30),
+        ("1.5g", 1610612736),
+        ("16 GB", 16 * 10**9),
+        ("512", 512),
+        (7, 7),
+        ("2t", 2**41),
+    ],
 )
 def test_sizes(text, nbytes):
     assert parse(text) == nbytes

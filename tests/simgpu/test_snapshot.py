@@ -4,7 +4,9 @@ import os
 import pickle
 
 import pytest
+import torch
 
+import labkit
 from simgpu.memory import snapshot as snapshots
 from simgpu.memory.allocator import CachingAllocator, OutOfMemory
 from simgpu.memory.physical import MIB, Device
@@ -256,3 +258,16 @@ def test_memory_viz_takes_a_snapshot(conf, tmp_path):
     assert "raise OutOfMemoryError # 300.0MiB requested, 178.0MiB free in CUDA" in listing
     for plot in (viz.trace_plot(snapshot), viz.segment_plot(snapshot)):
         assert "<script" in plot
+
+
+@pytest.mark.parametrize("with_frames", [True, False])
+def test_the_older_way_to_record_a_history(with_frames):
+    """torch.cuda.memory._record_memory_history(True): frames of living blocks, of events only if they are asked for."""
+    with labkit.simulated_gpu():
+        torch.cuda.memory._record_memory_history(
+            True, trace_alloc_max_entries=100, trace_alloc_record_context=with_frames
+        )
+        kept = torch.empty(10, device="cuda")
+        (event,) = [one for one in torch.cuda.memory._snapshot()["device_traces"][0] if one["action"] == "alloc"]
+        assert bool(event.get("frames")) == with_frames
+        del kept

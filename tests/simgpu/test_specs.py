@@ -280,3 +280,63 @@ def test_links_are_pcie_of_their_generation(key, gigabytes):
 )
 def test_what_a_capability_has(capability, threads, shared, per_block):
     assert CAPABILITIES[capability] == (threads, shared * 1024, per_block * 1024)
+
+
+# What the datasheets and whitepapers print (`Spec.sources`; contexts: MiB, derived as said there): multiprocessors,
+# context, MiB of L2 cache, GB/s of memory, lanes' generation of PCIe x16, GB/s of NVLink in each direction.
+@pytest.mark.parametrize(
+    ("key", "multiprocessors", "context", "l2_cache", "bandwidth", "generation", "nvlink"),
+    [
+        ("T4", 40, 133, 4, 320, 3, 0),
+        ("V100-16GB", 80, 379, 6, 900, 3, 150),
+        ("V100-32GB", 80, 379, 6, 900, 3, 150),
+        ("RTX 3060", 28, 328, 2.25, 360, 4, 0),
+        ("RTX 3090", 82, 317, 6, 936, 4, 56.25),
+        ("RTX 4090", 128, 448, 72, 1008, 4, 0),
+        ("RTX 5090", 170, 607, 96, 1792, 5, 0),
+        ("A10G", 80, 282, 6, 600, 4, 0),
+        ("RTX A6000", 84, 262, 6, 768, 4, 56.25),
+        ("A100-40GB", 108, 481, 40, 1555, 4, 300),
+        ("A100-80GB", 108, 481, 40, 2039, 4, 300),
+        ("L4", 58, 211, 48, 300, 4, 0),
+        ("L40S", 142, 471, 96, 864, 4, 0),
+        ("H100", 132, 666, 50, 3350, 5, 450),
+        ("H200", 132, 594, 60, 4800, 5, 450),
+        ("B200", 148, 712, 126.5, 8000, 5, 900),
+    ],
+)
+def test_what_the_datasheets_print(key, multiprocessors, context, l2_cache, bandwidth, generation, nvlink):
+    each = SPECS[key]
+    assert each.multiprocessors == multiprocessors
+    assert each.context == context * MiB and each.l2_cache == l2_cache * MiB
+    assert each.bandwidth == pytest.approx(bandwidth * 1e9)
+    assert each.host_link == pytest.approx(2 ** (generation - 3) * 16 * 8e9 * 128 / 130 / 8)
+    assert each.nvlink == pytest.approx(nvlink * 1e9)
+
+
+# Dense peaks in TFLOP/s: float64, float32, tf32, float16 (bfloat16 is its equal), and int8 in TOP/s.
+@pytest.mark.parametrize(
+    ("key", "peaks"),
+    [
+        ("T4", (8.1 / 32, 8.1, None, 65, 130)),
+        ("V100-16GB", (7.8, 15.7, None, 125, None)),
+        ("V100-32GB", (7.8, 15.7, None, 125, None)),
+        ("RTX 3060", (12.74 / 64, 12.74, 12.74, 25.4, 101.6)),
+        ("RTX 3090", (35.6 / 64, 35.6, 35.6, 71, 284)),
+        ("RTX 4090", (82.58 / 64, 82.6, 82.6, 165.2, 660.6)),
+        ("RTX 5090", (104.8 / 64, 104.8, 104.8, 209.6, 838.4)),
+        ("A10G", (35 / 64, 35, 35, 70, 140)),
+        ("RTX A6000", (38.7 / 64, 38.7, 77.4, 154.8, 309.7)),
+        ("A100-40GB", (19.5, 19.5, 156, 312, 624)),
+        ("A100-80GB", (19.5, 19.5, 156, 312, 624)),
+        ("L4", (30.3 / 64, 30.3, 60, 121, 242.5)),
+        ("L40S", (91.6 / 64, 91.6, 183, 362.05, 733)),
+        ("H100", (66.9, 66.9, 494.7, 989.4, 1978.9)),
+        ("H200", (66.9, 66.9, 494.7, 989.4, 1978.9)),
+        ("B200", (40, 80, 1100, 2250, 4500)),
+    ],
+)
+def test_the_peaks_that_the_datasheets_print(key, peaks):
+    named = dict(zip(("float64", "float32", "tf32", "float16", "int8"), peaks, strict=True))
+    found = {name: rate / 1e12 for name, rate in SPECS[key].peak_flops.items() if name != "bfloat16"}
+    assert found == pytest.approx({name: rate for name, rate in named.items() if rate is not None}, rel=2e-3)

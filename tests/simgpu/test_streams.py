@@ -52,3 +52,14 @@ def test_an_event_of_a_gpu_that_is_off_says_so(monkeypatch):
         for use in (event.record, event.synchronize, stream.synchronize, stream.query):
             with pytest.raises(RuntimeError, match="is off"):
                 use()
+
+
+def test_a_state_of_the_generator_of_another_size_is_refused():
+    """aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_state: "RNG state is wrong size"."""
+    with labkit.simulated_gpu():
+        torch.cuda.manual_seed(3)
+        state = torch.cuda.get_rng_state()
+        assert state.numel() == 16
+        with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+            torch.cuda.set_rng_state(state[:8])
+        assert torch.equal(torch.cuda.get_rng_state(), state)

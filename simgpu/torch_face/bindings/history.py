@@ -50,6 +50,7 @@ class History(Bindings):
         clear_history=False,
         compile_context=False,
         global_record_annotations=False,
+        skip_actions=(),
     ):
         """_record_memory_history(True) or (False): frames of living blocks, and of events if they are asked for."""
         self.machine.allocator.record_history(
@@ -57,6 +58,7 @@ class History(Bindings):
             context=("alloc" if trace_alloc_record_context else "state") if record_context else None,
             max_entries=trace_alloc_max_entries,
             clear_history=clear_history,
+            skip_actions=skip_actions,
         )
 
     def _cuda_isHistoryEnabled(self):
