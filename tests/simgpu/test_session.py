@@ -238,6 +238,16 @@ def test_use_gpu_says_what_it_is_and_starts_anew(capsys, monkeypatch):
         labkit.gpu.leave()
 
 
+def test_use_gpu_inside_a_simulated_gpu_says_what_is_so(capsys):
+    with labkit.simulated_gpu("H100"):
+        gpu = labkit.use_gpu("T4")
+        assert (gpu.simulated, gpu.name) == (True, "H100") and torch.cuda.get_device_name() == "NVIDIA H100 80GB HBM3"
+        assert "Running on the simulated H100 of a `with` around this" in capsys.readouterr().out
+        labkit.gpu.leave()  # nothing was entered
+        assert torch.ones(1, device="cuda").is_cuda
+    assert machine.current() is None
+
+
 def test_on_a_real_gpu_the_simulator_is_not_imported():
     code = (
         "import sys, torch\n"
