@@ -149,6 +149,8 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     linear_block = _linear_term(launch, linear, trusted)
     for one in further:
         launch.release(_linear_term(launch, one, trusted))
+    for made in getattr(indices, "places", ()):  # of masks (selection.py): makeLinearIndex drops them
+        residence.vacate(residence.find(made.untyped_storage()))
     places = [place for place, one in enumerate(indices) if one is not None]
     adjacent = places[-1] - places[0] < len(places)
     sizes = [size for place, size in enumerate(tensor.shape) if place not in places]
@@ -184,7 +186,7 @@ def _linear_term(launch: Launch, index, trusted: bool):
         launch.release(*copy)
         launch.release(launch.scratch(1))  # below the dim's size?
         launch.release(launch.scratch(1))
-        launch.release(highest, lowest)
+        launch.release(lowest, highest)
     wrapped = launch.scratch(n * 8)
     term = launch.scratch(n * 8)
     launch.release(wrapped)

@@ -31,14 +31,13 @@ def nll_loss_backward(launch: Launch) -> None:
 
 @rule("nll_loss2d_forward.default")
 def nll_loss2d(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/NLLLoss2d.cu: copies unless each loss is wanted."""
+    """aten/src/ATen/native/cuda/NLLLoss2d.cu: the sum of the weights first; copies unless each loss is wanted."""
     tensor, target, weight, reduction = launch["self", "target", "weight", "reduction"]
     output, total_weight = launch.outputs
+    launch.give(total_weight, output)
     if reduction == NONE:
-        launch.give(total_weight, output)
         launch.contiguous(weight)
     else:
-        launch.give(output, total_weight)
         launch.contiguous(tensor, target, weight)
 
 

@@ -36,14 +36,23 @@ def _has_masks(tensor, indices, *rest, **named) -> bool:
     return any(index is not None and index.dtype in MASKS for index in indices)
 
 
-def _indices(indices) -> list:
+class OfMasks(list):
+    """Indices, and what nonzero() gave for the masks among them: `places`, which nothing else holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.places: list[torch.Tensor] = []
+
+
+def _indices(indices) -> OfMasks:
     """aten/src/ATen/native/IndexingUtils.h, expandTensors: the columns of nonzero() in each mask's place."""
-    found = []
+    found = OfMasks()
     for index in indices:
         if index is None or index.dtype not in MASKS:
             found.append(index)
         else:
             places = _aten.nonzero.default(index)
+            found.places.append(places)
             found += [_aten.select.int(places, 1, dim) for dim in range(index.dim())]
     return found
 

@@ -229,6 +229,16 @@ def is_pinned(storage) -> bool:
 
 
 @in_one_piece
+def vacate(residence: Residence) -> None:
+    """Frees a storage's memory before it dies: here it has values to be computed from, on CUDA it is gone."""
+    home, residence.home = residence.home, None
+    if home is not None:
+        home.storages -= 1
+        if home.storages == 0:
+            residence.machine.allocator.free(home.block)
+
+
+@in_one_piece
 def resize(residence: Residence, nbytes: int) -> None:
     """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old."""
     machine = residence.machine

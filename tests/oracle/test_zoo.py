@@ -84,3 +84,21 @@ def test_a_result_is_noted_beside_the_others(tmp_path, monkeypatch):
     page.note({"zoo-timm-resnet34-fp32": None, "zoo-timm-vgg11-fp32": "missing alloc | mm"}, "H100", "2.13.0")
     page.note({"zoo-timm-vgg11-fp32": None}, "H100", "2.13.0")
     assert "| timm | fp32 | H100, torch 2.13.0 | 2 | 2 |" in page.PAGE.read_text()
+
+
+def copy_and_align(lengths, scores):
+    copies = lengths.cpu(), lengths.to("cpu", torch.int32), (lengths * 2).detach().cpu().numpy()
+    loss = torch.nn.functional.ctc_loss(scores, torch.ones(2, 3, dtype=torch.long), torch.tensor([4, 4]), lengths)
+    return [one.tolist() for one in copies], loss.shape
+
+
+def test_the_oracle_is_given_what_is_copied_to_the_host(tmp_path, monkeypatch):
+    monkeypatch.setenv(answers.VARIABLE, str(tmp_path))
+    with labkit.simulated_gpu("T4"), answers.the_same("copying"):
+        scores = torch.zeros(4, 2, 5, device="cuda")
+        found = copy_and_align(torch.tensor([3, 2]).cuda(), scores)
+    assert found == ([[3, 2], [3, 2], [6, 4]], ())
+    noted = json.loads(answers.path("copying").read_text())
+    by_kind = {line.split()[-1]: given for line, given in noted["lines"].items()}
+    assert by_kind["cpu"] == [[3, 2], [6, 4]] and by_kind["to"] == [[3, 2]] and by_kind["ctc_loss"] == [[4, 4], [3, 2]]
+    assert noted["reads"] == []

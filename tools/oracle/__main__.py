@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--gpu", default="A100-80GB")
     sub.add_argument("--events", action="store_true", help="print the oracle's events first")
+    sub.add_argument("--values", action="store_true", help="the simulated GPU has the values of all tensors")
     _report(sub)
 
     sub = command("op-info", op_info.do, "hold PyTorch's own operator, module and optimizer samples against the oracle")
@@ -181,7 +182,7 @@ def _compare(options) -> int:
 
 def _compare_code(options) -> int:
     code = sys.stdin.read() if options.code == "-" else options.code
-    outcome = store.pair_of_code(code, options.gpu, options.torch)
+    outcome = store.pair_of_code(code, options.gpu, options.torch, options.values)
     if options.events and not isinstance(outcome, str):
         for event in outcome[0].events:
             print(f"  {event.action:14} {event.size:>13}  {event.where}")

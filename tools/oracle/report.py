@@ -167,6 +167,7 @@ def report(comparison: Comparison, context: int = 2, limit: int = 5) -> str:
     elif comparison.counters:
         rows = comparison.counters[: 2 * limit]
         lines += [f"    counter {key} at {stage}: {ours} there, {theirs} here" for stage, key, ours, theirs in rows]
+        lines += _other_blocks(comparison, limit)
     lines += _stages(comparison)
     if comparison.expected.oom != comparison.actual.oom:
         lines += [
@@ -174,6 +175,20 @@ def report(comparison: Comparison, context: int = 2, limit: int = 5) -> str:
             f"    simulated's error: {comparison.actual.oom}",
         ]
     return "\n".join(lines)
+
+
+def _other_blocks(comparison: Comparison, limit: int) -> Iterator[str]:
+    """Where events are equal in kind and size, and yet another block was freed: the first such places."""
+    made = [
+        {event.block: event.where for event in trace.events if event.action == "alloc"}
+        for trace in (comparison.expected, comparison.actual)
+    ]
+    pairs = zip(comparison.expected_events, comparison.actual_events, strict=False)
+    places = [(at, ours, theirs) for at, (ours, theirs) in enumerate(pairs) if ours.block != theirs.block]
+    for at, ours, theirs in places[:limit]:
+        yield f"    event {at} frees {ours.size:,} bytes, but another block   {ours.where}"
+        yield f"      oracle     number {ours.block}, made by {made[0].get(ours.block)}"
+        yield f"      simulated  number {theirs.block}, made by {made[1].get(theirs.block)}"
 
 
 def by_operator(differences: Iterable[tuple[str, Event]], limit: int) -> Iterator[str]:

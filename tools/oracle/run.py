@@ -61,8 +61,8 @@ def record(
 ) -> Iterator[tuple[str, str | None]]:
     """Record the workloads `names`, and the snippet `code` as "code", into `folder`.
 
-    On the oracle of torch `version`, or, if that is None, on the simulated GPU; `quick` leaves out the stacks of C++,
-    and `values` gives the simulated GPU the values of all tensors.
+    On the oracle of torch `version`, or, if that is None, on the simulated GPU; `quick` leaves out the stacks of C++
+    and the nodes of autograd, and `values` gives the simulated GPU the values of all tensors.
     As each is done, yields its name, and its log if it failed, else None. Raises RuntimeError with the worker's own
     errors where it could not start.
     """

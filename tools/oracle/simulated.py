@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from unittest.mock import patch
 
@@ -19,13 +20,18 @@ WRAPPERS = ("eval_frame.py", "_compile.py", "op_info/seen.py")  # around the mod
 
 
 @contextmanager
-def simulated_gpu(name: str, values: bool = False) -> Iterator[None]:
-    """`labkit.simulated_gpu(name)` with stacks that `tools.oracle.labels` reads as it reads those of C++."""
-    with patch.object(session, "python_frames", frames), labkit.simulated_gpu(name, values=values):
+def simulated_gpu(name: str, values: bool = False, nodes: bool = True) -> Iterator[None]:
+    """`labkit.simulated_gpu(name)` with stacks that `tools.oracle.labels` reads as it reads those of C++.
+
+    `nodes`: they say which node of autograd was running. A node that Python has seen lets go of what it leads to in
+    another order, which shows in the order of frees where leaves that nothing else holds, or graphs that were kept, go.
+    """
+    found = frames if nodes else partial(frames, nodes=False)
+    with patch.object(session, "python_frames", found), labkit.simulated_gpu(name, values=values):
         yield
 
 
-def frames(limit: int = 64) -> list[dict]:
+def frames(limit: int = 64, nodes: bool = True) -> list[dict]:
     """The current stack, innermost first: the operator being simulated, the autograd node, then Python's frames."""
     stack = []
     operator = _operator()
@@ -38,7 +44,10 @@ def frames(limit: int = 64) -> list[dict]:
         return stack + python
     # On CUDA the engine has a thread of its own: of Python there is only what a node runs, such as a recomputation.
     stack += takewhile(lambda frame: frame["name"] != "_engine_run_backward", python)
-    node = torch._C._current_autograd_node()
+    if not nodes:
+        return stack
+    kept = torch._C._autograd._get_current_graph_task_keep_graph()  # pyright: ignore[reportAttributeAccessIssue]
+    node = None if kept else torch._C._current_autograd_node()
     name = node.name() if node is not None else "Engine"
     return [*stack, {"filename": "", "line": 0, "name": f"torch::autograd::{name.split('::')[-1]}::apply("}]
 

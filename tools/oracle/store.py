@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import patch
 
 from simgpu.recording.provenance import digest
 from simgpu.recording.trace import Trace
 from tools.oracle import devices, run
 from tools.oracle.build import home
 from tools.oracle.workloads import find
+from tools.oracle.zoo import answers
 
 RECORDED = run.ROOT / "tests" / "data" / "oracle"
 EQUAL = RECORDED / "equal.txt"
@@ -67,18 +70,25 @@ def pairs(
                 yield name, (expected[name], Trace.load(Path(scratch) / f"{name}.json.gz"))
 
 
-def pair_of_code(code: str, gpu: str, version: str) -> tuple[Trace, Trace] | str:
-    """The oracle's and the simulated GPU's trace of a snippet, or the log of the side that failed."""
-    cache = home() / "traces" / version / gpu / "snippets" / hashlib.sha256(code.encode()).hexdigest()[:16]
-    if not (cache / f"{SNIPPET}.json.gz").exists():
-        ((_, log),) = run.record([], gpu, cache, version=version, code=code)
-        if log is not None:
-            return f"on the oracle: {log}"
-    with tempfile.TemporaryDirectory() as scratch:
-        ((_, log),) = run.record([], gpu, Path(scratch), code=code)
+def pair_of_code(code: str, gpu: str, version: str, values: bool = False) -> tuple[Trace, Trace] | str:
+    """The oracle's and the simulated GPU's trace of a snippet, or the log of the side that failed.
+
+    The simulated GPU runs first, with the values of all tensors if `values`: the oracle is given what it answers.
+    """
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {answers.VARIABLE: folder}):
+        scratch = Path(folder)
+        ((_, log),) = run.record([], gpu, scratch, code=code, values=values)
         if log is not None:
             return f"on the simulated GPU: {log}"
-        return Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(Path(scratch) / f"{SNIPPET}.json.gz")
+        key = hashlib.sha256((code + (scratch / f"{SNIPPET}.answers.json").read_text()).encode()).hexdigest()[:16]
+        cache = home() / "traces" / version / gpu / "snippets" / key
+        if not (cache / f"{SNIPPET}.json.gz").exists():
+            ((_, log),) = run.record([], gpu, scratch / "oracle", version=version, code=code)
+            if log is not None:
+                return f"on the oracle: {log}"
+            cache.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(scratch / "oracle" / f"{SNIPPET}.json.gz", cache / f"{SNIPPET}.json.gz")
+        return Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(scratch / f"{SNIPPET}.json.gz")
 
 
 def stored(name: str, gpu: str, version: str) -> Trace | None:

@@ -29,6 +29,7 @@ from simgpu.errors import NoValueError
 from simgpu.handlers import handler_of, handles
 from simgpu.modes import asked_values
 from simgpu.modes.dispatch_mode import DispatchMode
+from simgpu.tensors import residence, values
 
 VARIABLE = "ZOO_ANSWERS"
 ASKED = (
@@ -36,8 +37,11 @@ ASKED = (
     *((torch.Tensor, name) for name in ("tolist", "is_nonzero", "equal", "allclose", "__format__")),
     *((torch, name) for name in ("is_nonzero", "equal", "allclose")),
 )
+COPIED = ((torch.Tensor, "cpu"), (torch.Tensor, "to"))  # small ones, to the host, where they have values
+MOST_COPIED = 4096  # elements
 ROWS = {"nonzero", "repeat_interleave", "unique_dim", "unique_consecutive", "_unique", "_unique2"}  # CUDA counts them
 SIMULATOR = str(Path(simgpu.__file__).parent)
+_list_of = torch.Tensor.tolist  # unwatched
 AS_FLOAT = {torch.float64: "<d", torch.float32: "<f", torch.float16: "<e"}
 
 
@@ -60,6 +64,9 @@ def the_same(name: str) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, kind in ASKED:
             stack.enter_context(patch.object(owner, kind, log.asking(owner, kind), create=True))
+        for owner, kind in COPIED:
+            stack.enter_context(patch.object(owner, kind, log.copying(owner, kind)))
+        stack.enter_context(patch.object(torch, "ctc_loss", log.lengths(torch.ctc_loss)))
         if simulated:
             for method in ("of_known_size", "scalar"):
                 stack.enter_context(patch.object(DispatchMode, method, log.reading(getattr(DispatchMode, method))))
@@ -93,6 +100,12 @@ def as_read(value: float, dtype: torch.dtype) -> int:
     return int.from_bytes(struct.pack(AS_FLOAT[dtype], value), "little")
 
 
+def _listed(tensor: torch.Tensor) -> list | None:
+    """The values of a tensor of the simulated GPU or of the host; None if they are not known."""
+    found = tensor if residence.of(tensor) is None else values.of(tensor)
+    return None if found is None else _list_of(found)
+
+
 class _Log:
     """Answers by the line that asks for them, and what operators read, in order."""
 
@@ -107,9 +120,13 @@ class _Log:
         """A method of the dispatch mode by which operators learn of values, which are noted."""
 
         def read(mode, *given):
-            answer = original(mode, *given)
             if self.inside:
-                return answer
+                return original(mode, *given)
+            self.inside = True  # what it asks of the values themselves is no read
+            try:
+                answer = original(mode, *given)
+            finally:
+                self.inside = False
             if original.__name__ == "scalar":
                 self.reads.append(as_read(answer, given[0].dtype))
             elif given[0]._opname in ROWS:
@@ -137,20 +154,71 @@ class _Log:
                     self.stub.mock_reads_wait(0)
             frame = sys._getframe(1)
             if frame.f_code.co_filename.startswith(SIMULATOR):  # what stands for C++ asks
-                if not isinstance(answer, list):  # which is copied whole
+                if args[0].is_meta and not isinstance(answer, list):  # a list is copied whole
                     self.reads.append(as_read(answer, args[0].dtype))
                 return answer
-            line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {kind}"
-            if self.simulated:
-                self.given[line].append(answer)
-                return answer
-            known = self.given[line].pop(0) if self.given.get(line) else answer
+            known = self.known(frame, kind, answer)
             return answer if isinstance(known, float) and math.isnan(known) else known
 
-        if self.simulated:  # C++ hands a mode what stands under the method's name
-            handler = handler_of(original)
-            if handler is not None:
-                handles(asked)(_in_its_place(original, handler))
+        return self.standing_for(original, asked)
+
+    def known(self, frame, kind: str, answer):
+        """What is noted of the line that asks: on the simulated GPU `answer`, which is noted; else the next note."""
+        line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {kind}"
+        if self.simulated:
+            self.given[line].append(answer)
+            return answer
+        return self.given[line].pop(0) if self.given.get(line) else answer
+
+    def copying(self, owner, kind: str):
+        """A method of torch.Tensor that may copy to the host, where what is small has the noted values."""
+        original = getattr(owner, kind)
+
+        def asked(*args, **kwargs):
+            inside, self.inside = self.inside, True
+            try:
+                answer = original(*args, **kwargs)
+            finally:
+                self.inside = inside
+            frame = sys._getframe(1)
+            small = isinstance(answer, torch.Tensor) and answer.numel() <= MOST_COPIED and not answer.is_sparse
+            if self.inside or not small or answer.is_cuda or not args[0].is_cuda:
+                return answer
+            if self.simulated:
+                self.known(frame, kind, _listed(answer))
+            else:
+                known = self.known(frame, kind, None)
+                if known is not None:
+                    with torch.no_grad():
+                        answer.copy_(torch.tensor(known, dtype=answer.dtype))
+            return answer
+
+        return self.standing_for(original, asked)
+
+    def lengths(self, original):
+        """ctc_loss, whose C++ copies the lengths to the host: there they have the noted values."""
+
+        def asked(scores, targets, *lengths, **options):
+            frame = sys._getframe(1)
+            read = [
+                self.known(frame, "ctc_loss", _listed(one)) if isinstance(one, torch.Tensor) else one
+                for one in lengths[:2]
+            ]
+            if not self.simulated:
+                lengths = [*map(torch.tensor, read), *lengths[2:]]
+            inside, self.inside = self.inside, True
+            try:
+                return original(scores, targets, *lengths, **options)
+            finally:
+                self.inside = inside
+
+        return self.standing_for(original, asked)
+
+    def standing_for(self, original, asked):
+        """`asked`, which answers as `original` where C++ hands a mode what stands under the method's name."""
+        handler = handler_of(original) if self.simulated else None
+        if handler is not None:
+            handles(asked)(_in_its_place(original, handler))
         return asked
 
 

@@ -97,9 +97,10 @@ def outcomes(
         os.environ[answers.VARIABLE] = folder
         try:
             by_name = {entry.name: entry for entry in entries}
-            failed = {name: log for name, log in run.record(by_name, gpu, scratch) if log is not None}
+            failed = {name: log for name, log in run.record(by_name, gpu, scratch, quick=quick) if log is not None}
             asking = [name for name, log in failed.items() if "NoValueError" in log]
-            again = {name: log for name, log in run.record(asking, gpu, scratch, values=True) if log is not None}
+            once_more = run.record(asking, gpu, scratch, quick=quick, values=True)
+            again = {name: log for name, log in once_more if log is not None}
             failed = {name: again.get(name, log) for name, log in failed.items() if name not in asking or name in again}
             for name, log in failed.items():
                 yield by_name[name], f"on the simulated GPU: {log}"

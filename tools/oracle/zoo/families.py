@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 PREFIX = "zoo-"
-FAMILIES = ("transformers", "timm", "torchvision", "frameworks")
+FAMILIES = ("transformers", "timm", "torchvision", "frameworks", "scripts")
 DTYPES = ("fp32", "bf16", "fp16")
 
 
