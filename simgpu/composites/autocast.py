@@ -82,7 +82,8 @@ def cast(value, dtype: torch.dtype):
     """An argument (tensors in lists included) as autocast hands it on: in `dtype`, if it is eligible.
 
     Casts of weights (fp32 leaves that want a gradient) to the lower precision are kept until the outermost region
-    ends (cached_cast in autocast_mode.cpp). There the cache is a hash map by address, and the order in which it frees
+    ends, and want a gradient themselves also where none are wanted; in inference mode they are not kept (cached_cast in
+    autocast_mode.cpp). There the cache is a hash map by address, and the order in which it frees
     its tensors is no one's to know; here it is the order of their making.
     """
     if isinstance(value, (list, tuple)):
@@ -96,6 +97,7 @@ def cast(value, dtype: torch.dtype):
         and dtype == lower_precision()
         and not value._is_view()
         and torch.is_autocast_cache_enabled()
+        and not torch.is_inference_mode_enabled()
     )
     if not keep:
         return value.to(dtype)
@@ -103,7 +105,8 @@ def cast(value, dtype: torch.dtype):
     known = casts.get(id(value))
     if known is not None and known[0]() is value:
         return known[1]
-    made = value.to(dtype)
+    with torch.enable_grad():
+        made = value.to(dtype)
     casts[id(value)] = weakref.ref(value), made
     return made
 

@@ -29,12 +29,23 @@ from simgpu.tensors.wrong_device import type_of
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Convolution.cpp, _convolution"""
     geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
+    if _is_gradient_of_gradient(weight):
+        weight = weight.contiguous()
     check(input, weight, bias, geometry)
     if weight.dim() > 3:
         return backend_of(input, weight, geometry).forward(input, weight, bias, geometry)
     geometry = geometry.as_2d()
     input, weight = input.contiguous().unsqueeze(2), weight.unsqueeze(2)
     return backend_of(input, weight, geometry).forward(input, weight, bias, geometry).squeeze(2)
+
+
+def _is_gradient_of_gradient(weight) -> bool:
+    """Whether _convolution_double_backward (Convolution.cpp) calls, with the gradient in the weight's place: where that
+    is_cuda(), it has made it contiguous before."""
+    if weight.is_contiguous() or not weight.transpose(0, 1).is_contiguous():
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() == "ConvolutionBackwardBackward0"
 
 
 @made_of_others("convolution_backward.default")

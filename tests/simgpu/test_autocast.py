@@ -148,3 +148,24 @@ def test_custom_functions():
     assert y.dtype == torch.float32
     y.sum().backward()
     assert x.grad.dtype == torch.float16
+
+
+@pytest.mark.parametrize(("mode", "casts"), [(torch.no_grad, 0), (torch.inference_mode, 2)])
+def test_casts_where_no_gradient_is_wanted(mode, casts):
+    """As the oracle, torch 2.11 and 2.13: no_grad keeps them, inference mode casts weight and bias at each call."""
+    layer, x = nn.Linear(16, 16).cuda(), torch.zeros(2, 16, device="cuda", dtype=torch.bfloat16)
+    with mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+        layer(x)
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        result = layer(x)
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] - before - 1 == casts
+    assert result.dtype == torch.bfloat16
+
+
+def test_casts_made_without_gradients_serve_those_with():
+    layer, x = nn.Linear(16, 16).cuda(), torch.zeros(2, 16, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.no_grad():
+            layer(x)
+        layer(x).float().sum().backward()
+    assert layer.weight.grad.dtype == layer.bias.grad.dtype == torch.float32

@@ -471,3 +471,23 @@ def mixture(stage):
         loss.backward()
         optimizer.step()
         stage(f"step {step}")
+
+
+# What depends on values that are known
+
+
+@program
+def distinct(stage):
+    """Which labels there are, where, and how often: operators that CUDA counts for."""
+    labels = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7] * 40).cuda()
+    present, where, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    stage("unique")
+    again = torch.repeat_interleave(present, counts), torch.unique(labels, sorted=False), labels.int().unique()
+    stage("repeated")
+    runs = torch.unique_consecutive(labels, return_inverse=True, return_counts=True)
+    stage("runs")
+    frequent = present[counts > 40], (labels > 4).nonzero(as_tuple=True), labels.masked_select(labels != 5)
+    stage(f"selected {len(again) + len(runs) + len(frequent) + where.dim()}")
+    weights = torch.rand(560, device="cuda", requires_grad=True)
+    weights[labels == 9].sum().backward()
+    stage("gradient")

@@ -6,8 +6,10 @@ import inspect
 
 import torch
 
-from tools.oracle.zoo import training
-from tools.oracle.zoo.architectures import ARCHITECTURES, UNPADDED
+from tools.oracle.zoo import heads, training
+from tools.oracle.zoo.architectures import UNPADDED
+
+ARCHITECTURES = heads.TABLE
 
 LIBRARIES = ("transformers",)
 LOOPS = (training,)
