@@ -23,7 +23,7 @@ from simgpu.modes import costs, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.stand_ins import zeros_like
-from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, values, wrong_device
+from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing import rates
@@ -262,6 +262,8 @@ class DispatchMode(TorchDispatchMode):
         else:
             self.take_memory(facts, args, kwargs, outputs)
             costs.issue(self.machine, operator, args, kwargs, outputs)
+        if facts.converts_number:
+            scalars.check(operator, given, named, outputs[0])
         if by_engine:
             self.note_made(operator, outputs)
         if not self.here.apart:

@@ -4,7 +4,7 @@ import torch
 
 from simgpu.kernels import has_others, has_preparation, is_made_of_others, rule_for
 from simgpu.modes import costs
-from simgpu.tensors import formulas
+from simgpu.tensors import formulas, scalars
 from simgpu.tensors.identity import once_for_each
 
 _aten = torch.ops.aten
@@ -76,10 +76,11 @@ class Facts:
     `made_in_python`: whether these are what a program's own Python calls.
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
-    `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`.
+    `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`. `converts_number`: see `scalars`.
     """
 
     __slots__ = (
+        "converts_number",
         "crosses",
         "has_kernel_among_others",
         "is_forward",
@@ -103,6 +104,7 @@ class Facts:
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
         self.made_in_python = self.may_be_others and operator.namespace != "aten"
         self.may_be_prepared = has_preparation(operator)
+        self.converts_number = operator in scalars.CONVERTED
         self.crosses = operator in CROSSING
         self.takes_host_values = operator in HOST_VALUES
         self.takes_host_index = operator in HOST_INDEX
