@@ -150,7 +150,9 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     for one in further:
         launch.release(_linear_term(launch, one, trusted))
     for made in getattr(indices, "places", ()):  # of masks (selection.py): makeLinearIndex drops them
-        residence.vacate(residence.find(made.untyped_storage()))
+        place = residence.of(made)
+        if place is not None:
+            residence.vacate(place)
     places = [place for place, one in enumerate(indices) if one is not None]
     adjacent = places[-1] - places[0] < len(places)
     sizes = [size for place, size in enumerate(tensor.shape) if place not in places]
