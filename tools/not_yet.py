@@ -6,9 +6,9 @@ size, or on a second run.
 """
 
 _LISTED = {
-    "04_counting_by_hand": "heading minutes cells decimals figures exercises guesses everywhere",
+    "04_counting_by_hand": "everywhere",
     "06_what_each_operator_saves": "heading minutes cells figures exercises guesses everywhere",
-    "07_batch_size": "heading minutes cells figures exercises guesses everywhere",
+    "07_batch_size": "everywhere",
     "09_gradient_accumulation": "heading minutes cells decimals exercises guesses everywhere",
     "10_gradient_checkpointing": "everywhere",
     "12_optimizers": "everywhere",
