@@ -9,7 +9,7 @@ _LISTED = {
     "04_counting_by_hand": "everywhere",
     "06_what_each_operator_saves": "heading minutes cells figures exercises guesses everywhere",
     "07_batch_size": "everywhere",
-    "09_gradient_accumulation": "heading minutes cells decimals exercises guesses everywhere",
+    "09_gradient_accumulation": "everywhere",
     "10_gradient_checkpointing": "everywhere",
     "12_optimizers": "everywhere",
     "13_fusion_and_compile": "heading minutes cells exercises guesses everywhere",
