@@ -131,52 +131,49 @@ def _given(call: Call, mask: torch.Tensor | None) -> Attention:
     return Attention(query, key, value, mask, dropout, causal, scale)
 
 
-@equivalent("_scaled_dot_product_efficient_attention.default")
-def efficient(call: Call):
-    of = _given(call, call["attn_bias"])
+def _attend(call: Call, mask: torch.Tensor | None, state_at: int, count: int) -> list:
+    """So many results: output, logarithms, the seed at its place, and None for the rest, which hold no values."""
+    of = _given(call, mask)
     seed = _drawn(of.dropout)
     output, logarithms = forward(of, seed)
-    return [output, _padded(logarithms, call.result(1)), _with_seed(call.result(2), seed), call.result(3)]
+    results: list = [output, _padded(logarithms, call.result(1)), *[None] * (count - 2)]
+    results[state_at] = _with_seed(call.result(state_at), seed)
+    return results
+
+
+def _gradients(call: Call, mask: torch.Tensor | None, gradient: str, with_mask: bool = False):
+    """The gradients of query, keys, values and mask. `gradient` is the name of the output's."""
+    given = call[gradient, "out", "logsumexp"]
+    return backward(_given(call, mask), *given, _seed_of(call["philox_seed"]), with_mask)
+
+
+@equivalent("_scaled_dot_product_efficient_attention.default")
+def efficient(call: Call):
+    return [*_attend(call, call["attn_bias"], 2, 3), call.result(3)]
 
 
 @equivalent("_scaled_dot_product_efficient_attention_backward.default")
 def efficient_backward(call: Call):
-    of = _given(call, call["attn_bias"])
     wanted = call["grad_input_mask"]
-    gradient, output, logarithms = call["grad_out_", "out", "logsumexp"]
-    found = backward(of, gradient, output, logarithms, _seed_of(call["philox_seed"]), bool(wanted[3]))
+    found = _gradients(call, call["attn_bias"], "grad_out_", bool(wanted[3]))
     return [one if want else None for one, want in zip(found, wanted, strict=True)]
 
 
 @equivalent("_scaled_dot_product_flash_attention.default")
 def flash(call: Call):
-    of = _given(call, None)
-    seed = _drawn(of.dropout)
-    output, logarithms = forward(of, seed)
-    results: list = [output, _padded(logarithms, call.result(1)), *[None] * 7]
-    results[6] = _with_seed(call.result(6), seed)
-    return results
+    return _attend(call, None, 6, 9)
 
 
 @equivalent("_scaled_dot_product_flash_attention_backward.default")
 def flash_backward(call: Call):
-    of = _given(call, None)
-    gradient, output, logarithms = call["grad_out", "out", "logsumexp"]
-    return backward(of, gradient, output, logarithms, _seed_of(call["philox_seed"]))[:3]
+    return _gradients(call, None, "grad_out")[:3]
 
 
 @equivalent("_scaled_dot_product_cudnn_attention.default")
 def cudnn(call: Call):
-    of = _given(call, call["attn_bias"])
-    seed = _drawn(of.dropout)
-    output, logarithms = forward(of, seed)
-    results: list = [output, _padded(logarithms, call.result(1)), *[None] * 7]
-    results[6] = _with_seed(call.result(6), seed)
-    return results
+    return _attend(call, call["attn_bias"], 6, 9)
 
 
 @equivalent("_scaled_dot_product_cudnn_attention_backward.default")
 def cudnn_backward(call: Call):
-    of = _given(call, call["attn_bias"])
-    gradient, output, logarithms = call["grad_out", "out", "logsumexp"]
-    return backward(of, gradient, output, logarithms, _seed_of(call["philox_seed"]))[:3]
+    return _gradients(call, call["attn_bias"], "grad_out")[:3]
