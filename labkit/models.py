@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 class ThreeLinear(nn.Module):
@@ -92,3 +96,97 @@ def vgg(plan: tuple = VGG16, side: int = 224, inplace: bool = True) -> nn.Sequen
     for features, outputs in ((channels * left * left, 4096), (4096, 4096)):
         layers += [nn.Linear(features, outputs), nn.ReLU(inplace), nn.Dropout()]
     return nn.Sequential(*layers, nn.Linear(4096, 1000))
+
+
+class MinGPT(nn.Module):
+    """A GPT-2 as minGPT (Andrej Karpathy) writes it out, operator by operator: 36 layers have 708,720,640 parameters.
+
+    Input ``[batch, length]`` token ids and their targets, both below ``vocabulary``; returns the logits
+    ``[batch, length, vocabulary]`` and the mean cross-entropy. ``checkpointing``: None, or PyTorch's two kinds for a
+    checkpoint around each layer, "reentrant" or "non-reentrant". Attention is made of products, a mask and a softmax,
+    and GELU of elementary operators, so each of them keeps tensors of its own. Raises ``ValueError`` for another kind.
+    """
+
+    def __init__(
+        self,
+        layers: int = 36,
+        heads: int = 20,
+        width: int = 1280,
+        vocabulary: int = 65,
+        length: int = 128,
+        checkpointing: str | None = None,
+    ):
+        if checkpointing not in (None, "reentrant", "non-reentrant"):
+            raise ValueError(f'checkpointing is None, "reentrant" or "non-reentrant"; {checkpointing!r} was given')
+        super().__init__()
+        self.checkpointing = checkpointing
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.dropout = nn.Dropout(0.1)
+        self.layers = nn.ModuleList(_MinGPTLayer(width, heads, length) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, indices: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(indices.shape[1], device=indices.device)[None]
+        token, position = self.tokens(indices), self.positions(positions)
+        x = self.dropout(token + position)
+        for layer in self.layers:
+            x = self._through(layer, x)
+        logits = self.head(self.ln_f(x))
+        return logits, F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+    def _through(self, layer: nn.Module, x: Tensor) -> Tensor:
+        if self.checkpointing is None:
+            return layer(x)
+        return checkpoint(layer, x, use_reentrant=self.checkpointing == "reentrant")
+
+    def groups(self, weight_decay: float = 0.1) -> list[dict]:
+        """The parameters for an optimizer: the weights of Linear layers with weight decay, and all others without."""
+        named = dict(self.named_parameters())
+        linear = {
+            name for name, one in named.items() if one.dim() == 2 and not name.startswith(("tokens", "positions"))
+        }
+        chosen = ((linear, weight_decay), (set(named) - linear, 0.0))
+        return [{"params": [named[name] for name in sorted(names)], "weight_decay": decay} for names, decay in chosen]
+
+
+class _MinGPTLayer(nn.Module):
+    def __init__(self, width: int, heads: int, length: int):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attention = _MinGPTAttention(width, heads, length)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = nn.ModuleList([nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(0.1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        up, down, dropout = self.mlp
+        x = x + self.attention(self.ln_1(x))
+        x = x + dropout(down(_written_out_gelu(up(self.ln_2(x)))))
+        return x
+
+
+class _MinGPTAttention(nn.Module):
+    def __init__(self, width: int, heads: int, length: int):
+        super().__init__()
+        self.heads = heads
+        self.input, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.of_scores, self.of_output = nn.Dropout(0.1), nn.Dropout(0.1)
+        self.register_buffer("seen", torch.tril(torch.ones(length, length))[None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        query, key, value = (
+            one.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for one in self.input(x).split(width, dim=2)
+        )
+        scores = (query @ key.transpose(-2, -1)) * key.shape[-1] ** -0.5
+        scores = scores.masked_fill(self.seen[:, :, :length, :length] == 0, float("-inf"))
+        scores = F.softmax(scores, dim=-1)
+        scores = self.of_scores(scores)
+        mixed = scores @ value
+        mixed = mixed.transpose(1, 2).contiguous().view(batch, length, width)
+        return self.of_output(self.output(mixed))
+
+
+def _written_out_gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))

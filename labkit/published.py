@@ -23,6 +23,7 @@ ANATOMY = "Model training anatomy, transformers documentation, Hugging Face 2023
 ONE_GPU = "Efficient Training on a Single GPU, transformers documentation, Hugging Face 2022"
 COURSE_NOTES = "GPU memory course notes, chapter 4 (in Chinese)"
 EFFICIENT = "Efficient Training in PyTorch, Ailing Zhang 2024, scripts of chapter 7"
+BOOK = "Efficient Training in PyTorch, Ailing Zhang 2024, chapter 10"
 HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
 
 
@@ -75,6 +76,7 @@ BERT_LARGE = "bert-large with Trainer, batch 4, length 512"
 ACCUMULATION = "Trainer, 512 sentences of 512 tokens, batch 4"
 TOY_ACCUMULATION = "weight 1024×32, SGD, two steps of 256 samples of 32×1024"
 TOY_CHECKPOINT = "Linear 1000 → 40000 → 1000 → 5 with ReLU, batch 10, two segments"
+LADDER = "minGPT of gpt2-large's shape, batch 32, length 128, float32"
 CONTEXT = "CUDA context"
 
 _TRAINING = ("forward adds", "after backward", "peak", "reserved")
@@ -198,6 +200,28 @@ FIGURES: tuple[Figure, ...] = (
         note="in one run, the peak not reset in between",
     ),
     *_figures(TOY_ACCUMULATION, EFFICIENT, {"peak, whole batch": "81.37548828125", "peak, 2 × 128": "49.00048828125"}),
+    *_figures(
+        LADDER,
+        BOOK,
+        {
+            "original": "36272",
+            "accumulation": "25194",
+            "checkpointing": "15394",
+            "for-loop AdamW": "13108",
+            "FSDP on two GPUs": "8502",
+        },
+        gpu="H100",
+        note="nvidia-smi's figure: context and reserved",
+    ),
+    *(
+        Figure(mib, LADDER, f"{rung}, allocated peak", HOST_CODE, "H100", "2.13.0", "two steps")
+        for rung, mib in {
+            "original": "34783.501953125",
+            "accumulation": "22900.85400390625",
+            "checkpointing": "13863.32568359375",
+            "for-loop AdamW": "11638.13427734375",
+        }.items()
+    ),
     Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),
     Figure("1639", CONTEXT, "context", TRAINING_NOTES, "RTX 3090", note="CUDA 11.4"),
 )
