@@ -1,6 +1,7 @@
 """labkit: what the course "GPU memory, byte by byte" measures with.
 
 use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulated one
+this_host                how fast this machine issues operators, for a simulated GPU's host
 left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
 stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
@@ -22,7 +23,7 @@ techniques               what each way of saving memory saved: the rows of the c
 from labkit import formulas, guesses, models, plots, published, techniques
 from labkit.counters import requested
 from labkit.exercise import judge
-from labkit.gpu import left_out, simulated_gpu, use_gpu
+from labkit.gpu import left_out, simulated_gpu, this_host, use_gpu
 from labkit.kinds import Kinds
 from labkit.lanes import Lanes
 from labkit.ledger import Ledger
@@ -56,5 +57,6 @@ __all__ = [
     "stopwatch",
     "sweep",
     "techniques",
+    "this_host",
     "use_gpu",
 ]

@@ -19,15 +19,19 @@ _LISTED = 4  # tensors that are named
 class GPU:
     """The device that "cuda" means.
 
-    `name`: "A100-80GB" for a simulated one, the driver's name for a real one. `total_memory`: bytes.
+    `name`: "A100-80GB" for a simulated one, the driver's name for a real one. `total_memory`: bytes. `host`: the factor
+    on the times of a simulated one's host.
     """
 
     simulated: bool
     name: str
     total_memory: int
+    host: float = 1.0
 
     def __str__(self):
-        return f"simulated {self.name}" if self.simulated else self.name
+        if not self.simulated:
+            return self.name
+        return f"simulated {self.name}" + (f", host × {self.host:.3g}" if self.host != 1 else "")
 
 
 def current() -> GPU:
@@ -38,13 +42,14 @@ def current() -> GPU:
     machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
     machine = machines.current() if machines else None
     if machine is not None:
-        return GPU(True, machine.spec.key, machine.spec.total_memory)
+        return GPU(True, machine.spec.key, machine.spec.total_memory, machine.clock.slowness)
     if torch.cuda.is_available():
         return _real()
     raise RuntimeError('no GPU is in use: call labkit.use_gpu("A100-80GB") first')
 
 
-def _simulator_is_on() -> bool:
+def simulator_is_on() -> bool:
+    """Whether "cuda" is a simulated GPU now."""
     machines = sys.modules.get("simgpu.machine")
     return machines is not None and machines.current() is not None
 
@@ -65,7 +70,20 @@ def label() -> str:
     return " · ".join(filter(None, (str(current()), left_out())))
 
 
-def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False):
+def this_host() -> float:
+    """How many times as long this machine takes to issue an operator as the host that the simulated clock assumes.
+
+        labkit.use_gpu("H100", host=labkit.this_host())
+
+    2 is half as fast. A loop of small layers on the CPU is timed, for about a second (simgpu/this_host.py); a machine
+    that does something else meanwhile seems slower than it is.
+    """
+    import simgpu
+
+    return simgpu.host_slowness()
+
+
+def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False, host: float = 1.0):
     """`simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory.
 
         with labkit.simulated_gpu("H100") as gpu:
@@ -73,12 +91,14 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, v
             torch.cuda.memory_allocated()          # 512
 
     `total_memory`, in bytes, takes the place of the GPU's own. `values`: all tensors have their values, computed on the
-    CPU beside the simulation, so that losses fall and results can be looked at. Raises what `simgpu.simulated_gpu`
-    raises.
+    CPU beside the simulation, so that losses fall and results can be looked at. `host`: the factor on the times of the
+    host, as of `this_host()`; where it is not 1, every time that labkit prints says so. Raises what
+    `simgpu.simulated_gpu` raises.
     """
     import simgpu
 
-    return simgpu.simulated_gpu(name, None if total_memory is None else whole_bytes(total_memory), values=values)
+    nbytes = None if total_memory is None else whole_bytes(total_memory)
+    return simgpu.simulated_gpu(name, nbytes, values=values, host=host)
 
 
 _notebook: Any = None  # the simulated GPU that `use_gpu` has entered
@@ -95,14 +115,15 @@ def leave() -> None:
         _notebook = None
 
 
-def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False) -> GPU:
+def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False, host: float = 1.0) -> GPU:
     """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
 
     Prints which of the two it is. `values`: whether tensors on a simulated one have values, computed on the CPU; those
     of a real one have. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
     where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU, and
     names the tensors of the one before that are alive. Inside a `with simulated_gpu(...)` that one is used.
-    `only_simulated`: the simulated GPU of that name on every machine, for a notebook that is about that GPU.
+    `only_simulated`: the simulated GPU of that name on every machine, for a notebook that is about that GPU. `host`:
+    the factor on the times of a simulated one's host, as of `this_host()`; a real one's is as fast as it is.
 
     The notebook begins again too: guesses are forgotten, and tables print three decimals.
     """
@@ -117,17 +138,18 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
             print(f"Still alive of the GPU before, and of no use on this one: {names}{others}.")
     guesses.forget()
     pd.set_option("display.precision", 3)
-    if _simulator_is_on():
+    if simulator_is_on():
         print(f"Running on the {current()} of a `with` around this.")
         return current()
     if asked is None and torch.cuda.is_available():
         gpu = _real()
         print(f"Running on {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB.")
         return gpu
-    entered = simulated_gpu(asked or name, values=values)
+    entered = simulated_gpu(asked or name, values=values, host=host)
     gpu = entered.__enter__()
     _notebook = entered
     torch.cuda.init()  # as asking a real GPU for its name does
     have = "the CPU's values" if values else "no values"
-    print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, {have}.")
+    speed = f", a host that takes {host:.3g} times as long as the clock assumes" if host != 1 else ""
+    print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, {have}{speed}.")
     return current()

@@ -496,6 +496,79 @@ def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") ->
     return figure
 
 
+_LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "copy to host")  # from top to bottom
+_LANE_COLOURS = {
+    "issues operators": SKY,
+    "waits for the GPU": LIGHT,
+    "waits for a batch": YELLOW,
+    "worker": GREEN,
+    "pinning thread": PURPLE,
+    "copy to GPU": ORANGE,
+    "compute": BLUE,
+    "copy to host": ORANGE,
+}
+
+
+def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
+    """The lanes of ``labkit.stopwatch(lanes=True)``: host, workers, copy engines, compute, and who waits for whom.
+
+    ``until`` draws only the first so many milliseconds. Neighbouring intervals of one kind that cannot be told apart
+    are drawn as one. On a real GPU nothing is recorded, and the figure says so.
+    """
+    end = until or max((one.end for one in timing.lanes), default=1.0)
+    pieces = _lane_pieces([one for one in timing.lanes if one.start < end], end)
+    names = sorted({lane for lane, _ in pieces}, key=_lane_order)
+    busy = {name: _busy(pieces, name) for name in names}
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{kind} {ms:.3g} ms" for kind, ms in busy[name].items()) for name in names
+    )
+    said = f"Of {end:.4g} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
+    title = _titled("Who does what when", about)
+    figure, axes = new(title, said, xlabel="ms", height=1.2 + 0.36 * max(len(names), 2))
+    used: dict[str, str] = {}
+    for (lane, kind), spans in pieces.items():
+        fill = _LANE_COLOURS.get(kind) or next(c for c in (*OTHER, *PARTS) if c not in used.values())
+        used.setdefault(kind, fill)
+        axes.broken_barh(spans, (names.index(lane) - 0.36, 0.72), fc=used[kind], ec="white", lw=0.4)
+    axes.set(xlim=(0, end), ylim=(max(len(names), 1) - 0.5, -0.5))
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    _legend(axes, [Patch(color=used[kind], label=kind) for lane, kind in pieces if lane == "host"])
+    return figure
+
+
+def _lane_order(name: str) -> tuple[int, str]:
+    return next((at for at, one in enumerate(_LANES) if name.startswith(one)), len(_LANES)), name.zfill(12)
+
+
+def _lane_kind(one) -> str:
+    """What an interval counts as: what the host does has names of its own, another lane does one thing."""
+    if one.lane.startswith("worker"):
+        return "worker"
+    return one.name if one.lane == "host" else one.lane
+
+
+def _lane_pieces(intervals, end: float) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Start and length in ms of what is drawn, by lane and kind; gaps below a thousandth of the figure are closed."""
+    pieces: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    last: dict[str, tuple[str, str]] = {}
+    for one in sorted(intervals, key=lambda one: one.start):
+        kind = _lane_kind(one)
+        told_apart = kind, one.name.partition(":")[0] if one.name.startswith("batch ") else ""
+        spans = pieces.setdefault((one.lane, kind), [])
+        start, stop = max(one.start, 0.0), min(one.end, end)
+        if spans and last[one.lane] == told_apart and start - sum(spans[-1]) < end / 1000:
+            before = spans.pop()[0]
+            start, stop = before, max(stop, start)
+        spans.append((start, stop - start))
+        last[one.lane] = told_apart
+    return pieces
+
+
+def _busy(pieces, name: str) -> dict[str, float]:
+    return {kind: sum(length for _, length in spans) for (lane, kind), spans in pieces.items() if lane == name}
+
+
 def formula(fit) -> str:
     """A polynomial as text, with four digits: ``0.00123x² + 0.6039x + 437.9``; rounding errors are noughts."""
     powers = ["", "x", "x²", "x³", "x⁴"]

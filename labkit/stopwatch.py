@@ -1,13 +1,24 @@
 """A stopwatch for work on the GPU, real or simulated."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from labkit.gpu import GPU, current
+from labkit.gpu import GPU, current, simulator_is_on
+
+
+class Interval(NamedTuple):
+    """What one lane does from `start` to `end`, in milliseconds since the stopwatch was started."""
+
+    lane: str
+    name: str
+    start: float
+    end: float
 
 
 @dataclass
@@ -15,13 +26,14 @@ class Timing:
     """What a stopwatch read; printed, it says on which GPU, and whether that one is simulated.
 
     `ms`: milliseconds until the GPU was done. `host_ms`: until the host had issued the work; if much less, the host ran
-    ahead of the GPU. NaN before the end of the `with`.
+    ahead of the GPU. NaN before the end of the `with`. `lanes`: who did what from when to when, if that was asked for.
     """
 
     name: str
     gpu: GPU
     ms: float = float("nan")
     host_ms: float = float("nan")
+    lanes: tuple[Interval, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -36,7 +48,7 @@ class Timing:
 
 
 @contextlib.contextmanager
-def stopwatch(name: str = "") -> Iterator[Timing]:
+def stopwatch(name: str = "", lanes: bool = False) -> Iterator[Timing]:
     """Times the work of the `with`, until the GPU is done with it.
 
         with labkit.stopwatch("step") as t:
@@ -48,8 +60,33 @@ def stopwatch(name: str = "") -> Iterator[Timing]:
     (libraries are loaded, memory is taken from the device): time a second one. On a simulated GPU the events read its
     clock, an estimate from a cost model that is the same in every run; what Python and the CPU do meanwhile takes no
     time there but where `host_work` says so. Raises RuntimeError if no GPU is in use.
+
+    `lanes`: whether what the host, a DataLoader's workers, the copy engines and the kernels do is kept, for
+    `labkit.plots.who_waits`; on a real GPU there is nothing to keep, torch.profiler records that.
     """
     timing = Timing(name, current())
+    with _recording(timing) if lanes and timing.gpu.simulated else contextlib.nullcontext():
+        yield from _timed(timing)
+
+
+@contextlib.contextmanager
+def _recording(timing: Timing) -> Iterator[None]:
+    """The clock of the simulated GPU keeps lanes, also of stopwatches around this one."""
+    from simgpu.timing.lanes import Lanes
+
+    clock = _clock()
+    clock.synchronize()
+    before, begun = clock.lanes, clock.host
+    clock.lanes = record = before or Lanes()
+    try:
+        yield
+    finally:
+        clock.lanes = before
+    kept = (Interval(one.lane, one.name, *(1e3 * (at - begun) for at in one[2:])) for one in record.intervals)
+    timing.lanes = tuple(one for one in kept if one.end > 0)
+
+
+def _timed(timing: Timing) -> Iterator[Timing]:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -62,15 +99,21 @@ def stopwatch(name: str = "") -> Iterator[Timing]:
     timing.ms = start.elapsed_time(end)
 
 
-def host_work(seconds: float) -> None:
+def host_work(seconds: float, name: str = "host work") -> None:
     """The host is busy for so long with something that is not PyTorch's: decoding a batch, writing a log.
 
-    On a real GPU it is; on a simulated one its clock is told, and nobody waits. ValueError if `seconds` is negative.
+    Beside a real GPU it is; on a simulated one its clock is told, and nobody waits. Inside a DataLoader's worker it is
+    that worker who is busy, beside the main process. `name`: what the lanes call it. ValueError if `seconds` is
+    negative.
     """
     if not seconds >= 0:
         raise ValueError(f"the host cannot work for {seconds} s")
-    if current().simulated:
-        _clock().pass_time(seconds)
+    workers = sys.modules.get("simgpu.timing.workers")
+    if workers is not None and workers.here is not None:
+        workers.here.pass_time(seconds, name)
+        return
+    if simulator_is_on():
+        _clock().pass_time(seconds, name)
         return
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:

@@ -3,6 +3,7 @@
 simulated_gpu    "cuda" is a simulated GPU inside the `with`
 coverage         what is known of an operator: proved, or left out, and why
 fit              whether a model's training fits on a GPU, and what would make it
+host_slowness    how fast this machine issues operators, beside the host that the clock assumes
 run              a script, unmodified, on a simulated GPU, and a page of what it takes
 
 Importing this package imports no torch: `simgpu.memory`, the caching allocator, works without it.
@@ -15,17 +16,19 @@ if TYPE_CHECKING:
     from simgpu.left_out import LeftOutWarning, coverage
     from simgpu.running.run import run
     from simgpu.session import SimulatedGPU, simulated_gpu
+    from simgpu.this_host import host_slowness
 
 _PUBLIC = {
     "LeftOutWarning": "simgpu.left_out",
     "SimulatedGPU": "simgpu.session",
     "coverage": "simgpu.left_out",
     "fit": "simgpu.fitting.fit",
+    "host_slowness": "simgpu.this_host",
     "run": "simgpu.running.run",
     "simulated_gpu": "simgpu.session",
 }
 
-__all__ = ["LeftOutWarning", "SimulatedGPU", "coverage", "fit", "run", "simulated_gpu"]
+__all__ = ["LeftOutWarning", "SimulatedGPU", "coverage", "fit", "host_slowness", "run", "simulated_gpu"]
 
 
 def __getattr__(name: str):

@@ -30,7 +30,8 @@ WHY = {
     SOLVERS: "only a GPU can tell their sizes",
     POLYNOMIAL: "how many it makes depends on the matrix's norm, which is a value",
     CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",
-    COMPILING: "compiled functions run eagerly here",
+    COMPILING: "compiled functions run eagerly here and take that memory; with inductor, their time is an estimate "
+    "from the kernels that it would fuse",
     UNCOMPARED: "nobody has compared it with CUDA yet",
 }
 # Operators of CUDA that take a workspace of a library, by name without overload.

@@ -52,9 +52,10 @@ class Machine:
     The allocator's settings are read from PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF, as CUDA does when it
     is initialised (ValueError if they cannot be parsed). NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set.
     `host_memory`: where the values of all tensors are kept (tensors/host_memory.py); None if they are not asked for.
+    `host`: how many times as long as the clock's own host this one takes (timing/clock.py).
     """
 
-    def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None, host_memory=None):
+    def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None, host_memory=None, host: float = 1.0):
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
             raise NotModelledError(
                 "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
@@ -71,7 +72,7 @@ class Machine:
             frames=frames,
             record_event=lambda stream: lambda: True,  # to the allocator, what was submitted is done
         )
-        self.clock = Clock(spec)
+        self.clock = Clock(spec, host)
         self.left_out = LeftOut(spec.key)
         self.host_memory = host_memory
         self.generator: Any = None  # torch.cuda.default_generators[0]

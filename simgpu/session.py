@@ -29,12 +29,14 @@ from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, meta_kernels, registry, remembered, unseen
 from simgpu.tensors.host_memory import HostMemory
+from simgpu.timing.clock import checked_slowness
 from simgpu.torch_face import (
     attributes,
     compiling,
     cuda,
     distributed,
     legacy_types,
+    loading,
     lost_interrupts,
     model_files,
     nvml,
@@ -83,8 +85,8 @@ class Session:
     device any more: they become PyTorch's own meta tensors. Whatever interrupts them, the GPU is wholly on or off.
     """
 
-    def __init__(self, spec: Spec, values: bool = False):
-        self.machine = Machine(spec, installed_torch(), python_frames, HostMemory() if values else None)
+    def __init__(self, spec: Spec, values: bool = False, host: float = 1.0):
+        self.machine = Machine(spec, installed_torch(), python_frames, HostMemory() if values else None, host)
         self._patches = Patches()
         self._modes: list = []
         self._default_device = None
@@ -160,6 +162,7 @@ class Session:
         storages.patch(self._patches, functions)
         legacy_types.patch(self._patches, functions)
         distributed.patch(self._patches)
+        loading.patch(self._patches)
         model_files.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(lost_interrupts.raised_again())
@@ -223,13 +226,15 @@ def _running_task() -> asyncio.Task | None:
 class SimulatedGPU:
     """A simulated GPU that is on: its name ("A100-80GB") and its memory in bytes.
 
-    `left_out`: what its figures leave out so far, an iterable of (name, reason); false if nothing is.
+    `left_out`: what its figures leave out so far, an iterable of (name, reason); false if nothing is. `host`: the
+    factor on the times of the host.
     """
 
     name: str
     total_memory: int
     left_out: LeftOut = field(repr=False, compare=False)
     simulated: bool = True
+    host: float = 1.0
 
     def __str__(self):
         return f"simulated {self.name}"
@@ -245,18 +250,23 @@ class simulated_gpu(contextlib.ContextDecorator):
     `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
     `values`: whether all tensors have their values, computed on the CPU beside the simulation: the memory is the GPU's
     as without, the numbers are the CPU's, and what does not fit into the host's memory raises HostMemoryError.
+    `host`: how many times as long as the host that the clock assumes (timing/rates.py) this one takes for an operator,
+    a launch, a view; `simgpu.host_slowness()` measures this machine's.
 
     On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
-    known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, and if `total_memory` does not hold the CUDA
-    context; TypeError if it is no whole number; RuntimeError where another thread or task has a simulated GPU on.
-    Without `values`, what has none cannot give any: `.item()` of a float is NaN with a warning, and what needs a value
-    raises an error that says so. Threads that are started inside see the GPU too.
+    known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, if `total_memory` does not hold the CUDA context, and
+    if `host` is no positive number; TypeError if `total_memory` is no whole number; RuntimeError where another thread
+    or task has a simulated GPU on. Without `values`, what has none cannot give any: `.item()` of a float is NaN with a
+    warning, and what needs a value raises an error that says so. Threads that are started inside see the GPU too.
     """
 
-    def __init__(self, name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False):
+    def __init__(
+        self, name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False, host: float = 1.0
+    ):
         self._sessions: list[Session] = []
         self._kind = _of_memory(spec(name), total_memory)
         self._values = bool(values)
+        self._host = checked_slowness(host)
 
     def __call__(self, function):
         if any(kind(function) for kind in _RUN_LATER):
@@ -267,17 +277,17 @@ class simulated_gpu(contextlib.ContextDecorator):
         return super().__call__(function)
 
     def _recreate_cm(self):
-        return _again(self._kind.key, self._kind.total_memory, self._values)
+        return _again(self._kind.key, self._kind.total_memory, self._values, self._host)
 
     def __reduce__(self):  # a copy is another GPU of that kind, which nobody has entered
-        return _again, (self._kind.key, self._kind.total_memory, self._values)
+        return _again, (self._kind.key, self._kind.total_memory, self._values, self._host)
 
     def __enter__(self) -> SimulatedGPU:
-        session = Session(self._kind, self._values)
+        session = Session(self._kind, self._values, self._host)
         session.start()
         self._sessions.append(session)
         machine = session.machine
-        return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out)
+        return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out, host=self._host)
 
     def __exit__(self, *error) -> None:
         if not self._sessions:
@@ -303,8 +313,8 @@ class simulated_gpu(contextlib.ContextDecorator):
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-def _again(name: str, total_memory: int, values: bool) -> simulated_gpu:
-    return simulated_gpu(name, total_memory, values=values)
+def _again(name: str, total_memory: int, values: bool, host: float = 1.0) -> simulated_gpu:
+    return simulated_gpu(name, total_memory, values=values, host=host)
 
 
 def _of_memory(kind: Spec, total_memory: int | None) -> Spec:

@@ -16,6 +16,7 @@ import torch
 from simgpu.hardware.gpus import Spec
 from simgpu.kernels.foreach import CHUNK
 from simgpu.kernels.transfer import temporaries
+from simgpu.modes import grouped_convolutions
 from simgpu.tensors import arguments, residence
 from simgpu.tensors.identity import once_for_each
 from simgpu.timing import rates
@@ -45,7 +46,7 @@ _OVERWRITTEN = {
     "_foreach_zero_", "_foreach_copy_",
 }  # fmt: skip
 # Only some rows of these arguments, by position, are read: as many bytes as are given out.
-_ROWS_READ = {
+ROWS_READ = {
     "embedding": (0,), "index": (0,), "index_select": (0,), "gather": (0,), "take": (0,), "nll_loss_forward": (0,),
     "nll_loss2d_forward": (0,), "nll_loss_backward": (1,), "nll_loss2d_backward": (1,),
 }  # fmt: skip
@@ -56,11 +57,29 @@ _READ_TWICE = {
     "native_batch_norm", "cudnn_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm_backward",
     "native_group_norm", "native_group_norm_backward", "_native_batch_norm_legit",
 }  # fmt: skip
-# More than one kernel, as PyTorch's CUDA code launches them.
+
+
+def _kernels_of_group_norm(operator, args, kwargs, outputs) -> int:
+    """group_norm_kernel.cu: moments, a scale and a shift of each channel where there are such, and the result."""
+    affine = any(arguments.given(operator, name, args, kwargs) is not None for name in ("weight", "bias"))
+    return 3 if affine and arguments.given(operator, "HxW", args, kwargs) > 1 else 2
+
+
+def _kernels_of_group_norm_backward(operator, args, kwargs, outputs) -> int:
+    """The same file: two sums of each channel, a factor of each, the sums of each group, the gradients."""
+    pixels = arguments.given(operator, "HxW", args, kwargs) > 1
+    scaled = arguments.given(operator, "weight", args, kwargs) is not None
+    kernels = 1 if pixels else 0
+    kernels += 2 + (pixels and scaled) if outputs[0] is not None else 0
+    return kernels + any(one is not None for one in outputs[1:])
+
+
+# More than one kernel, as PyTorch's CUDA code launches them: a number, or a function of the call.
 _KERNELS = {
     "native_layer_norm_backward": 2, "_fused_rms_norm_backward": 2, "native_batch_norm": 2, "cudnn_batch_norm": 2,
-    "native_batch_norm_backward": 2, "cudnn_batch_norm_backward": 2, "native_group_norm": 2,
-    "native_group_norm_backward": 3, "slice_backward": 2, "select_backward": 2, "mse_loss": 2, "nll_loss_backward": 2,
+    "native_batch_norm_backward": 2, "cudnn_batch_norm_backward": 2, "native_group_norm": _kernels_of_group_norm,
+    "native_group_norm_backward": _kernels_of_group_norm_backward, "slice_backward": 2, "select_backward": 2,
+    "mse_loss": 2, "nll_loss_backward": 2,
     "embedding_dense_backward": 2, "index_put": 2, "index_add": 2, "scatter": 2, "scatter_add": 2, "sort": 8,
     "_scaled_dot_product_flash_attention_backward": 3, "_scaled_dot_product_efficient_attention_backward": 2,
     "_scaled_dot_product_cudnn_attention_backward": 3,
@@ -81,12 +100,12 @@ class Plan:
 
     `roles`: (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`:
     whether a result is a new tensor. `launches`: kernels of one call. `training`: position and name of the argument
-    that says whether statistics are wanted, or None.
+    that says whether statistics are wanted, or None. `written`: positions of the arguments that are written to.
     """
 
     __slots__ = (
         "attention", "causal", "flops", "free", "launches", "lists", "makes_new", "name", "product", "roles",
-        "training",
+        "training", "written",
     )  # fmt: skip
 
     def __init__(self, operator):
@@ -100,11 +119,13 @@ class Plan:
         self.flops = flop_registry.get(_COUNTED_AS.get(packet, packet))
         self.causal = arguments.has(operator, "is_causal")
         self.roles = []
+        self.written = set()
         for position, argument in enumerate(schema.arguments):
-            if "Tensor" not in str(argument.type) or position in _ROWS_READ.get(name, ()):
+            if "Tensor" not in str(argument.type) or position in ROWS_READ.get(name, ()):
                 continue
             role = READ
             if argument.alias_info is not None and argument.alias_info.is_write:
+                self.written.add(position)
                 if name in _ROWS_WRITTEN:
                     continue
                 role = WRITTEN if name in _OVERWRITTEN or argument.is_out else BOTH
@@ -163,7 +184,7 @@ def traffic(plan: Plan, args, kwargs, outputs) -> int:
         for output in outputs:
             if output is not None:
                 new += _sizes(output)
-    if plan.name in _ROWS_READ:
+    if plan.name in ROWS_READ:
         new *= 2 if not plan.name.startswith("nll_loss") else 1
     elif plan.name in _ROWS_WRITTEN:
         total *= 2
@@ -259,8 +280,11 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
             # mem_eff_attention computes float32 by three tf32 products (OpMultiplyAddFastF32) from capability 8.0 on
             rate = max(rate, spec.peak_flops["tf32"] / 3)
     else:
-        share = rates.COMPUTE
-        rate = spec.peak_flops[precision(spec, first.dtype, convolution=True)]
+        key = precision(spec, first.dtype, convolution=True)
+        in_groups = grouped_convolutions.seconds(spec, operator, args, kwargs, outputs, flops, key)
+        if in_groups is not None:
+            return in_groups
+        share, rate = rates.COMPUTE, spec.peak_flops[key]
     return flops / (rate * share * (0.25 if first.dtype.is_complex else 1))
 
 
@@ -295,7 +319,10 @@ def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
     work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
     if plan.evaluates(args, kwargs):
         return 1, work
-    return launches(args, outputs) if plan.lists else plan.launches, work
+    if plan.lists:
+        return launches(args, outputs), work
+    kernels = plan.launches
+    return kernels if kernels.__class__ is int else kernels(operator, args, kwargs, outputs), work
 
 
 LIMIT = 20_000  # calls whose cost is remembered; beyond, all are forgotten
@@ -344,14 +371,17 @@ def issue(machine, operator, args, kwargs, outputs) -> None:
         if _crosses(destination, source):
             return cross(machine, destination, source, non_blocking)
     kernels, work = cost(machine.spec, operator, args, kwargs, outputs)
+    region = machine.clock.region
+    if region is not None and region.takes(operator, args, kwargs, outputs, kernels, work):
+        return
     if kernels:
         overhead = rates.OPERATOR
         if plan_of(operator).lists:
             lists = _lists(args)
             overhead += rates.TENSOR * (len(lists[0]) if lists else 0)
-        machine.clock.launch(machine.stream, work, kernels, overhead)
+        machine.clock.launch(machine.stream, work, kernels, overhead, plan_of(operator).name)
     else:
-        machine.clock.host += rates.VIEW
+        machine.clock.view()
 
 
 def _crosses(destination, source) -> bool:

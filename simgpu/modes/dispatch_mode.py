@@ -26,7 +26,6 @@ from simgpu.stand_ins import zeros_like
 from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
-from simgpu.timing import rates
 from simgpu.timing.clock import TO_HOST
 
 GPU = "gpu"
@@ -141,7 +140,7 @@ class DispatchMode(TorchDispatchMode):
         with _no_functions():
             if kind is VIEW:
                 if args[0].is_meta:
-                    self.machine.clock.host += rates.VIEW
+                    self.machine.clock.view()
                     if operator is _AS_STRIDED:
                         bounds.check(*args, **kwargs)
                 return operator(*args, **kwargs)

@@ -11,8 +11,10 @@ from collections import deque
 
 from simgpu.hardware.gpus import Spec
 from simgpu.timing import rates
+from simgpu.timing.lanes import COMPUTE, COPY_TO_GPU, COPY_TO_HOST, HOST, ISSUES, Lanes
 
 KERNELS, TO_GPU, TO_HOST = "kernels", "to GPU", "to host"
+_COPYING = {TO_GPU: COPY_TO_GPU, TO_HOST: COPY_TO_HOST}
 
 
 class Engine:
@@ -67,16 +69,30 @@ class Capture:
         self.nodes += nodes
 
 
+def checked_slowness(factor: float) -> float:
+    """A factor on the times of the host. ValueError if it is no positive number."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
+        raise ValueError(f"host={factor!r}: wanted a number above 0, such as 2 for a host half as fast")
+    return float(factor)
+
+
 class Clock:
     """Host and device timelines of a GPU of kind `spec`.
 
-    `host`: the host's time in seconds. `streams`: when each stream, by its id, is done with what it was given.
+    `slowness`: how many times as long as the host of `rates` this one takes for a launch, an operator, a view, or
+    another call of PyTorch's or CUDA's; ValueError if it is no positive number. `host`: the host's time in seconds.
+    `streams`: when each stream, by its id, is done with what it was given. `lanes`: what is recorded of all that is
+    issued, or None. `region`: what is told when a time is wanted that the kernels of a compiled region have to be on
+    the clock for (its `flush`), or None.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, slowness: float = 1.0) -> None:
         self.spec = spec
+        self.slowness = checked_slowness(slowness)
         self.host = 0.0
         self.streams: dict[int, float] = {}
+        self.lanes: Lanes | None = None
+        self.region = None
         self._engines = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
         self._kernels = self._engines[KERNELS]
         self._queue: deque[float] = deque(maxlen=rates.QUEUE)
@@ -84,22 +100,33 @@ class Clock:
 
     # What the host issues
 
-    def pass_time(self, seconds: float) -> None:
-        """The host does something else meanwhile. ValueError if `seconds` is negative."""
+    def pass_time(self, seconds: float, name: str = "host work") -> None:
+        """The host does something else meanwhile, called `name`. ValueError if `seconds` is negative."""
         if not seconds >= 0:
             raise ValueError(f"the host cannot work for {seconds} s")
-        self.host += seconds
+        self.settle()
+        self._host_until(self.host + seconds, name)
 
-    def launch(self, stream: int, work: float, kernels: int = 1, overhead: float = rates.OPERATOR) -> None:
+    def view(self) -> None:
+        """An operator that only makes a view."""
+        if self.region is None:
+            self.host += rates.VIEW * self.slowness
+
+    def launch(
+        self, stream: int, work: float, kernels: int = 1, overhead: float = rates.OPERATOR, name: str = ""
+    ) -> None:
         """An operator of so many kernels, which need `work` seconds of the GPU beside their fixed cost.
 
-        `overhead`: seconds of the host beside the launches.
+        `overhead`: seconds of the host of `rates` beside the launches. `name`: what the lanes call it.
         """
+        launch, begun = rates.LAUNCH * self.slowness, self.host
         if self.capture is not None and stream in self.capture.streams:
-            self.host += overhead + kernels * rates.LAUNCH
+            self.host += overhead * self.slowness + kernels * launch
             self.capture.add(work + kernels * rates.KERNEL, kernels)
+            if self.lanes is not None:
+                self.lanes.note(HOST, ISSUES, begun, self.host)
             return
-        issued = self.host + overhead + rates.LAUNCH
+        issued = begun + overhead * self.slowness + launch
         queue = self._queue
         if len(queue) == rates.QUEUE:
             issued = max(issued, queue[0])
@@ -107,10 +134,13 @@ class Clock:
         begin = self._kernels.take(max(issued, self.streams.get(stream, 0.0)), work, issued)
         end = begin + work + kernels * rates.KERNEL
         if kernels > 1:
-            self.host += (kernels - 1) * rates.LAUNCH
+            self.host += (kernels - 1) * launch
             end = max(end, self.host + rates.KERNEL)
         self.streams[stream] = end
         queue.append(end)
+        if self.lanes is not None:
+            self.lanes.note(HOST, ISSUES, begun, self.host)
+            self.lanes.note(COMPUTE, name, begin, end)
 
     def copy(self, stream: int, nbytes: int, direction: str, *, pinned: bool, blocking: bool) -> None:
         """A copy of `nbytes` over the link: TO_GPU or TO_HOST.
@@ -118,24 +148,44 @@ class Clock:
         The host waits for it if it is `blocking`, and if its side is not `pinned` memory: then the driver copies
         piece by piece through a buffer of its own.
         """
-        self.host += rates.OPERATOR + rates.LAUNCH
+        self.settle()
+        self._host_until(self.host + (rates.OPERATOR + rates.LAUNCH) * self.slowness, ISSUES)
         seconds = nbytes / (self.spec.host_link * (rates.PINNED if pinned else rates.PAGEABLE))
         if self.capture is not None and stream in self.capture.streams:
             self.capture.add(seconds + rates.KERNEL)
             return
         begin = self._engines[direction].take(max(self.host, self.streams.get(stream, 0.0)), seconds, self.host)
         self.streams[stream] = begin + seconds + rates.KERNEL
+        if self.lanes is not None:
+            self.lanes.note(_COPYING[direction], "pinned" if pinned else "pageable", begin, self.streams[stream])
         if blocking or not pinned:
             self.synchronize(stream)
 
+    def pinning(self, nbytes: int) -> float:
+        """The seconds that a thread of the host needs to copy so many bytes into pinned memory (`rates.PAGEABLE`)."""
+        return nbytes / (self.spec.host_link * rates.PAGEABLE)
+
     def replay(self, stream: int, graph: Capture) -> None:
         """A captured CUDA graph is launched, at once."""
-        self.launch(stream, max(0.0, graph.seconds - rates.KERNEL), overhead=rates.CALL)
+        self.settle()
+        self.launch(stream, max(0.0, graph.seconds - rates.KERNEL), overhead=rates.CALL, name="CUDA graph")
+
+    def settle(self) -> None:
+        """What a compiled region has computed so far goes on the clock."""
+        if self.region is not None:
+            self.region.flush()
+
+    def _host_until(self, time: float, name: str) -> None:
+        """The host is busy, or waits, until then."""
+        if self.lanes is not None:
+            self.lanes.note(HOST, name, self.host, time)
+        self.host = max(self.host, time)
 
     # Waiting
 
     def done(self, stream: int | None = None) -> float:
         """When the device is done with what it was given on a stream, or on all."""
+        self.settle()
         if stream is None:
             return max(self.streams.values(), default=0.0)
         return self.streams.get(stream, 0.0)
@@ -146,20 +196,28 @@ class Clock:
 
     def wait_until(self, time: float) -> None:
         """The host waits for a moment of the device's."""
-        self.host = max(self.host, time) + rates.SYNCHRONIZE
+        self._host_until(time, "waits for the GPU")
+        self.host += rates.SYNCHRONIZE * self.slowness
+
+    def wait_for_batch(self, time: float) -> None:
+        """The host waits for a batch that a DataLoader's worker has ready then."""
+        self.settle()
+        self._host_until(time, "waits for a batch")
 
     def record(self, stream: int) -> float:
         """When a stream comes past an event that is recorded now."""
-        self.host += rates.CALL
+        self.settle()
+        self.host += rates.CALL * self.slowness
         end = self.streams[stream] = max(self.host, self.streams.get(stream, 0.0))
         return end
 
     def hold(self, stream: int, time: float) -> None:
         """Work given to a stream from now on begins no earlier than `time`."""
-        self.host += rates.CALL
+        self.settle()
+        self.host += rates.CALL * self.slowness
         self.streams[stream] = max(time, self.streams.get(stream, 0.0))
 
     def passed(self, time: float) -> bool:
         """Whether a moment of the device's is over for the host. Asking takes time, so that a loop that asks ends."""
-        self.host += rates.CALL
+        self.host += rates.CALL * self.slowness
         return time <= self.host

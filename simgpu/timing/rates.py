@@ -21,6 +21,14 @@ TILE = 128
 """Rows and columns of the output that one block of threads of a matrix product computes; an output is filled up to
 whole tiles, and the multiprocessors work tiles off in waves (NVIDIA, Matrix Multiplication Background User's Guide)."""
 
+CONVOLUTION_TILE = 64
+"""The same for convolutions on Tensor Cores, at least: a group of a grouped convolution fills of a tile only as many
+columns as it has channels, however many groups the tile is shared by (CUTLASS, python/cutlass_library/generator.py,
+GenerateSM80_TensorOp_16816, and CHANGELOG.md, group convolutions of 2.9 and 2.11). cuDNN's tiles are not published."""
+
+SIMT_TILE = 32
+"""The same without Tensor Cores (GenerateSM50_Simt there)."""
+
 SPLIT = 512
 """Where tiles are fewer than multiprocessors, the sum over k is split among blocks of at least this length: an
 assumption that stands for what cuBLAS finds by heuristics."""
@@ -43,6 +51,11 @@ OPERATOR = 7e-6
 """An operator on the host, beside its launches: Python, dispatcher, autograd, allocation. From one launch to the next
 of a loop of small layers TRACES show 15 µs (forward) and 17 µs (backward) under the profiler; 10 with LAUNCH is assumed
 without it."""
+
+CPU_OPERATOR = 3.4e-6
+"""An operator in the loop of small layers on the CPU of `simgpu/this_host.py`, on a host that counts as 1: measured on
+an Intel Xeon (a virtual machine with two cores, torch 2.13.0, 2026), the one constant here that is of no publication.
+No published host has both this figure and OPERATOR: that this one stands for that of TRACES is an assumption."""
 
 VIEW = 1.5e-6
 """An operator that only makes a view, on the host: 1 µs (view) to 2 µs (t) in TRACES."""

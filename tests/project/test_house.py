@@ -36,6 +36,7 @@ LAYERS = (
     ("simgpu.modes",),
     ("simgpu.torch_face",),
     ("simgpu.session",),
+    ("simgpu.this_host",),
     ("simgpu.report",),
     ("simgpu.running",),
     ("simgpu.fitting",),

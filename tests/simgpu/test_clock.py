@@ -249,6 +249,67 @@ def test_each_gradient_of_a_convolution_counts_what_its_forward_counts(gpu, grou
     assert backward == 2 * forward
 
 
+def convolutions(gpu, dtype, channels, groups, size=3):
+    """Seconds of a convolution and of its gradients, on images so few that computing is what takes long."""
+    image = torch.empty(64, channels, 28, 28, device="cuda", dtype=dtype, requires_grad=True)
+    weight = torch.empty(channels, channels // groups, size, size, device="cuda", dtype=dtype, requires_grad=True)
+    forward = device_seconds(lambda: torch.conv2d(image, weight, padding=size // 2, groups=groups))
+    output = torch.conv2d(image, weight, padding=size // 2, groups=groups)
+    gradient = torch.empty_like(output)
+    both = device_seconds(lambda: output.backward(gradient))
+    flops = 2 * 64 * 28 * 28 * channels * (channels // groups) * size**2
+    return forward, both, flops
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(1024, 32), (1024, 8), (480, 4), (2048, 64)])
+def test_a_group_fills_a_part_of_a_tile(gpu, channels, groups):
+    """The rest of a tile of 64 columns is lost: twice the time for 32 channels a group, a quarter more for 120."""
+    forward, both, flops = convolutions(gpu, torch.float16, channels, groups)
+    each = channels // groups
+    lost = -(-each // 64) * 64 / each
+    peak = A100.peak_flops["float16"] * rates.COMPUTE
+    assert forward == pytest.approx(max(flops * lost / peak, 4 * 64 * 28 * 28 * channels / 2039e9 / 0.9), rel=0.01)
+    columns = each * 9
+    weight = lost * -(-columns // 64) * 64 / columns
+    assert both == pytest.approx(flops * (lost + weight) / peak, rel=0.01)
+
+
+def test_depthwise_convolutions_use_no_tensor_cores(gpu):
+    forward, both, flops = convolutions(gpu, torch.float16, 512, 512, size=31)
+    assert forward == pytest.approx(flops / (A100.peak_flops["float32"] * rates.COMPUTE))
+    assert both == pytest.approx(2 * forward)
+
+
+def test_one_group_is_as_it_was(gpu):
+    forward, both, flops = convolutions(gpu, torch.float16, 1024, 1)
+    assert forward == pytest.approx(flops / (A100.peak_flops["float16"] * rates.COMPUTE))
+    assert both == pytest.approx(2 * forward)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_s_kernels(gpu, affine):
+    """group_norm_kernel.cu: moments, then scale and shift of each channel if there are such, then the result."""
+    norm, x = nn.GroupNorm(8, 64, affine=affine).cuda(), torch.empty(32, 64, 56, 56, device="cuda")
+    kernels, seconds = costs.cost(
+        A100, torch.ops.aten.native_group_norm.default, (x, norm.weight, norm.bias, 32, 64, 56 * 56, 8, 1e-5), {}, (x,)
+    )
+    assert kernels == (3 if affine else 2)
+    assert seconds == pytest.approx(3 * x.nbytes / (A100.bandwidth * rates.BANDWIDTH), rel=1e-3)
+    _, of_none = costs.cost(
+        A100, torch.ops.aten.native_group_norm.default, (x[:, :, :1, :1], norm.weight, norm.bias, 32, 64, 1, 8, 1e-5),
+        {}, (x[:, :, :1, :1],)
+    )  # fmt: skip
+    assert of_none < seconds / 1000
+
+
+def test_group_norm_under_autocast_computes_in_float32(gpu):
+    """autocast casts its input, so that six bytes of an element are moved before it, and twelve in it."""
+    norm, x = nn.GroupNorm(8, 64).cuda(), torch.empty(32, 64, 56, 56, device="cuda", dtype=torch.float16)
+    with torch.autocast("cuda", torch.float16):
+        seconds = device_seconds(lambda: norm(x))
+    assert seconds == pytest.approx((6 + 12) * x.numel() / (A100.bandwidth * rates.BANDWIDTH), rel=1e-3)
+
+
 def test_batch_norm_reads_once_in_evaluation_and_twice_for_statistics(gpu):
     norm, x = nn.BatchNorm2d(64).cuda(), torch.empty(256, 64, 56, 56, device="cuda")
     one = x.nbytes / (A100.bandwidth * rates.BANDWIDTH)

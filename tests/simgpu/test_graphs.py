@@ -253,3 +253,51 @@ def test_a_graph_that_is_kept_is_made_executable_as_often_as_wanted():
     graph.instantiate()
     with pytest.raises(RuntimeError, match="only when keep_graph=true"):
         other.instantiate()
+
+
+def test_graphed_callables_cost_the_host_a_launch_each_way():
+    def step(model, x):
+        model.zero_grad()
+        clock = simgpu.machine.current().clock
+        torch.cuda.synchronize()
+        begun = clock.host
+        loss = model(x).sum()
+        loss.backward()
+        issued = clock.host - begun
+        torch.cuda.synchronize()
+        return issued, clock.host - begun
+
+    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(20))).cuda()
+    x = torch.ones(64, 32, device="cuda")
+    step(model, x)
+    eager = step(model, x)
+    graphed = torch.cuda.make_graphed_callables(model, (torch.ones(64, 32, device="cuda"),))
+    step(graphed, x)
+    replayed = step(graphed, x)
+    assert replayed[0] < eager[0] / 5 and replayed[1] < eager[1] / 2
+
+
+def test_a_captured_training_step_takes_the_kernels_time_and_one_launch():
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(20))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(64, 256, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        model(x).sum().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    clock, graph = simgpu.machine.current().clock, torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    capture = graph._capture
+    torch.cuda.synchronize()
+    begun = clock.host
+    graph.replay()
+    torch.cuda.synchronize()
+    assert capture.nodes > 60
+    assert clock.host - begun == pytest.approx(capture.seconds, abs=5e-5)

@@ -1,0 +1,50 @@
+"""How long convolutions in groups compute: a group fills a part of a tile, and depthwise ones use no Tensor Cores.
+
+A convolution is an implicit matrix product of the output's positions by its channels; a group is a product of its own,
+as many columns wide as the group has output channels. CUTLASS's tiles are at least `rates.CONVOLUTION_TILE` columns
+wide, and of a narrower group the rest of the tile is lost, however many groups share it. In the gradient of the input
+the columns are the group's input channels; in that of the weight the rows are the group's output channels, the columns
+its input channels times the positions of the kernel. Depthwise convolutions run without Tensor Cores, in CUTLASS as in
+PyTorch's own kernels (aten/src/ATen/native/cuda/DepthwiseConv2d.cu), which add up in float32. How much slower cuDNN's
+kernels of a certain version are than this is not published, and not counted.
+"""
+
+from math import ceil, prod
+
+from simgpu.hardware.gpus import Spec
+from simgpu.tensors import arguments
+from simgpu.timing import rates
+
+
+def _filled(columns: int, tile: int) -> float:
+    return columns / (ceil(columns / tile) * tile)
+
+
+def _channels(weight, transposed: bool, groups: int) -> tuple[int, int]:
+    """Input and output channels of a group."""
+    if transposed:
+        return weight.shape[0] // groups, weight.shape[1]
+    return weight.shape[1], weight.shape[0] // groups
+
+
+def seconds(spec: Spec, operator, args, kwargs, outputs, flops: int, precision: str) -> float | None:
+    """Of a convolution, forward or backward, of `flops` operations; None if it has one group."""
+    if not (arguments.has(operator, "groups") and arguments.has(operator, "transposed")):
+        return None
+    groups = arguments.given(operator, "groups", args, kwargs)
+    if groups == 1:
+        return None
+    weight = arguments.given(operator, "weight", args, kwargs)
+    inputs, per_group = _channels(weight, arguments.given(operator, "transposed", args, kwargs), groups)
+    if inputs == 1:
+        return flops / (spec.peak_flops["float64" if precision == "float64" else "float32"] * rates.COMPUTE)
+    tile = rates.SIMT_TILE if precision in ("float32", "float64") else rates.CONVOLUTION_TILE
+    rate = spec.peak_flops[precision] * rates.COMPUTE
+    if operator._schema.name != "aten::convolution_backward":
+        return flops / (rate * _filled(per_group, tile))
+    shares = (
+        _filled(inputs, tile),
+        _filled(per_group, tile) * _filled(inputs * prod(weight.shape[2:]), tile),
+    )
+    wanted = [share for share, one in zip(shares, outputs[:2], strict=True) if one is not None]
+    return sum(flops / len(wanted) / (rate * share) for share in wanted)

@@ -1,0 +1,120 @@
+"""DataLoaders with workers while a simulated GPU is on: the workers' time is on its clock, on lanes of their own.
+
+The processes, queues and the thread that pins are PyTorch's (torch/utils/data/dataloader.py), and so are the order of
+the batches and how many are asked for ahead. Each batch comes with what its worker noted (`timing.workers`). Starting
+processes and handing batches over takes no time on the clock, and neither does what a dataset computes, beyond what it
+says itself by `host_work`.
+"""
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import worker as pytorch
+
+from simgpu import machine as machines
+from simgpu.patches import Patches
+from simgpu.timing import workers
+
+_worker_loop = pytorch._worker_loop
+_BARE = (pytorch._IterableDatasetStopIteration, pytorch._ResumeIteration, pytorch.ExceptionWrapper)
+
+
+def patch(patches: Patches) -> None:
+    """Has DataLoaders make iterators of this module's."""
+    patches.apply(dataloader, "_MultiProcessingDataLoaderIter", Workers)
+    patches.apply(dataloader, "_SingleProcessDataLoaderIter", Alone)
+    # It compares their number with this machine's cores; the simulated host is another.
+    patches.apply(DataLoader, "check_worker_number_rationality", lambda loader: None)
+
+
+class Timed:
+    """A batch, and what its worker did for it. `pinned`: bytes copied into pinned memory; None if nothing pins."""
+
+    def __init__(self, data, spans: list[tuple[str, float]]) -> None:
+        self.data, self.spans, self.pinned = data, spans, None
+
+    def pin_memory(self) -> "Timed":
+        """What the thread that pins calls."""
+        self.data = dataloader._utils.pin_memory.pin_memory(self.data)
+        self.pinned = _pinned_bytes(self.data)
+        return self
+
+
+def _pinned_bytes(data) -> int:
+    return sum(one.nbytes for one in pytree.tree_leaves(data) if isinstance(one, torch.Tensor))
+
+
+class _Queue:
+    """A worker's queue of results, which sends along what was noted."""
+
+    def __init__(self, queue) -> None:
+        self._queue = queue
+
+    def put(self, result) -> None:
+        index, data = result
+        spans = workers.here.taken() if workers.here is not None else []
+        bare = isinstance(index, _BARE) or isinstance(data, _BARE)
+        self._queue.put(result if bare else (index, Timed(data, spans)))
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+
+def worker_loop(kind, dataset, index_queue, data_queue, *rest) -> None:
+    """What a worker's process runs: PyTorch's loop, with a host to note its time on."""
+    workers.here = workers.WorkerHost()
+    _worker_loop(kind, dataset, index_queue, _Queue(data_queue), *rest)
+
+
+class Workers(dataloader._MultiProcessingDataLoaderIter):
+    """PyTorch's iterator over a DataLoader with workers, whose batches take their time on the clock."""
+
+    def __init__(self, loader):
+        machine = machines.on()
+        self._machine = machine
+        self._loading = workers.Loading(machine.clock, loader.num_workers)
+        if not getattr(loader, "in_order", True):
+            machine.left_out.say(
+                "in_order",
+                "DataLoader(in_order=False): batches come in the order in which this machine's processes finish them, "
+                "and the simulated clock takes them in that order",
+            )
+        loop, pytorch._worker_loop = pytorch._worker_loop, worker_loop
+        try:
+            super().__init__(loader)
+        finally:
+            pytorch._worker_loop = loop
+
+    def _reset(self, loader, first_iter=False):
+        self._loading.again()
+        super()._reset(loader, first_iter)
+
+    def _try_put_index(self):
+        before = self._send_idx
+        super()._try_put_index()
+        if self._send_idx > before:
+            self._loading.asked(before, self._task_info[before][0])
+
+    def _get_data(self):
+        index, data = super()._get_data()
+        if isinstance(data, Timed):
+            data.index = index
+        return index, data
+
+    def _process_data(self, data, worker_idx):
+        if isinstance(data, Timed):
+            if self._machine.active:
+                self._loading.taken(data.index, data.spans, data.pinned)
+            data = data.data
+        return super()._process_data(data, worker_idx)
+
+
+class Alone(dataloader._SingleProcessDataLoaderIter):
+    """PyTorch's iterator over a DataLoader without workers: the main process pins, and that takes its time."""
+
+    def _next_data(self):
+        data = super()._next_data()
+        machine = machines.current()
+        if self._pin_memory and machine is not None:
+            machine.clock.pass_time(machine.clock.pinning(_pinned_bytes(data)), "pins")
+        return data
