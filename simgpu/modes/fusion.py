@@ -115,7 +115,7 @@ class Region:
             if isinstance(output, torch.Tensor):
                 place = residence.find(output.untyped_storage())
                 if place is not None:
-                    new[place, output.storage_offset()] = costs.size(output)
+                    new[place, int(output.storage_offset())] = costs.size(output)
         for position in costs.ROWS_READ.get(plan.name, ()):
             place = residence.of(args[position]) if position < len(args) else None
             if place is not None:
@@ -243,7 +243,7 @@ def _touched(plan: costs.Plan, args, kwargs) -> tuple[Bytes, Bytes]:
             place = residence.find(tensor.untyped_storage())
             if place is None:
                 continue
-            nbytes, part = costs.size(tensor), (place, tensor.storage_offset())
+            nbytes, part = costs.size(tensor), (place, int(tensor.storage_offset()))
             if position in plan.written:
                 writes[part] = nbytes
                 if role == costs.WRITTEN:

@@ -8,6 +8,7 @@ nothing about the simulated GPU.
 """
 
 from collections import deque
+from typing import Any
 
 from simgpu.hardware.gpus import Spec
 from simgpu.timing import rates
@@ -92,7 +93,7 @@ class Clock:
         self.host = 0.0
         self.streams: dict[int, float] = {}
         self.lanes: Lanes | None = None
-        self.region = None
+        self.region: Any = None
         self._engines = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
         self._kernels = self._engines[KERNELS]
         self._queue: deque[float] = deque(maxlen=rates.QUEUE)

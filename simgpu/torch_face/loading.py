@@ -31,7 +31,9 @@ class Timed:
     """A batch, and what its worker did for it. `pinned`: bytes copied into pinned memory; None if nothing pins."""
 
     def __init__(self, data, spans: list[tuple[str, float]]) -> None:
-        self.data, self.spans, self.pinned = data, spans, None
+        self.data, self.spans = data, spans
+        self.pinned: int | None = None
+        self.index = -1  # the batch's number
 
     def pin_memory(self) -> "Timed":
         """What the thread that pins calls."""
@@ -96,7 +98,9 @@ class Workers(dataloader._MultiProcessingDataLoaderIter):
             self._loading.asked(before, self._task_info[before][0])
 
     def _get_data(self):
-        index, data = super()._get_data()
+        got = super()._get_data()
+        assert got is not None  # it goes on until there is something, or raises
+        index, data = got
         if isinstance(data, Timed):
             data.index = index
         return index, data
