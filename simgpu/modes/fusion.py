@@ -132,7 +132,9 @@ class Region:
         if not nodes:
             return
         self._join(nodes)
-        kernels = [kernel for group in _in_order(nodes) for kernel in self._cost(group, nodes, returned)]
+        kernels: list[tuple[str, int, float]] = []
+        for group in _in_order(nodes):
+            kernels += self._cost(group, nodes, returned)
         clock, stream = self.machine.clock, self.machine.stream
         if self.graphs and kernels:
             work = sum(work for _, _, work in kernels)
@@ -146,7 +148,9 @@ class Region:
         """Finds the groups. A kernel that is no part of a group is a step: groups lie before or after it."""
         made: dict[residence.Residence, _Node] = {}
         for node in nodes:
-            feeding = [made[place] for place, _ in {**node.reads, **node.writes} if place in made]
+            parts = list(node.reads)
+            parts += node.writes
+            feeding = [made[part[0]] for part in dict.fromkeys(parts) if part[0] in made]
             for other in feeding:
                 node.level = max(node.level, other.level + (not other.fused or other.alone or node.alone))
             if node.fused and not node.alone:
