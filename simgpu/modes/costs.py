@@ -53,7 +53,7 @@ ROWS_READ = {
 # Only some rows of the argument that they write: as many bytes as the values have, read and written.
 _ROWS_WRITTEN = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_", "put_"}
 # They read their inputs twice: for statistics, then for the result. In evaluation there are no statistics.
-_READ_TWICE = {
+READ_TWICE = {
     "native_batch_norm", "cudnn_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm_backward",
     "native_group_norm", "native_group_norm_backward", "_native_batch_norm_legit",
 }  # fmt: skip
@@ -131,10 +131,10 @@ class Plan:
                 role = WRITTEN if name in _OVERWRITTEN or argument.is_out else BOTH
                 if name.startswith("_fused_") and argument.name == "grads":
                     role = READ  # written only to take a GradScaler's factor out
-            self.roles.append((position, argument.name, role * (2 if name in _READ_TWICE else 1)))
+            self.roles.append((position, argument.name, role * (2 if name in READ_TWICE else 1)))
         self.makes_new = any(one.alias_info is None for one in schema.returns)
         named = [(place, one.name) for place, one in enumerate(schema.arguments) if one.name in ("training", "train")]
-        self.training = named[0] if named and name in _READ_TWICE else None
+        self.training = named[0] if named and name in READ_TWICE else None
 
     def evaluates(self, args, kwargs) -> bool:
         """Whether the call is a norm's with statistics that are given."""

@@ -9,7 +9,7 @@ groups (torch/_inductor/scheduler.py fuses so, as far as it can):
   what comes from outside the group and writes what somebody outside reads, each once;
 - a reduction over other dims than the last ones begins a kernel of its own, which ends the group's loop.
 
-What only backward wants of a group is computed again there from what the group has read, where that moves fewer bytes:
+What only backward wants of a group is computed again there from what the group has read, where that is no more bytes:
 so AOTAutograd's min-cut partitioner decides (torch/_functorch/partitioners.py), over the whole graph; here each group
 does for itself. Each kernel costs the host as much as an operator; checking guards, and compiling itself, cost nothing.
 """
@@ -59,11 +59,12 @@ def _across(operator, args) -> bool:
 class _Node:
     """One operator: what it reads and writes, as bytes by storage and where in it, and its kernels if it is alone."""
 
-    __slots__ = ("alone", "fused", "group", "kernels", "level", "name", "new", "reads", "work", "writes")
+    __slots__ = ("alone", "fused", "group", "kernels", "level", "name", "new", "reads", "twice", "work", "writes")
 
     def __init__(self, name, fused, alone, kernels, work, reads, writes, new):
         self.name, self.fused, self.alone, self.kernels, self.work = name, fused, alone, kernels, work
         self.reads, self.writes, self.new = reads, writes, new
+        self.twice = kernels > 1 and name in costs.READ_TWICE
         self.level = 0
         self.group: list[_Node] = [self]
 
@@ -181,10 +182,10 @@ class Region:
         for (place, _), size in written.items():
             if place not in inside or place in elsewhere or self._is_kept(place, size, reads, returned):
                 outside += size
-        twice = sum(node.kernels - 1 for node in group)
+        more = sum(node.kernels - 1 for node in group)
         name = "+".join(dict.fromkeys(node.name for node in group))
-        again = max((sum(node.reads.values()) for node in group if node.kernels > 1), default=0)
-        return [(name[:60], 1 + min(twice, 2), _seconds(self.machine, nbytes + outside + again))]
+        again = max((sum(node.reads.values()) for node in group if node.twice), default=0)
+        return [(name[:60], 1 + min(more, 2), _seconds(self.machine, nbytes + outside + again))]
 
     def _is_kept(self, place, size: int, reads, returned) -> bool:
         """Whether what nobody in this region reads is written all the same: it is given out, or kept for backward."""
@@ -192,7 +193,7 @@ class Region:
             return False  # it has died
         if returned is None or self.backward or place in returned or not torch.is_grad_enabled():
             return True
-        if sum(reads.values()) > 2 * size:
+        if sum(reads.values()) > size:
             return True
         self.call.again[place] = dict(reads)
         return False
@@ -208,11 +209,12 @@ class Region:
         """Bytes moved to make again what a library's kernel wants in memory."""
         if not self.backward:
             return 0
-        return sum(
-            nbytes + sum(self.call.again[place].values())
-            for (place, _), nbytes in reads.items()
-            if place in self.call.again
-        )
+        total = 0
+        for (place, _), nbytes in reads.items():
+            made_of = self.call.again.pop(place, None)
+            if made_of is not None:
+                total += nbytes + sum(made_of.values())
+        return total
 
 
 def _seconds(machine, nbytes: int) -> float:
