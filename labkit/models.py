@@ -166,6 +166,8 @@ class _MinGPTLayer(nn.Module):
 
 
 class _MinGPTAttention(nn.Module):
+    seen: Tensor
+
     def __init__(self, width: int, heads: int, length: int):
         super().__init__()
         self.heads = heads

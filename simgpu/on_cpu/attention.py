@@ -143,8 +143,8 @@ def _attend(call: Call, mask: torch.Tensor | None, state_at: int, count: int) ->
 
 def _gradients(call: Call, mask: torch.Tensor | None, gradient: str, with_mask: bool = False):
     """The gradients of query, keys, values and mask. `gradient` is the name of the output's."""
-    given = call[gradient, "out", "logsumexp"]
-    return backward(_given(call, mask), *given, _seed_of(call["philox_seed"]), with_mask)
+    grad, output, logarithms = call[gradient, "out", "logsumexp"]
+    return backward(_given(call, mask), grad, output, logarithms, _seed_of(call["philox_seed"]), with_mask)
 
 
 @equivalent("_scaled_dot_product_efficient_attention.default")
