@@ -29,8 +29,7 @@ from simgpu.tensors.wrong_device import type_of
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Convolution.cpp, _convolution"""
     geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
-    if _is_gradient_of_gradient(weight):
-        weight = weight.contiguous()
+    input, weight = _as_for_a_gradient(input, weight)
     check(input, weight, bias, geometry)
     if weight.dim() > 3:
         return backend_of(input, weight, geometry).forward(input, weight, bias, geometry)
@@ -39,13 +38,17 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     return backend_of(input, weight, geometry).forward(input, weight, bias, geometry).squeeze(2)
 
 
-def _is_gradient_of_gradient(weight) -> bool:
-    """Whether _convolution_double_backward (Convolution.cpp) calls, with the gradient in the weight's place: where that
-    is_cuda(), it has made it contiguous before."""
-    if weight.is_contiguous() or not weight.transpose(0, 1).is_contiguous():
-        return False
+def _as_for_a_gradient(input, weight):
+    """_convolution_double_backward (Convolution.cpp) convolves with the gradient in the weight's place, of a transposed
+    one in the input's: where that is_cuda(), it has made it contiguous before."""
+    if weight.is_contiguous():
+        return input, weight
     node = torch._C._current_autograd_node()
-    return node is not None and node.name() == "ConvolutionBackwardBackward0"
+    if node is None or node.name() != "ConvolutionBackwardBackward0":
+        return input, weight
+    if node._saved_transposed:  # pyright: ignore[reportAttributeAccessIssue]
+        return input.contiguous(), weight
+    return input, weight.contiguous()
 
 
 @made_of_others("convolution_backward.default")
