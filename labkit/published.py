@@ -24,6 +24,7 @@ ONE_GPU = "Efficient Training on a Single GPU, transformers documentation, Huggi
 COURSE_NOTES = "GPU memory course notes, chapter 4 (in Chinese)"
 EFFICIENT = "Efficient Training in PyTorch, Ailing Zhang 2024, scripts of chapter 7"
 BOOK = "Efficient Training in PyTorch, Ailing Zhang 2024, chapter 10"
+LEAGUE = "docs/league.md: what each tool answered when the course asked it"
 HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
 
 
@@ -71,6 +72,7 @@ THREE_LINEAR = "ThreeLinear, batch 10240, float32"
 HALF_LINEAR = "HalfLinear(2), batch 10240, float16"
 HALF_LINEAR_10 = "HalfLinear(10), batch 10240, float16"
 VGG16 = "VGG16, float32"
+LEAGUE_BERT = "BERT-base, sdpa, batch 32, length 512, float32, two steps of AdamW, A100-80GB"
 BERT_BASE = "BERT-base, batch 32, length 512, float32"
 BERT_LARGE = "bert-large with Trainer, batch 4, length 512"
 ACCUMULATION = "Trainer, 512 sentences of 512 tokens, batch 4"
@@ -220,6 +222,16 @@ FIGURES: tuple[Figure, ...] = (
             "accumulation": "22900.85400390625",
             "checkpointing": "13863.32568359375",
             "for-loop AdamW": "11638.13427734375",
+        }.items()
+    ),
+    *(
+        Figure(mib, LEAGUE_BERT, name, LEAGUE if name != "host code" else HOST_CODE, "A100-80GB", "2.13.0")
+        for name, mib in {
+            "host code": "11186.02099609375",
+            "MemTracker, FakeTensor": "25788.565212249755859375",
+            "torch-kitsune 0.7.0": "1935.56230449676513671875",
+            "MLSys·im 0.3.0": "11901.090087890625",
+            "accelerate 1.15.0": "1670.59765625",
         }.items()
     ),
     Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),

@@ -19,16 +19,22 @@ SURE = 2**30
 """Bytes by which two GPUs' needs for one plan may differ (workspaces, contexts); nearer than that it is run on each."""
 
 LARGEST = 2**20
+_OF_THE_REPORT = (
+    *("fits", "peak", "reserved", "nvidia_smi", "total_memory"),
+    *("at", "parts", "lines", "left_out", "status"),
+)
 
 
 class Fit:
     """What a plan takes on a GPU, and questions about it.
 
-    `fits`, `peak`, `reserved`, `nvidia_smi` (bytes), `at`, `parts`, `lines` are those of the report. `needs`: the bytes
-    that nvidia-smi would show if the GPU were large enough. `step`: seconds of a step on the simulated clock.
+    `fits`, `peak`, `reserved`, `nvidia_smi`, `total_memory` (bytes), `at`, `parts`, `lines` are those of the report.
+    `needs`: the bytes that nvidia-smi would show if the GPU were large enough. `step`: seconds of a step on the
+    simulated clock.
     """
 
     def __init__(self, subject: Subject, plan: Plan, gpu: str, memory: int | None = None):
+        subject.check(plan.length)
         self.subject, self.plan, self.gpu, self.memory = subject, plan, spec(gpu).key, memory
         self._known: dict[tuple, Measured] = {}
         self.measured = self.of(plan)
@@ -36,9 +42,18 @@ class Fit:
         self.step = self.measured.step
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("fits", "peak", "reserved", "nvidia_smi", "at", "parts", "lines", "left_out", "status"):
+        if name in _OF_THE_REPORT:
             return getattr(self.report, name)
         raise AttributeError(name)
+
+    def changed(self, **fields) -> "Fit":
+        """The same model on the same GPU with another plan: `fit.changed(batch=4, lora=16)`. ValueError for what is no
+        field of a plan, or none of its values."""
+        unknown = fields.keys() - {one.name for one in dataclasses.fields(Plan)}
+        if unknown:
+            known = ", ".join(one.name for one in dataclasses.fields(Plan))
+            raise ValueError(f"a plan has {known}, and no {', '.join(sorted(unknown))}")
+        return Fit(self.subject, dataclasses.replace(self.plan, **fields), self.gpu, self.memory)
 
     def of(self, plan: Plan, gpu: str | None = None, memory: int | None = None) -> Measured:
         """What another plan takes, on this GPU or another one. Each is run once. A plan whose figures are by formula
@@ -98,12 +113,7 @@ class Fit:
 
     def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
         """Each GPU, the smallest first, and whether the plan fits on it. Those far from the limit are not run."""
-        needs = self.needs
-        found = {}
-        for name in sorted(names, key=lambda one: SPECS[one].total_memory):
-            room = SPECS[name].total_memory - needs
-            found[name] = self.of(self.plan, name).report.fits if abs(room) < SURE else room > 0
-        return found
+        return {name: self._on(name, self.plan)[0] for name in sorted(names, key=lambda one: SPECS[one].total_memory)}
 
     def cheapest(self) -> str | None:
         """The smallest GPU on which the plan fits; None if it does on none."""
@@ -126,22 +136,25 @@ class Fit:
             cells = []
             for batch in batches:
                 plan = dataclasses.replace(self.plan, batch=batch)
-                needs = self.of(plan, memory=UNLIMITED).report.nvidia_smi
-                room = spec(name).total_memory - needs
-                if abs(room) < SURE:
-                    report = self.of(plan, name).report
-                    fits, needs = report.fits, report.nvidia_smi
-                else:
-                    fits = room > 0
+                fits, needs = self._on(name, plan)
                 cells.append(f"{needs / 2**20:,.0f}" if fits else "–")
             rows.append(f"| {name}, {mib(spec(name).total_memory)} | {' | '.join(cells)} |")
         plan = dataclasses.replace(self.plan, batch=batches[0])
         left_out = self.report.left_out
-        rows += [
-            "",
-            f"{self.subject.name}: {str(plan).replace(f'batch {plan.batch}', 'batch as above', 1)}; simulated.",
-        ]
+        words = str(plan).replace(f"batch {plan.batch}", "batch as above", 1)
+        own = f"Reserved as on the {self.gpu}, with each GPU's own context; near its limit each was run."
+        rows += ["", f"{self.subject.name}: {words}; simulated. {own}"]
         return "\n".join(rows + ([left_out] if left_out else [])) + "\n"
+
+    def _on(self, gpu: str, plan: Plan) -> tuple[bool, int]:
+        """Whether a plan fits on another GPU, and what nvidia-smi shows there: with that GPU's context, and run there
+        where it is near the limit."""
+        report = self.of(plan, memory=UNLIMITED).report
+        needs = report.reserved + spec(gpu).context
+        if abs(spec(gpu).total_memory - needs) < SURE:
+            report = self.of(plan, gpu).report
+            return report.fits, report.nvidia_smi
+        return spec(gpu).total_memory > needs, needs
 
     def __str__(self) -> str:
         """One page. Its first line is the answer."""

@@ -28,12 +28,13 @@ EIGHT_BIT = 2 + 8 / 256
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a plan takes: the report, seconds of a step on the simulated clock, and what is by formula ("" if
-    nothing)."""
+    """What a plan takes: the report, seconds of a step on the simulated clock, the parameters' dtype (None if memory
+    ran out before the model was there), and what is by formula ("" if nothing)."""
 
     plan: Plan
     report: Report
     step: float
+    dtype: torch.dtype | None = None
     formula: str = ""
 
 
@@ -41,16 +42,18 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
     """Two steps of the plan, or a prompt and a token more. Raises what the model raises, but for want of memory."""
     with simulated_gpu(gpu, memory) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
+        warnings.filterwarnings("ignore", message="simulated tensors have no values")  # what needs one is an error
         machine = machines.on()
         torch.cuda.init()
         times: list[float] = []
         saved: tuple[int, int] = (0, 0)
-        parameters = 0
+        parameters, dtype = 0, None
         outcome = FITS
         with Watch(machine) as watch:
             try:
                 model = _model(subject, plan)
                 watch.owners.roots = [model]
+                dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
                 parameters = sum(one.numel() for one in lora.trainable(model))
                 run = _train if plan.train else _serve
@@ -62,7 +65,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
             watch.close()
             report = report_of(watch, what or f"{subject.name} ({plan})", outcome)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
-    return _with_formulas(Measured(plan, report, step), on.total_memory, saved, parameters)
+    return _with_formulas(Measured(plan, report, step, dtype), on.total_memory, saved, parameters)
 
 
 def _now(machine) -> float:

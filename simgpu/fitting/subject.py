@@ -30,18 +30,27 @@ class Subject:
     cache: int | None = None
     transformers: bool = False
 
+    def check(self, length: int | None) -> None:
+        """ValueError for a length where the model has none, or one that is longer than it takes."""
+        if length is not None and self.length is None:
+            raise ValueError(f"{self.name} has no length: its inputs have a size of their own")
+        if length is not None and self.longest is not None and length > self.longest:
+            raise ValueError(f"{self.name} takes {self.longest} tokens at most, not {length}")
+
 
 def subject_of(model, batch=None, loss=None) -> Subject:
     """The subject of what was given: a path of a config.json or its folder, a name, a configuration, a module, or a
     function that makes one. `batch`: for modules and functions, a function of the batch size, or a tensor or dictionary
-    for one size. ValueError for what is none of these."""
+    for one size; with `loss` it takes the place of a configuration's or a name's own. ValueError for what is none of
+    these."""
     if isinstance(model, Subject):
         return model
     if isinstance(model, (str, Path)):
         place = Path(model)
-        return _of_file(place) if place.exists() or place.suffix == ".json" else _of_name(str(model))
+        found = _of_file(place) if place.exists() or place.suffix == ".json" else _of_name(str(model))
+        return _with_own(found, batch, loss)
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
-        return of_config(model)
+        return _with_own(of_config(model), batch, loss)
     if callable(model):
         return _of_functions(model, batch, loss)
     raise ValueError(
@@ -59,11 +68,25 @@ def _of_functions(model, batch, loss) -> Subject:
         made = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         return made if dtype is None else made.to(dtype)
 
+    return Subject(name, build, _batches(batch), loss or _any_loss)
+
+
+def _batches(given):
+    """The arguments of a call, from a function of the batch's size, or from a tensor or dictionary for one size."""
+
     def batches(size, length):
-        found = batch(size) if callable(batch) else batch
+        found = given(size) if callable(given) else given
         return found if isinstance(found, dict) else {"": found}
 
-    return Subject(name, build, batches, loss or _any_loss)
+    return batches
+
+
+def _with_own(subject: Subject, batch, loss) -> Subject:
+    """The subject with a batch or a loss of the caller's in place of its own. A batch of one's own has no length."""
+    changed: dict[str, Any] = {} if loss is None else {"loss": loss}
+    if batch is not None:
+        changed |= {"batch": _batches(batch), "length": None}
+    return replace(subject, **changed) if changed else subject
 
 
 def _any_loss(outputs, batch):

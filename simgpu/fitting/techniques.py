@@ -3,7 +3,9 @@
 import dataclasses
 from dataclasses import dataclass
 
-from simgpu.fitting.fit import Fit
+import torch
+
+from simgpu.fitting.fit import UNLIMITED, Fit
 from simgpu.fitting.plan import Plan
 from simgpu.report.sizes import mib
 
@@ -11,9 +13,9 @@ LEAST = 0.01
 """Of the peak: what saves less is not applied."""
 
 
-def candidates(plan: Plan, layers: bool = True) -> dict[str, dict]:
+def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float32) -> dict[str, dict]:
     """The techniques that change something in a plan, by name, with the fields that they set. `layers`: whether the
-    model has repeated layers, between which checkpoints can stand."""
+    model has repeated layers, between which checkpoints can stand. `dtype`: what its weights have."""
     found: dict[str, dict] = {}
     if plan.attention == "eager":
         found["sdpa attention"] = {"attention": "sdpa"}
@@ -21,7 +23,7 @@ def candidates(plan: Plan, layers: bool = True) -> dict[str, dict]:
         found["fused AdamW"] = {"train": "adamw-fused"}
     if plan.train in ("adamw", "adamw-fused", "adam"):
         found["AdamW with 8-bit states (by formula)"] = {"train": "adamw-8bit"}
-    if plan.dtype in (None, "fp32", "float32") and plan.autocast is None:
+    if dtype == torch.float32 and plan.autocast is None:
         found["bf16 autocast"] = {"autocast": "bf16"}
         found["bf16 weights"] = {"dtype": "bf16"}
     for parts in (2, 4):
@@ -108,7 +110,8 @@ def techniques(fit: Fit, budget: int | None = None) -> Techniques:
         raise ValueError("the techniques are those of training, and the plan is of inference")
     runner = _Runner(fit, budget)
     before = runner.row((), fit.plan)
-    found = candidates(fit.plan, runner.has_layers())
+    dtype = fit.of(fit.plan, memory=UNLIMITED).dtype
+    found = candidates(fit.plan, runner.has_layers(), dtype or torch.float32)
     alone = [runner.row((name,), dataclasses.replace(fit.plan, **changed)) for name, changed in found.items()]
     alone.sort(key=lambda row: _merit(row, before), reverse=True)
     together = _together(runner, before, alone, found)
@@ -166,7 +169,7 @@ class _Runner:
         self.fit, self.budget = fit, budget
 
     def row(self, applied: tuple[str, ...], plan: Plan) -> Row:
-        found = self.fit.of(plan, memory=2**50)
+        found = self.fit.of(plan, memory=UNLIMITED)
         report = found.report
         fits = self.budget is not None and self._fits(plan, report)
         return Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits)
@@ -183,7 +186,7 @@ class _Runner:
     def has_layers(self) -> bool:
         """Whether the model has repeated layers."""
         try:
-            self.fit.of(dataclasses.replace(self.fit.plan, checkpoint=True), memory=2**50)
+            self.fit.of(dataclasses.replace(self.fit.plan, checkpoint=True), memory=UNLIMITED)
         except ValueError:
             return False
         return True

@@ -103,7 +103,8 @@ def _line(line: Line) -> str:
     many = f" in {line.blocks} blocks" if line.blocks > 1 else ""
     where = line.library or line.place
     through = f", from {line.place}" if line.library and line.place else ""
-    return f"  {mib(line.nbytes):>12} MiB  {line.part}: {line.operator}{many}\n{'':>20}{where}{through}"
+    asked = f"\n{'':>20}{where}{through}" if where else ""
+    return f"  {mib(line.nbytes):>12} MiB  {line.part}: {line.operator}{many}{asked}"
 
 
 def _advice(report: Report) -> str:

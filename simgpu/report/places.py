@@ -25,7 +25,10 @@ _LIBRARIES = tuple(
     }
 )
 OWN, LIBRARY, TORCH = "own", "library", "torch"
-_RUNNER = tuple(str(Path(__file__).parents[1] / "running" / name) for name in ("run.py", "script.py"))  # they call it
+_RUNNERS = ("running/run.py", "running/script.py", "fitting/measuring.py")  # of this package: they call a program
+_RUNNER = tuple(str(Path(__file__).parents[1] / name) for name in _RUNNERS)
+_OTHERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "IPython", "ipykernel"))  # that call one
+_CELL = "ipykernel_"  # in the name of the file that a notebook's cell pretends to be
 DEEPEST = 200  # frames that are looked at
 
 
@@ -45,6 +48,8 @@ class Place(NamedTuple):
 def shortened(file: str) -> str:
     """A file's name for a reader: from the current folder, or from site-packages, else whole."""
     path = Path(file)
+    if _CELL in file:
+        return "a cell of the notebook"
     for folder in (Path.cwd(), *map(Path, _LIBRARIES)):
         if path.is_relative_to(folder):
             return path.relative_to(folder).as_posix()
@@ -72,6 +77,12 @@ class Seen(NamedTuple):
     code: object
 
 
+@cache
+def runs_it(file: str) -> bool:
+    """Whether a file is of what runs the program: this package, pytest, or a notebook's kernel."""
+    return file.startswith(_RUNNER) or (any(name in file for name in _OTHERS) and _CELL not in file)
+
+
 def seen(frame, codes: dict) -> Seen:
     """The innermost places of a stack from `frame` outwards. `codes`: code objects that are looked for on the way."""
     own = library = None
@@ -82,6 +93,8 @@ def seen(frame, codes: dict) -> Seen:
         code = frame.f_code
         if found is None and code in codes:
             found = codes[code]
+        if runs_it(code.co_filename):
+            break
         kind = kind_of(code.co_filename)
         if kind is OWN:
             own = Place(code.co_filename, frame.f_lineno, code.co_name)
@@ -93,13 +106,13 @@ def seen(frame, codes: dict) -> Seen:
 
 
 def stack(frame) -> list[Place]:
-    """The lines of a stack that are not PyTorch's, innermost first, up to what runs the program (ours, or pytest)."""
+    """The lines of a stack that are not PyTorch's, innermost first, up to what runs the program."""
     places = []
     for _ in range(DEEPEST):
         if frame is None:
             break
         code = frame.f_code
-        if code.co_filename.startswith(_RUNNER) or f"{os.sep}_pytest{os.sep}" in code.co_filename:
+        if runs_it(code.co_filename):
             break
         if kind_of(code.co_filename) is not TORCH:
             places.append(Place(code.co_filename, frame.f_lineno, code.co_name))

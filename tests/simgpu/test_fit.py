@@ -1,6 +1,8 @@
 """simgpu fit: whether a plan fits on a GPU, and what would make it."""
 
 import json
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -26,6 +28,39 @@ LLAMA = {
     "vocab_size": 1024,
     "max_position_embeddings": 512,
 }
+
+
+LIBRARIES = {
+    "timm": """
+        from torch import nn
+        def list_models(): return ["tiny_net"]
+        def create_model(name, pretrained):
+            assert name == "tiny_net" and not pretrained
+            model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+            model.default_cfg = {"input_size": (3, 8, 8)}
+            return model
+        """,
+    "torchvision": """
+        from types import SimpleNamespace
+        from torch import nn
+        models = SimpleNamespace()
+        models.list_models = lambda module: ["small_net"]
+        models.get_model = lambda name, weights: nn.Sequential(nn.Flatten(), nn.Linear(3 * 224 * 224, 10))
+        """,
+}
+
+
+@pytest.fixture
+def libraries(tmp_path, monkeypatch):
+    """Packages in the place of timm and torchvision, with a model each: what fit asks of them."""
+    for name, text in LIBRARIES.items():
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").write_text(textwrap.dedent(text))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    yield
+    for name in LIBRARIES:
+        sys.modules.pop(name, None)
 
 
 def layers():
@@ -162,7 +197,21 @@ def test_the_command(config, capsys):
     capsys.readouterr()
     assert main(["fit", config, "--length", "64", "--table"]) == 0
     table = capsys.readouterr().out
-    assert table.startswith("| simulated GPU (MiB) | batch 1 |") and "| T4, " in table and "simulated.\n" in table
+    assert table.startswith("| simulated GPU (MiB) | batch 1 |") and "| T4, " in table and "; simulated. " in table
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize(("name", "inputs"), [("tiny_net", 3 * 8 * 8), ("small_net", 3 * 224 * 224)])
+def test_names_of_timm_and_torchvision(name, inputs, capsys):
+    assert (
+        main(["fit", name, "--batch", "4", "--gpu", "T4", "--serve", "--largest", "batch", "--memory", "400 MiB"]) == 0
+    )
+    page = capsys.readouterr().out
+    assert page.startswith(f"{name} (inference, batch 4) fits on a simulated T4: ")
+    largest = int(page.rsplit(":", 1)[1])
+    assert 4 * inputs * largest < 400 * MIB and largest >= 100
+    found = simgpu.fit(name, 4, gpu="T4")
+    assert found.parts[PARAMETERS] == 4 * (inputs * 10) + 512
 
 
 # --- techniques -------------------------------------------------------------------------------------------
@@ -200,9 +249,16 @@ def test_techniques_alone_together_and_under_a_budget():
         (["CONFIG", "--train", "adamm"], "train is one of adamw"),
         (["CONFIG", "--gpu", "RTX 4O90"], "did you mean 'RTX 4090'"),
         (["CONFIG", "--budget", "many"], "'many' is no size"),
+        (["CONFIG", "--lora", "0"], "lora is a whole number of 1 or more, not 0"),
+        (["CONFIG", "--length", "513"], "small-llama takes 512 tokens at most, not 513"),
+        (["CONFIG", "--serve", "--techniques"], "the techniques are those of training"),
+        (["CONFIG", "--memory", "1 MiB"], "does not hold the CUDA context"),
+        (["resnet0"], "no file and no model 'resnet0'"),
+        (["tiny_net", "--length", "7"], "tiny_net has no length"),
+        (["tiny_net", "--largest", "length"], "tiny_net has no length"),
     ],
 )
-def test_bad_input_gets_one_line(config, tmp_path, monkeypatch, capsys, arguments, said):
+def test_bad_input_gets_one_line(config, libraries, tmp_path, monkeypatch, capsys, arguments, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.json").write_text("[1, 2")
     (tmp_path / "unknown.json").write_text('{"model_type": "nothing-like-this"}')
@@ -260,3 +316,15 @@ def test_the_search_finds_the_largest(slope, flat, limit, guess, steps):
 )
 def test_a_plan_in_words(options, words):
     assert str(Plan(**options)) == words
+
+
+def test_a_loss_and_inputs_of_ones_own_take_the_place_of_a_configurations(config):
+    wide = {"input_ids": torch.zeros(2, 100, dtype=torch.long)}
+    apart = simgpu.fit(config, 2, gpu="T4", inputs=wide, loss=lambda outputs, batch: outputs.logits.sum())
+    assert apart.plan.length is None
+    assert apart.peak < simgpu.fit(config, 2, gpu="T4", length=100).peak  # cross-entropy takes more than a sum
+
+
+def test_what_a_model_in_bf16_has_already_is_no_technique(config):
+    names = {row.applied[0] for row in simgpu.fit(config, 2, gpu="T4", length=64, dtype="bf16").techniques().alone}
+    assert names and not {"bf16 weights", "bf16 autocast"} & names
