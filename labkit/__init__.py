@@ -12,6 +12,7 @@ mib, MiB                 a number of bytes as text; 2**20 bytes
 guesses                  the reader's guesses beside paper and measurement, and the score
 judge                    what the answer to an exercise is worth
 owners, saving           which module and operator keeps what forward adds; what autograd saves
+keeps, layer_keeps       what one operator, or one layer of a model, keeps for backward
 Kinds                    the six kinds of memory over a training step
 formulas                 predictions on paper
 models                   the course's models, with random weights
@@ -28,7 +29,7 @@ from labkit.kinds import Kinds
 from labkit.lanes import Lanes
 from labkit.ledger import Ledger
 from labkit.rates import memory_rate, product_rate
-from labkit.saved import owners, saving
+from labkit.saved import keeps, layer_keeps, owners, saving
 from labkit.stopwatch import host_work, stopwatch
 from labkit.sweep import sweep
 from labkit.units import MIB as MiB
@@ -43,6 +44,8 @@ __all__ = [
     "guesses",
     "host_work",
     "judge",
+    "keeps",
+    "layer_keeps",
     "left_out",
     "memory_rate",
     "mib",

@@ -265,6 +265,66 @@ def attention_kept(
     return result + (weights + after) * batch * heads * length * length
 
 
+# Tensors of the inner width that an MLP keeps: what the activation keeps, and the input of the last Linear.
+INNER_TENSORS = {"relu": 1, "gelu": 2, "silu": 2, "swiglu": 4, "gelu written out": 5}
+
+
+@_of_counts
+def mlp(tokens: int, width: int, inner: int, activation: str = "gelu", itemsize: int = 2) -> int:
+    """Bytes that the MLP of a transformer keeps for backward: Linear, activation, Linear; its input counted.
+
+    ``"relu"``, ``"gelu"`` and ``"silu"`` are one operator; ``"swiglu"`` is ``down(silu(gate(x)) * up(x))``, and
+    ``"gelu written out"`` the formula with tanh, operator by operator. In one dtype of ``itemsize`` bytes, without
+    dropout, requested bytes. Raises ``ValueError`` for another activation.
+    """
+    if activation not in INNER_TENSORS:
+        raise ValueError(f"mlp knows {', '.join(INNER_TENSORS)}; {activation!r} was given")
+    return itemsize * tokens * (width + INNER_TENSORS[activation] * inner)
+
+
+@_of_counts
+def gpt_layer(batch: int, length: int, hidden: int, heads: int, attention: str = "eager", dropout: bool = True) -> int:
+    """Bytes that a layer like GPT-3's keeps for backward in half precision, its input counted and its result not.
+
+    34·s·b·h + 5·a·s²·b of Korthikanti et al. 2022 and the 16·s·b of LayerNorm's numbers: two LayerNorms, one Linear for
+    query, key and value, softmax, an MLP of 4·h with a GELU that is one operator. ``attention`` is ``"eager"``, or
+    ``"flash"``, which keeps a number for each row of scores in their place. Without dropout its masks and copies are
+    not kept. Requested bytes. Raises ``ValueError`` for another attention.
+    """
+    if attention not in ("eager", "flash"):
+        raise ValueError(f"gpt_layer knows eager and flash attention; {attention!r} was given")
+    tokens, scores = batch * length, batch * heads * length**2
+    kept = (34 if dropout else 32) * tokens * hidden + 16 * tokens
+    if attention == "flash":
+        return kept + 4 * tokens * heads + 24  # and the state of the random numbers
+    return kept + (5 if dropout else 2) * scores
+
+
+@_of_counts
+def llama_layer(
+    batch: int,
+    length: int,
+    hidden: int,
+    heads: int,
+    shared_heads: int,
+    inner: int,
+    head_width: int = 0,
+    written_out: bool = False,
+) -> int:
+    """Bytes that a layer like Llama's keeps for backward in bfloat16, its input counted and its result not.
+
+    (12 + 4·g + 8·f/h)·s·b·h for f = ``inner`` and g = ``shared_heads / heads``, the share of heads of keys and values:
+    RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases, no dropout; and 8·s·b for the two norms and
+    4·a·s·b for flash attention, a GPU from Ampere on. ``head_width`` is hidden / heads if 0. ``written_out`` says
+    that RMSNorm is written out as in transformers, in float32: 8·s·b·h more. With every layer checkpointed, 2·s·b·h is
+    all that a layer keeps. Requested bytes, for a head width that is a multiple of 8.
+    """
+    tokens, width = batch * length, head_width or hidden // heads
+    norms = 2 * ((6 if written_out else 2) * tokens * hidden + 4 * tokens)
+    attention = 2 * tokens * (hidden + 2 * heads * width + 2 * shared_heads * width) + 4 * tokens * heads + 24
+    return norms + attention + mlp(tokens, hidden, inner, "swiglu")
+
+
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}

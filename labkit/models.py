@@ -45,6 +45,47 @@ class HalfLinear(nn.Module):
         return x
 
 
+class LlamaLayer(nn.Module):
+    """A decoder layer of today, in plain PyTorch: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+    Input and output ``[batch, length, hidden]``, causal, no biases, no dropout. ``shared_heads`` of keys and values
+    serve ``heads`` of queries; ``inner`` is the width of SwiGLU. Raises ``ValueError`` unless heads divide the width
+    and shared heads the heads.
+    """
+
+    def __init__(self, hidden: int, heads: int, shared_heads: int, inner: int, longest: int = 8192):
+        if hidden % heads or heads % shared_heads or hidden // heads % 2:
+            raise ValueError(f"a width of {hidden}, {heads} heads and {shared_heads} shared heads do not divide")
+        super().__init__()
+        self.heads, width = heads, hidden // heads
+        self.norm_1, self.norm_2 = nn.RMSNorm(hidden), nn.RMSNorm(hidden)
+        self.q, self.o = (nn.Linear(hidden, hidden, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(hidden, shared_heads * width, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, hidden, bias=False)
+        turns = 10_000 ** (-torch.arange(0, width, 2) / width)
+        angles = torch.outer(torch.arange(longest), turns).repeat(1, 2)
+        self.register_buffer("rotary", torch.stack([angles.cos(), angles.sin()]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.o(self.attend(self.norm_1(x)))
+        n = self.norm_2(x)
+        return x + self.down(nn.functional.silu(self.gate(n)) * self.up(n))
+
+    def attend(self, n: Tensor) -> Tensor:
+        width = n.shape[-1] // self.heads
+        q, k, v = (part(n).unflatten(-1, (-1, width)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k = self.rotate(q), self.rotate(k)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return y.transpose(1, 2).reshape(n.shape)
+
+    def rotate(self, t: Tensor) -> Tensor:
+        """Each pair of numbers turned by an angle that depends on the position."""
+        cos, sin = self.rotary[:, : t.shape[-2]]
+        first, second = t.chunk(2, -1)
+        return t * cos + torch.cat((-second, first), -1) * sin
+
+
 # Hidden size, layers, heads and inner size of Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
 # Transformers for Language Understanding", section 3.
 _BERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.blocks import allocated_blocks
+from labkit.counters import requested
 
 OUTPUT = "the output"  # what nothing keeps but the caller
 
@@ -40,6 +41,61 @@ def saving() -> Iterator[list[Saved]]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield notes
+
+
+class Keeps(NamedTuple):
+    """What an operator keeps: in words, and its bytes by the hooks and by the allocator."""
+
+    what: str
+    nbytes: int
+    by_allocator: int
+
+
+def keeps(operator: Callable[[Tensor], Tensor], shape: Sequence[int], held: Sequence[Tensor] = ()) -> Keeps:
+    """What autograd keeps of ``operator(h)`` for an ``h`` of that shape in float32, which is no leaf.
+
+    Two witnesses: the hooks say what is saved, each storage once; the allocator says what is alive when ``h`` and the
+    result are released and only the graph is left. ``held`` are tensors that the caller holds: neither counts them. A
+    first product of matrices takes cuBLAS's workspace: call one before.
+    """
+    names = {tensor.untyped_storage().data_ptr(): "what we hold" for tensor in held}
+    start = requested()
+    leaf = torch.zeros(*shape, device="cuda", requires_grad=True)
+    given: Tensor | None = leaf * 1
+    with saving() as notes:
+        result: Any = operator(given)
+    sizes = {note.address: note.nbytes for note in notes if note.address not in names}
+    names |= {_start(result): "output", _start(given): "input"}
+    said = [names.get(note.address, f"{str(note.dtype)[6:]} {list(note.shape)}") for note in notes]
+    result, given = result.grad_fn, None
+    left = requested() - start - leaf.nbytes
+    return Keeps(" and ".join(dict.fromkeys(said)) or "nothing", sum(sizes.values()), left)
+
+
+def layer_keeps(model: nn.Module, layers: nn.ModuleList, *inputs: Any, **named: Any) -> int:
+    """Bytes that the last of a model's equal layers keeps: what ``model(*inputs)`` keeps with it, less without it.
+
+    ``layers`` is the model's own list of them, of two or more; the model is left as it was. Requested bytes, of a
+    forward pass after a first one, which takes the workspaces. Raises ``ValueError`` for fewer than two layers.
+    """
+    if len(layers) < 2:
+        raise ValueError(f"layer_keeps: two layers or more are wanted, not {len(layers)}")
+    _forward_keeps(model, inputs, named)
+    whole = _forward_keeps(model, inputs, named)
+    last = layers[-1]
+    del layers[-1]
+    try:
+        return whole - _forward_keeps(model, inputs, named)
+    finally:
+        layers.append(last)
+
+
+def _forward_keeps(model: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> int:
+    before = requested()
+    outputs = model(*inputs, **named)
+    kept = requested() - before
+    del outputs
+    return kept
 
 
 def owners(model: nn.Module, *inputs: Any, **named: Any) -> tuple[Any, pd.DataFrame]:

@@ -6,8 +6,9 @@ from torch import nn
 
 import labkit
 from labkit import formulas
+from labkit.counters import requested
 from labkit.models import ThreeLinear, bert
-from labkit.saved import owners
+from labkit.saved import layer_keeps, owners
 from labkit.units import MIB
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 
@@ -270,3 +271,58 @@ def test_what_attention_keeps_is_the_difference_between_eager_and_fused(kind, dt
     eager, fused = (formulas.attention_kept(batch, 3, length, 64, fused=fused, **how) for fused in (False, True))
     random_state = 24 if dtype == torch.bfloat16 else 0  # of flash attention, a layer
     assert kept["eager"] - kept["sdpa"] == 2 * (eager - fused - random_state)
+
+
+@pytest.mark.parametrize("name", ["A100-80GB", "H100"])
+@pytest.mark.parametrize(
+    ("sizes", "head_width"),
+    [((2, 500, 1024, 8, 8, 2816), 0), ((3, 77, 512, 8, 2, 1536), 0), ((1, 128, 256, 4, 1, 700), 128)],
+)
+def test_a_llama_layer_keeps_what_the_formula_says(name, sizes, head_width):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from transformers import LlamaConfig, LlamaModel
+
+    batch, length, hidden, heads, shared, inner = sizes
+    config = {"hidden_size": hidden, "num_attention_heads": heads, "num_key_value_heads": shared, "vocab_size": 32}
+    config |= {"head_dim": head_width} if head_width else {}
+    with labkit.simulated_gpu(name), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        with torch.device("cuda"):
+            settings = LlamaConfig(intermediate_size=inner, num_hidden_layers=3, **config)
+            model = LlamaModel(settings).to(torch.bfloat16).train()
+            tokens = torch.zeros(batch, length, dtype=torch.long)
+        kept = layer_keeps(model, model.layers, tokens, use_cache=False)
+    assert kept == formulas.llama_layer(*sizes, head_width=head_width, written_out=True)
+
+
+def test_what_the_layers_keep_is_the_paper_s_formula():
+    s, b, h, a = 1024, 8, 1024, 16
+    numbers = 16 * s * b
+    assert formulas.gpt_layer(b, s, h, a) == 34 * s * b * h + 5 * a * s * s * b + numbers
+    assert formulas.gpt_layer(b, s, h, a, dropout=False) == 32 * s * b * h + 2 * a * s * s * b + numbers
+    assert formulas.gpt_layer(b, s, h, a, "flash") == 34 * s * b * h + 4 * a * s * b + numbers + 24
+    small = 8 * s * b + 4 * a * s * b + 24
+    assert formulas.llama_layer(b, s, h, a, 4, 3584) == (12 + 1 + 28) * s * b * h + small
+    with pytest.raises(ValueError, match="math"):
+        formulas.gpt_layer(1, 1, 1, 1, "math")
+
+
+@pytest.mark.parametrize("activation", formulas.INNER_TENSORS)
+def test_an_mlp_keeps_what_the_formula_says(activation):
+    written_out = lambda x: 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * torch.pow(x, 3))))  # noqa: E731
+    functions = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "gelu written out": written_out}
+    with labkit.simulated_gpu("A100-80GB"), torch.device("cuda"):
+        up, gate, down = nn.Linear(64, 200).half(), nn.Linear(64, 200).half(), nn.Linear(200, 64).half()
+        down(torch.zeros(8, 200, dtype=torch.half))  # the workspace
+        before = requested()
+        x = torch.zeros(1001, 64, dtype=torch.half, requires_grad=True)
+        function = functions.get(activation, nn.functional.silu)
+        inner = function(gate(x)) * up(x) if activation == "swiglu" else function(up(x))
+        y = down(inner)
+        inner = None
+        kept = requested() - before - y.nbytes
+    assert kept == formulas.mlp(1001, 64, 200, activation)
+
+
+def test_an_mlp_of_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="geglu"):
+        formulas.mlp(1, 1, 1, "geglu")

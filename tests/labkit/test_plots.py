@@ -162,3 +162,13 @@ def test_a_cut_fills_what_is_saved():
     faces = [plots.plt.matplotlib.colors.to_hex(box.get_facecolor()) for box in figure.axes[0].patches]
     saved = plots.KINDS["activations"].lower()
     assert [face == saved for face in faces] == [True, True, True, False]
+
+
+def test_a_flow_says_what_is_kept_on_its_arrows():
+    row = [("Linear", 2 * MIB, "", 0), ("dropout", 0, "mask", MIB // 2), ("add", 0, "", 0)]
+    figure = plots.flow([row], "A row", MIB, "MiB")
+    assert "Kept into Linear 2 MiB; mask of dropout 0.5 MiB." in figure.description
+    figure.canvas.draw()
+    assert "Nothing is kept" in plots.flow([[("add", 0, "", 0)]], "A row").description
+    with pytest.raises(ValueError, match="unit"):
+        plots.flow([row], "A row", 0)

@@ -7,9 +7,11 @@ from torch import nn
 import labkit
 from labkit import plots
 from labkit.blocks import allocated_blocks, remainders
+from labkit.counters import requested
 from labkit.kinds import Kinds
 from labkit.ledger import Ledger
-from labkit.saved import OUTPUT, owners, saving
+from labkit.models import LlamaLayer
+from labkit.saved import OUTPUT, keeps, layer_keeps, owners, saving
 from labkit.units import MIB
 
 
@@ -136,3 +138,50 @@ def test_curves_to_stack_have_one_length_and_the_highest_sum_is_marked():
     assert "event 1 of 2" in figure.description
     with pytest.raises(ValueError, match="one length"):
         plots.stack({"weights": [1], "gradients": [0, 1]}, "Memory", "event")
+
+
+def test_an_operator_keeps_what_the_hooks_and_the_allocator_say():
+    w = torch.zeros(8, 64, device="cuda", requires_grad=True)
+    size = 4 * 8 * 64
+    assert keeps(torch.sigmoid, (8, 64)) == ("output", size, size)
+    assert keeps(nn.functional.gelu, (8, 64)) == ("input", size, size)
+    assert keeps(lambda h: h * w, (8, 64), [w]) == ("what we hold and input", size, size)
+    assert keeps(lambda h: h + w, (8, 64), [w]) == ("nothing", 0, 0)
+    assert keeps(lambda h: h.max(-1).values, (8, 64)) == ("int64 [8]", 64, 64)
+
+
+def test_a_layer_keeps_what_the_model_keeps_with_it_less_without_it():
+    model = nn.Sequential(nn.ModuleList())  # a model that runs its list
+    layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3)).cuda()
+    model.forward = lambda x: [x := layer(x) for layer in layers][-1]
+    x = torch.zeros(1000, 64, device="cuda")
+    assert layer_keeps(model, layers, x) == x.nbytes
+    assert len(layers) == 3
+    with pytest.raises(ValueError, match="not 1"):
+        layer_keeps(model, layers[:1], x)
+
+
+@pytest.mark.parametrize("sizes", [(2, 500, 1024, 8, 8, 2816), (3, 77, 512, 8, 2, 1536)])
+def test_the_plain_layer_of_today_keeps_what_the_formula_says(sizes):
+    batch, length, hidden, heads, shared, inner = sizes
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION), torch.device("cuda"):
+        layer = LlamaLayer(hidden, heads, shared, inner).to(torch.bfloat16)
+        layer(torch.zeros(1, 8, hidden, dtype=torch.bfloat16))  # the workspace
+        before = requested()
+        x = torch.zeros(batch, length, hidden, dtype=torch.bfloat16, requires_grad=True)
+        graph = layer(x).grad_fn
+        kept = requested() - before if graph else 0
+    assert kept == labkit.formulas.llama_layer(*sizes)
+
+
+def test_a_layer_of_today_is_causal_and_turns_by_position():
+    with labkit.simulated_gpu("H100", values=True):
+        layer = LlamaLayer(64, 4, 2, 96).double().cuda()
+        x = torch.randn(1, 9, 64, dtype=torch.float64, device="cuda")
+        y = layer(x)
+        assert torch.allclose(layer(x[:, :5]), y[:, :5])
+        same = layer(x[:, :1].expand(1, 9, 64))
+        assert torch.allclose(same[:, 0], same[:, 8])  # equal tokens, whatever the turn: attention to equals
+        assert not torch.allclose(layer(x.flip(1)).flip(1), y)
+    with pytest.raises(ValueError, match="divide"):
+        LlamaLayer(64, 3, 1, 96)
