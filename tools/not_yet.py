@@ -7,7 +7,6 @@ size, or on a second run.
 
 _LISTED = {
     "04_counting_by_hand": "everywhere",
-    "06_what_each_operator_saves": "heading minutes cells figures exercises guesses everywhere",
     "07_batch_size": "everywhere",
     "09_gradient_accumulation": "everywhere",
     "10_gradient_checkpointing": "everywhere",
