@@ -53,6 +53,8 @@ class LlamaLayer(nn.Module):
     and shared heads the heads.
     """
 
+    rotary: Tensor  # [2, longest, width of a head]: cosine and sine of each position's angles
+
     def __init__(self, hidden: int, heads: int, shared_heads: int, inner: int, longest: int = 8192):
         if hidden % heads or heads % shared_heads or hidden // heads % 2:
             raise ValueError(f"a width of {hidden}, {heads} heads and {shared_heads} shared heads do not divide")
