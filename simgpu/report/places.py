@@ -13,16 +13,19 @@ import torch
 from simgpu.tracebacks import PATHS
 
 _TORCH = (*PATHS, str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-_LIBRARIES = tuple(
-    {
-        str(Path(folder))
-        for folder in (
-            *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-            *site.getsitepackages(),
-            site.getusersitepackages(),
-            *(str(Path(sys.base_prefix) / "lib"), str(Path(sys.base_prefix) / "Lib")),
-        )
-    }
+_LIBRARIES = tuple(  # the innermost first, so that a file's short name is always the same one
+    sorted(
+        {
+            str(Path(folder))
+            for folder in (
+                *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+                *site.getsitepackages(),
+                site.getusersitepackages(),
+                *(str(Path(sys.base_prefix) / "lib"), str(Path(sys.base_prefix) / "Lib")),
+            )
+        },
+        key=lambda folder: (-len(folder), folder),
+    )
 )
 OWN, LIBRARY, TORCH = "own", "library", "torch"
 _RUNNERS = ("running/run.py", "running/script.py", "fitting/measuring.py")  # of this package: they call a program

@@ -16,6 +16,7 @@ from simgpu.command import main
 from simgpu.report import watch
 from simgpu.report.findings import CACHE, Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.places import shortened
 from simgpu.report.sizes import parse
 
 MIB = 2**20
@@ -472,3 +473,8 @@ def test_sizes(text, nbytes):
 def test_what_is_no_size(text):
     with pytest.raises(ValueError, match="is no size"):
         parse(text)
+
+
+def test_a_librarys_file_has_one_short_name():
+    assert shortened(torch.__file__) == "torch/__init__.py"
+    assert shortened("/tmp/ipykernel_7/12.py") == "a cell of the notebook"
