@@ -371,17 +371,17 @@ def issue(machine, operator, args, kwargs, outputs) -> None:
         if _crosses(destination, source):
             return cross(machine, destination, source, non_blocking)
     kernels, work = cost(machine.spec, operator, args, kwargs, outputs)
-    region = machine.clock.region
-    if region is not None and region.takes(operator, args, kwargs, outputs, kernels, work):
+    clock = machine.clock
+    if clock.region is not None and clock.region.takes(operator, args, kwargs, outputs, kernels, work):
         return
     if kernels:
-        overhead = rates.OPERATOR
-        if plan_of(operator).lists:
+        plan, overhead = plan_of(operator), rates.OPERATOR
+        if plan.lists:
             lists = _lists(args)
             overhead += rates.TENSOR * (len(lists[0]) if lists else 0)
-        machine.clock.launch(machine.stream, work, kernels, overhead, plan_of(operator).name)
+        clock.launch(machine.stream, work, kernels, overhead, plan.name)
     else:
-        machine.clock.view()
+        clock.view()
 
 
 def _crosses(destination, source) -> bool:

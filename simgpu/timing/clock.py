@@ -90,6 +90,7 @@ class Clock:
     def __init__(self, spec: Spec, slowness: float = 1.0) -> None:
         self.spec = spec
         self.slowness = checked_slowness(slowness)
+        self._launch, self._view = rates.LAUNCH * self.slowness, rates.VIEW * self.slowness
         self.host = 0.0
         self.streams: dict[int, float] = {}
         self.lanes: Lanes | None = None
@@ -111,7 +112,7 @@ class Clock:
     def view(self) -> None:
         """An operator that only makes a view."""
         if self.region is None:
-            self.host += rates.VIEW * self.slowness
+            self.host += self._view
 
     def launch(
         self, stream: int, work: float, kernels: int = 1, overhead: float = rates.OPERATOR, name: str = ""
@@ -120,7 +121,7 @@ class Clock:
 
         `overhead`: seconds of the host of `rates` beside the launches. `name`: what the lanes call it.
         """
-        launch, begun = rates.LAUNCH * self.slowness, self.host
+        launch, begun = self._launch, self.host
         if self.capture is not None and stream in self.capture.streams:
             self.host += overhead * self.slowness + kernels * launch
             self.capture.add(work + kernels * rates.KERNEL, kernels)
