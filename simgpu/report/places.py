@@ -49,11 +49,11 @@ class Place(NamedTuple):
 
 
 def shortened(file: str) -> str:
-    """A file's name for a reader: from the current folder, or from site-packages, else whole."""
+    """A file's name for a reader: from site-packages (which may lie in the current folder), or from there, or whole."""
     path = Path(file)
     if _CELL in file:
         return "a cell of the notebook"
-    for folder in (Path.cwd(), *map(Path, _LIBRARIES)):
+    for folder in (*map(Path, _LIBRARIES), Path.cwd()):
         if path.is_relative_to(folder):
             return path.relative_to(folder).as_posix()
     return file
