@@ -63,6 +63,15 @@ def state() -> tuple:
     )
 
 
+@pytest.fixture(autouse=True)
+def small_heap():
+    """What other tests have left is not looked through at each of many collections of garbage."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def alarm():
     """A function that raises Interrupted after some seconds, once; with 0 it never does.
