@@ -39,8 +39,7 @@ def current() -> GPU:
 
     Raises RuntimeError if there is neither.
     """
-    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
-    machine = machines.current() if machines else None
+    machine = simulated_machine()
     if machine is not None:
         return GPU(True, machine.spec.key, machine.spec.total_memory, machine.clock.slowness)
     if torch.cuda.is_available():
@@ -48,10 +47,15 @@ def current() -> GPU:
     raise RuntimeError('no GPU is in use: call labkit.use_gpu("A100-80GB") first')
 
 
+def simulated_machine() -> Any:
+    """The `simgpu.machine.Machine` behind "cuda" now; None where "cuda" is no simulated GPU."""
+    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
+    return machines.current() if machines else None
+
+
 def simulator_is_on() -> bool:
     """Whether "cuda" is a simulated GPU now."""
-    machines = sys.modules.get("simgpu.machine")
-    return machines is not None and machines.current() is not None
+    return simulated_machine() is not None
 
 
 def _real() -> GPU:

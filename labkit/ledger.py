@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from labkit import guesses, history, plots
 from labkit.baseline import clean_baseline
-from labkit.gpu import current, label
+from labkit.gpu import current, label, simulated_machine
 from labkit.nvml import nvidia_smi
 from labkit.published import Figure
 from labkit.stage import COUNTERS, Comparison, Stage
@@ -42,8 +43,11 @@ class Ledger:
     for :meth:`timeline`. Raises ``RuntimeError`` without a GPU.
     """
 
+    _newest: weakref.ref[Ledger] | None = None  # the one that the GPU's counters speak of
+
     def __init__(self, allow: int = 0, history: bool = False):
         current()
+        self._machine = _weakly(simulated_machine())
         self.baseline = clean_baseline(whole_bytes(allow), sys._getframe(1))
         self.stages: dict[str, Stage] = {}
         self.comparisons: dict[tuple[str, str], Comparison] = {}
@@ -51,7 +55,7 @@ class Ledger:
         self._peak = 0
         self._history = history
         self._snapshot: Any = None  # PyTorch's, as the last stage left it
-        torch.cuda.reset_peak_memory_stats()
+        self._take_over()
         if history:
             torch.cuda.memory._record_memory_history(context=None, clear_history=True)
 
@@ -66,6 +70,7 @@ class Ledger:
             raise RuntimeError(f'stage "{name}" begins inside stage "{self._open}"; end that one first')
         if name in self.stages:
             self._replace(name)
+        self._take_over()
         before = torch.cuda.memory_allocated()
         self._peak = self.peak
         torch.cuda.reset_peak_memory_stats()
@@ -97,8 +102,12 @@ class Ledger:
 
     @property
     def peak(self) -> int:
-        """Most bytes allocated at any moment since the ledger was made, between stages too."""
-        return max(self._peak, torch.cuda.max_memory_allocated())
+        """Most bytes allocated at any moment since the ledger was made, between stages too.
+
+        It ends when another ledger is made or measures, or another GPU is taken.
+        """
+        counted = torch.cuda.max_memory_allocated() if self._counts else 0
+        return max(self._peak, counted, *(stage.peak for stage in self.stages.values()))
 
     def compare(
         self,
@@ -211,6 +220,22 @@ class Ledger:
         self._snapshot = self._snapshot or self._take()
         return [self.baseline, *history.allocated(self.trace, self.baseline)]
 
+    @property
+    def _counts(self) -> bool:
+        """Whether the GPU's counters speak of this ledger, and of no later one."""
+        newest = Ledger._newest and Ledger._newest()
+        return newest is self and self._machine() is simulated_machine()
+
+    def _take_over(self) -> None:
+        """From here on the counters speak of this ledger; the one before keeps its peak."""
+        before = Ledger._newest and Ledger._newest()
+        if before is self:
+            return
+        if before is not None:
+            before._peak = before.peak
+        Ledger._newest = weakref.ref(self)
+        torch.cuda.reset_peak_memory_stats()
+
     def _event(self) -> int | None:
         """How many events the memory history holds."""
         return len(self._take()["device_traces"][0]) if self._history else None
@@ -240,6 +265,11 @@ class Ledger:
                 f"  it begins with {mib(before)} allocated, the first time with {mib(first)}: what the"
                 " first run left alive is in it, so the figures are not those of a fresh start"
             )
+
+
+def _weakly(one: Any) -> Callable[[], Any]:
+    """A reference that does not keep `one` alive."""
+    return (lambda: None) if one is None else weakref.ref(one)
 
 
 def _labelled(frame: pd.DataFrame) -> pd.DataFrame:

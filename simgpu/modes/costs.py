@@ -19,7 +19,7 @@ from simgpu.kernels.transfer import temporaries
 from simgpu.modes import grouped_convolutions
 from simgpu.tensors import arguments, residence
 from simgpu.tensors.identity import once_for_each
-from simgpu.timing import rates
+from simgpu.timing import rates, reached
 from simgpu.timing.clock import TO_GPU, TO_HOST
 
 # A CUDA build without Triton, as on Windows, says when this is imported that it cannot count Triton's kernels: of those
@@ -200,7 +200,7 @@ def precision(spec: Spec, dtype: torch.dtype, convolution: bool = False) -> str:
         allowed = torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32"
         return "tf32" if allowed and "tf32" in spec.peak_flops else "float32"
     name = str(dtype).removeprefix("torch.")
-    return name if name in spec.peak_flops else "float32"
+    return name if reached.known(spec, name) else "float32"
 
 
 @lru_cache(maxsize=4096)
@@ -271,21 +271,21 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
         *batches, rows, columns = output.shape
         batch = batches[0] if batches else 1
         depth = flops // (2 * batch * rows * columns)
-        share = rates.COMPUTE * filled(batch, rows, columns, depth, spec.multiprocessors)
-        rate = spec.peak_flops[precision(spec, first.dtype)]
+        rate = reached.rate(spec, precision(spec, first.dtype))
+        rate *= filled(batch, rows, columns, depth, spec.multiprocessors)
     elif plan.attention:
-        share = rates.ATTENTION
-        rate = spec.peak_flops[precision(spec, first.dtype)]
+        rate = spec.peak_flops.get(precision(spec, first.dtype), spec.peak_flops["float32"])
         if first.dtype == torch.float32 and "tf32" in spec.peak_flops:
             # mem_eff_attention computes float32 by three tf32 products (OpMultiplyAddFastF32) from capability 8.0 on
             rate = max(rate, spec.peak_flops["tf32"] / 3)
+        rate *= rates.ATTENTION
     else:
         key = precision(spec, first.dtype, convolution=True)
         in_groups = grouped_convolutions.seconds(spec, operator, args, kwargs, outputs, flops, key)
         if in_groups is not None:
             return in_groups
-        share, rate = rates.COMPUTE, spec.peak_flops[key]
-    return flops / (rate * share * (0.25 if first.dtype.is_complex else 1))
+        rate = reached.rate(spec, key)
+    return flops / (rate * (0.25 if first.dtype.is_complex else 1))
 
 
 # Most tensors that a launch takes, by the number of lists, and blocks of threads (MultiTensorApply.cuh)

@@ -13,7 +13,7 @@ from math import ceil, prod
 
 from simgpu.hardware.gpus import Spec
 from simgpu.tensors import arguments
-from simgpu.timing import rates
+from simgpu.timing import rates, reached
 
 
 def _filled(columns: int, tile: int) -> float:
@@ -37,9 +37,9 @@ def seconds(spec: Spec, operator, args, kwargs, outputs, flops: int, precision: 
     weight = arguments.given(operator, "weight", args, kwargs)
     inputs, per_group = _channels(weight, arguments.given(operator, "transposed", args, kwargs), groups)
     if inputs == 1:
-        return flops / (spec.peak_flops["float64" if precision == "float64" else "float32"] * rates.COMPUTE)
+        return flops / reached.rate(spec, "float64" if precision == "float64" else "float32")
     tile = rates.SIMT_TILE if precision in ("float32", "float64") else rates.CONVOLUTION_TILE
-    rate = spec.peak_flops[precision] * rates.COMPUTE
+    rate = reached.rate(spec, precision)
     if operator._schema.name != "aten::convolution_backward":
         return flops / (rate * _filled(per_group, tile))
     shares = (

@@ -7,8 +7,9 @@ slows the host down). They are of somebody else's hosts: another host is as fast
 """
 
 COMPUTE = 0.8
-"""Of the peak rate, by large matrix products and convolutions. Measured best cases: 0.87 A100, 0.80 H100, 0.78 B200
-(Bekman, Machine Learning Engineering, table of maximum achievable matmul FLOPS, bf16)."""
+"""Of the peak rate, by large matrix products and convolutions, on a GPU or in a type for which `timing.reached` has no
+measured rate. Measured best cases: 0.87 A100, 0.80 H100, 0.78 B200 (Bekman, Machine Learning Engineering, table of
+maximum achievable matmul FLOPS, bf16)."""
 
 ATTENTION = 0.6
 """Of the peak rate, by fused attention. The middle of 0.50 to 0.73 on an A100 (Dao, FlashAttention-2, 2023)."""

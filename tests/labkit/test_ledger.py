@@ -311,3 +311,30 @@ def test_a_traced_tensor_that_lives_does_not_disturb():
         with pytest.raises(DirtyBaseline, match="kept"):
             Ledger()
         assert kept.is_cuda
+
+
+def test_a_ledger_keeps_its_peak_when_another_one_is_made():
+    """The counters speak of the newest ledger; an older one has its own peak, whatever comes after it."""
+    with labkit.simulated_gpu("A100-80GB"):
+        first = Ledger()
+        with first("large"):
+            torch.empty(12 * MIB, dtype=torch.uint8, device="cuda")
+        second = Ledger()
+        torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")  # after the last stage of `first`, in none of `second`
+        assert first.peak == 12 * MIB
+        assert second.peak == 40 * MIB
+        with first("again"):
+            torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        assert (first.peak, second.peak) == (64 * MIB, 40 * MIB)
+    assert first.peak == 12 * MIB  # of its stages: the GPU is gone, and what its counter said after them
+
+
+def test_a_ledger_of_another_gpu_does_not_read_this_ones_counters():
+    with labkit.simulated_gpu("A100-80GB"):
+        outer = Ledger()
+        with outer("small"):
+            torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+        with labkit.simulated_gpu("T4"):
+            torch.empty(12 * MIB, dtype=torch.uint8, device="cuda")
+            assert outer.peak == 2 * MIB

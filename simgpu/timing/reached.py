@@ -1,0 +1,50 @@
+"""The rates that large matrix products reach on a GPU, as people measured them with PyTorch.
+
+Source: the public table `database.md` of the repository zzc0721/torch-performance-test-data, commit 9d82827 (January
+2026): `torch.mm` of square matrices of 1,024 to 10,240 numbers, 30 times between two CUDA events, the best size;
+float32 with TF32 off. Whoever owns a card sends a row. Taken is the median of the rows of the very card: none of a
+laptop's, of a card with other memory or fewer multiprocessors ("D", "Ti"), or on PCIe where the simulated one is a
+module. Of some cards there is a single row. They say what datasheets do not: a GeForce runs at a higher clock than
+the one its datasheet computes with, a T4 or L4 at a lower one, because its power is limited, and products in float32
+reach a smaller share where two halves of a multiprocessor's float32 units share a port (from RTX 3060 on). No time of
+a whole model played a part in the choice.
+"""
+
+from collections.abc import Mapping
+
+from simgpu.hardware.gpus import Spec
+from simgpu.timing import rates
+
+_H100 = {"float32": 52.0, "tf32": 402.15, "float16": 759.09, "bfloat16": 790.59}
+_V100 = {"float32": 14.06, "float16": 94.84, "bfloat16": 10.34}
+MEASURED: Mapping[str, Mapping[str, float]] = {
+    "T4": {"float32": 4.35, "float16": 41.93, "bfloat16": 2.27},
+    "V100-16GB": _V100,
+    "V100-32GB": _V100,
+    "RTX 3090": {"float32": 24.79, "float16": 75.64, "bfloat16": 76.58},
+    "RTX 4090": {"float32": 54.26, "tf32": 85.65, "float16": 166.87, "bfloat16": 165.26},
+    "RTX 5090": {"float32": 68.36, "tf32": 122.19, "float16": 229.52, "bfloat16": 238.04},
+    "RTX A6000": {"float32": 23.92, "float16": 120.49, "bfloat16": 123.34},
+    "A100-40GB": {"float32": 18.11, "float16": 247.63, "bfloat16": 246.33},
+    "A100-80GB": {"float32": 19.18, "float16": 258.74, "bfloat16": 264.53},
+    "L4": {"float32": 15.38, "tf32": 31.88, "float16": 68.83, "bfloat16": 70.89},
+    "L40S": {"float32": 46.88, "float16": 264.02, "bfloat16": 269.15},
+    "H100": _H100,
+    "H200": {"float32": 51.34, "float16": 759.4, "bfloat16": 790.29},
+    "B200": {"float32": 66.24, "float16": 1627.64, "bfloat16": 1696.03},
+}
+"""TFLOP/s by the key of `Spec` and the type. A type without Tensor Cores for it (bfloat16 on a T4) is emulated."""
+
+
+def rate(spec: Spec, precision: str) -> float:
+    """FLOP/s of a large matrix product in `precision`, a key of `Spec.peak_flops`.
+
+    Measured, or, where nobody sent a row, `rates.COMPUTE` of the datasheet's peak.
+    """
+    measured = MEASURED.get(spec.key, {}).get(precision)
+    return measured * 1e12 if measured else spec.peak_flops[precision] * rates.COMPUTE
+
+
+def known(spec: Spec, precision: str) -> bool:
+    """Whether `spec` computes in that type itself, or somebody measured how fast it does so without units for it."""
+    return precision in spec.peak_flops or precision in MEASURED.get(spec.key, {})
