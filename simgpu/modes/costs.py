@@ -16,7 +16,7 @@ import torch
 from simgpu.hardware.gpus import Spec
 from simgpu.kernels.foreach import CHUNK
 from simgpu.kernels.transfer import temporaries
-from simgpu.modes import grouped_convolutions
+from simgpu.modes import grouped_convolutions, layout_changes
 from simgpu.tensors import arguments, residence
 from simgpu.tensors.identity import once_for_each
 from simgpu.timing import rates, reached
@@ -203,6 +203,12 @@ def precision(spec: Spec, dtype: torch.dtype, convolution: bool = False) -> str:
     return name if reached.known(spec, name) else "float32"
 
 
+def _of_convolution(spec: Spec, args, kwargs) -> str:
+    """The precision of a convolution, by its first tensor."""
+    first = next(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
+    return precision(spec, first.dtype, convolution=True)
+
+
 @lru_cache(maxsize=4096)
 def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int) -> float:
     """The share of the multiprocessors' work that goes into a product's result: tiles that stick out and the last wave,
@@ -280,7 +286,7 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
             rate = max(rate, spec.peak_flops["tf32"] / 3)
         rate *= rates.ATTENTION
     else:
-        key = precision(spec, first.dtype, convolution=True)
+        key = _of_convolution(spec, args, kwargs)
         in_groups = grouped_convolutions.seconds(spec, operator, args, kwargs, outputs, flops, key)
         if in_groups is not None:
             return in_groups
@@ -346,7 +352,7 @@ def _signature(value):
 def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs) -> tuple[int, float]:
     """The same for an operator whose operations are counted; remembered, as models make such calls again and again."""
     allowed = torch._C._get_fp32_precision_getter("cuda", "matmul" if plan.product or plan.attention else "conv")
-    signature = (id(spec), plan, allowed, *map(_signature, args))
+    signature = (id(spec), plan, allowed, torch.backends.cudnn.enabled, *map(_signature, args))
     if kwargs:
         signature += tuple((name, _signature(value)) for name, value in kwargs.items())
     known = _costs.get(signature)
@@ -356,6 +362,10 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
         kernels = plan.launches
         if plan.name == "convolution_backward":
             kernels = sum(output is not None for output in outputs[:2])
+        if not (plan.product or plan.attention):
+            changed = layout_changes.changed(operator, args, kwargs, outputs, _of_convolution(spec, args, kwargs))
+            kernels += len(changed)
+            work += 2 * sum(map(size, changed)) / (spec.bandwidth * rates.BANDWIDTH)
         if len(_costs) >= LIMIT:
             _costs.clear()
         known = _costs[signature] = spec, kernels, work  # the first keeps its identity from others

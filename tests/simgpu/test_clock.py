@@ -236,6 +236,7 @@ def test_tf32_only_where_it_is_allowed(gpu, precisions):
     torch.backends.cuda.matmul.allow_tf32 = True
     assert exact / device_seconds(lambda: x @ x) == pytest.approx(ratio)
     image, weight = torch.empty(32, 256, 64, 64, device="cuda"), torch.empty(256, 256, 3, 3, device="cuda")
+    image, weight = (one.to(memory_format=torch.channels_last) for one in (image, weight))
     fast = device_seconds(lambda: torch.conv2d(image, weight))
     torch.backends.cudnn.allow_tf32 = False
     assert device_seconds(lambda: torch.conv2d(image, weight)) / fast == pytest.approx(ratio)
@@ -278,8 +279,10 @@ def test_each_gradient_of_a_convolution_counts_what_its_forward_counts(gpu, grou
 
 def convolutions(gpu, dtype, channels, groups, size=3):
     """Seconds of a convolution and of its gradients, on images so few that computing is what takes long."""
-    image = torch.empty(64, channels, 28, 28, device="cuda", dtype=dtype, requires_grad=True)
-    weight = torch.empty(channels, channels // groups, size, size, device="cuda", dtype=dtype, requires_grad=True)
+    image = torch.empty(64, channels, 28, 28, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+    image.requires_grad_()
+    weight = torch.empty(channels, channels // groups, size, size, device="cuda", dtype=dtype)
+    weight = weight.to(memory_format=torch.channels_last).requires_grad_()
     forward = device_seconds(lambda: torch.conv2d(image, weight, padding=size // 2, groups=groups))
     output = torch.conv2d(image, weight, padding=size // 2, groups=groups)
     gradient = torch.empty_like(output)
@@ -305,6 +308,41 @@ def test_depthwise_convolutions_use_no_tensor_cores(gpu):
     forward, both, flops = convolutions(gpu, torch.float16, 512, 512, size=31)
     assert forward == pytest.approx(flops / reached.rate(A100, "float32"))
     assert both == pytest.approx(2 * forward)
+
+
+@pytest.mark.parametrize(("layout", "cudnn", "kernels"), [("cl", True, 0), ("nchw", True, 3), ("nchw", False, 0)])
+def test_contiguous_images_are_transposed_around_a_convolution_on_tensor_cores(
+    gpu, layout, cudnn, kernels, monkeypatch
+):
+    """Images, weight and result are read and written once more; with channels last or without cuDNN they are not."""
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", cudnn)
+    layout = torch.channels_last if layout == "cl" else torch.contiguous_format
+    images = torch.empty(32, 64, 56, 56, dtype=torch.float16, device="meta").to(memory_format=layout)
+    weight = torch.empty(128, 64, 3, 3, dtype=torch.float16, device="meta").to(memory_format=layout)
+    result = torch.empty(32, 128, 56, 56, dtype=torch.float16, device="meta").to(memory_format=layout)
+    call = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    launched, seconds = costs.cost(A100, torch.ops.aten.convolution.default, call, {}, (result,))
+    plain = costs.operations(torch.ops.aten.convolution.default, call, {}, (result,)) / reached.rate(A100, "float16")
+    moved = 2 * (images.nbytes + weight.nbytes + result.nbytes) if kernels else 0
+    assert launched == 1 + kernels
+    assert seconds == pytest.approx(plain + moved / (A100.bandwidth * rates.BANDWIDTH))
+
+
+def test_layout_changes_backward_are_of_each_gradient_that_is_wanted(gpu):
+    images = torch.empty(32, 64, 56, 56, dtype=torch.float16, device="meta")
+    weight, result = torch.empty(128, 64, 3, 3, dtype=torch.float16, device="meta"), images.new_empty(32, 128, 56, 56)
+    call = (result, images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    backward = torch.ops.aten.convolution_backward.default
+    both, _ = costs.cost(A100, backward, (*call, [True, True, False]), {}, (images, weight, None))
+    one, _ = costs.cost(A100, backward, (*call, [False, True, False]), {}, (None, weight, None))
+    assert (both, one) == (2 + 6, 1 + 3)
+
+
+def test_float32_without_tf32_is_not_transposed(gpu, precisions):
+    torch.backends.cudnn.allow_tf32 = False
+    images, weight = torch.empty(8, 64, 56, 56, device="meta"), torch.empty(64, 64, 3, 3, device="meta")
+    call = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    assert costs.cost(A100, torch.ops.aten.convolution.default, call, {}, (images,))[0] == 1
 
 
 def test_one_group_is_as_it_was(gpu):
