@@ -8,9 +8,12 @@ import _signal  # pyright: ignore[reportMissingImports]  # what `signal` wraps, 
 import _thread
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import wraps
+from types import FrameType
 
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
 
@@ -155,9 +158,46 @@ def in_one_piece(function):
     return call
 
 
-def raise_later() -> None:
-    """Makes Ctrl-C come once more, where the main thread is by then: it came where Python cannot raise anything."""
-    _thread.start_new_thread(_thread.interrupt_main, ())
+def raise_later(error: BaseException, outside: tuple[str, ...]) -> bool:
+    """Makes a signal come once more if its handler raised `error`; whether it did.
+
+    For what a handler raises where Python cannot raise anything: in the callback of a weak reference, or in what is
+    told of it. It comes when no function of the modules `outside` runs in the main thread any more.
+    """
+    number = _signal_of(error)
+    if number is not None:
+        _thread.start_new_thread(_send, (number, outside))
+    return number is not None
+
+
+def _send(number: int, outside: tuple[str, ...]) -> None:
+    main = threading.main_thread().ident or 0
+    while any(name in outside for name in _modules(sys._current_frames().get(main))):
+        time.sleep(1e-4)
+    _thread.interrupt_main(number)
+
+
+def _modules(frame: FrameType | None) -> Iterator[str]:
+    """The modules of the functions that run in a thread, from its innermost frame."""
+    while frame is not None:
+        yield frame.f_globals.get("__name__", "")
+        frame = frame.f_back
+
+
+def _signal_of(error: BaseException) -> int | None:
+    """The signal whose handler raised: Ctrl-C's for KeyboardInterrupt, else that whose function is in the traceback."""
+    if isinstance(error, KeyboardInterrupt):
+        return int(signal.SIGINT)
+    codes, trace = set(), error.__traceback__
+    while trace is not None:
+        codes.add(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    return next((number for number in _SIGNALS if _code(_signal.getsignal(number)) in codes), None)
+
+
+def _code(handler: object):
+    """The code of a function or method; None of what has none."""
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
 def have_room(frames: int) -> None:

@@ -315,13 +315,16 @@ def launches(args, outputs) -> int:
     return max(1, ceil(len(lists[0]) / tensors), ceil(chunks / _MOST_BLOCKS))
 
 
-def cost(spec: Spec, operator, args, kwargs, outputs) -> tuple[int, float]:
-    """How many kernels a call of an operator starts, and the seconds of the GPU's work beside their fixed cost."""
+def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) -> tuple[int, float]:
+    """How many kernels a call of an operator starts, and the seconds of the GPU's work beside their fixed cost.
+
+    `compiled`: the call is part of a compiled model, whose convolutions inductor gives channels last.
+    """
     plan = plan_of(operator)
     if plan.free:
         return 0, 0.0
     if plan.flops is not None:
-        return _cost_of_counted(spec, plan, operator, args, kwargs, outputs)
+        return _cost_of_counted(spec, plan, operator, args, kwargs, outputs, compiled)
     work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
     if plan.evaluates(args, kwargs):
         return 1, work
@@ -349,10 +352,10 @@ def _signature(value):
     return value
 
 
-def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs) -> tuple[int, float]:
+def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, compiled) -> tuple[int, float]:
     """The same for an operator whose operations are counted; remembered, as models make such calls again and again."""
     allowed = torch._C._get_fp32_precision_getter("cuda", "matmul" if plan.product or plan.attention else "conv")
-    signature = (id(spec), plan, allowed, torch.backends.cudnn.enabled, *map(_signature, args))
+    signature = (id(spec), plan, allowed, compiled, torch.backends.cudnn.enabled, *map(_signature, args))
     if kwargs:
         signature += tuple((name, _signature(value)) for name, value in kwargs.items())
     known = _costs.get(signature)
@@ -362,7 +365,7 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
         kernels = plan.launches
         if plan.name == "convolution_backward":
             kernels = sum(output is not None for output in outputs[:2])
-        if not (plan.product or plan.attention):
+        if not (plan.product or plan.attention or compiled):
             changed = layout_changes.changed(operator, args, kwargs, outputs, _of_convolution(spec, args, kwargs))
             kernels += len(changed)
             work += 2 * sum(map(size, changed)) / (spec.bandwidth * rates.BANDWIDTH)
@@ -380,8 +383,8 @@ def issue(machine, operator, args, kwargs, outputs) -> None:
         )
         if _crosses(destination, source):
             return cross(machine, destination, source, non_blocking)
-    kernels, work = cost(machine.spec, operator, args, kwargs, outputs)
     clock = machine.clock
+    kernels, work = cost(machine.spec, operator, args, kwargs, outputs, clock.region is not None)
     if clock.region is not None and clock.region.takes(operator, args, kwargs, outputs, kernels, work):
         return
     if kernels:

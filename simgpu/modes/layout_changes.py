@@ -2,9 +2,11 @@
 
 Its kernels for Tensor Cores want channels last. Contiguous images (N × C × H × W) are transposed before and the
 results after, each in a kernel that reads and writes the tensor once (NVIDIA, Convolutional Layers User's Guide,
-"Tensor Layouts In Memory: NCHW vs NHWC"). Depthwise convolutions use no Tensor Cores, and with
-torch.backends.cudnn.enabled = False PyTorch's own kernels take contiguous images as they are. Where a kernel for
-contiguous images is faster cuDNN takes that; this is not known here and not counted.
+"Tensor Layouts In Memory: NCHW vs NHWC"). Not transposed is what needs none: a convolution with kernels of one pixel
+and stride 1, which is a product of the weight and each image's matrix of channels by pixels as it lies there (the
+published rows of timm's contiguous table for the RTX 4090 say so too, and are no test of it); depthwise ones, which
+use no Tensor Cores; with torch.backends.cudnn.enabled = False PyTorch's own kernels, which take images as they are;
+and compiled models, whose convolutions inductor gives channels last (torch/_inductor/graph.py, decide_layout_opt).
 """
 
 import torch
@@ -23,7 +25,11 @@ def changed(operator, args, kwargs, outputs, precision: str) -> list[torch.Tenso
     images = arguments.given(operator, "input", args, kwargs)
     weight = arguments.given(operator, "weight", args, kwargs)
     groups = arguments.given(operator, "groups", args, kwargs)
-    if not _contiguous(images) or groups == images.shape[1] > 1:
+    if (
+        not _contiguous(images)
+        or groups == images.shape[1] > 1
+        or _is_a_product(operator, args, kwargs, weight, groups)
+    ):
         return []
     if operator._schema.name != "aten::convolution_backward":
         return [images, weight, outputs[0]]
@@ -31,6 +37,13 @@ def changed(operator, args, kwargs, outputs, precision: str) -> list[torch.Tenso
     of_images, of_weight = outputs[:2]
     found = [gradient, weight, of_images] if of_images is not None else []
     return found + ([gradient, images, of_weight] if of_weight is not None else [])
+
+
+def _is_a_product(operator, args, kwargs, weight: torch.Tensor, groups: int) -> bool:
+    """Whether the kernels have one pixel, and each pixel of the images gives one of the result."""
+    given = (arguments.given(operator, name, args, kwargs) for name in ("stride", "padding"))
+    stride, padding = map(set, given)
+    return groups == 1 and weight.shape[2:].numel() == 1 and stride == {1} and padding == {0}
 
 
 def _contiguous(images: torch.Tensor) -> bool:

@@ -128,22 +128,19 @@ def free_lost() -> None:
     free_dead()
 
 
-def after_a_lost_interrupt(unraisable) -> bool:
+def after_a_lost_interrupt(unraisable, told_by: str) -> bool:
     """For sys.unraisablehook: True if it was an interrupt of what frees a storage's memory, which is then done here, or
     if there was no room for it on Python's stack, when it is done later.
 
-    Ctrl-C is sent once more, since Python drops what is raised there.
+    The signal (Ctrl-C, or a timer whose handler raises) is sent once more, since Python drops what is raised there;
+    it comes when this and what runs in the module `told_by` are over.
     """
     if unraisable.object is not _leave:
         return False
     if isinstance(unraisable.exc_value, RecursionError):
         return True
-    if isinstance(unraisable.exc_value, Exception):
-        return False
     free_dead()
-    if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        raise_later()
-    return True
+    return raise_later(unraisable.exc_value, (__name__, told_by)) or not isinstance(unraisable.exc_value, Exception)
 
 
 def find(storage) -> Residence | None:

@@ -1,4 +1,4 @@
-"""Ctrl-C that comes while the memory of a tensor is freed is not lost.
+"""Ctrl-C, or what another signal's handler raises, is not lost where it comes while a tensor's memory is freed.
 
 Python frees it in a callback, and drops what is raised in one (sys.unraisablehook is told). On a GPU nothing of Python
 runs there, and Ctrl-C is raised in the program.
@@ -12,11 +12,11 @@ from simgpu.tensors import residence
 
 @contextlib.contextmanager
 def raised_again():
-    """Inside, such a Ctrl-C is raised again, in the program. Other people's hooks see everything else."""
+    """Inside, such a signal comes again, in the program. Other people's hooks see everything else."""
     before = sys.unraisablehook
 
     def hook(unraisable):
-        if not residence.after_a_lost_interrupt(unraisable):
+        if not residence.after_a_lost_interrupt(unraisable, __name__):
             before(unraisable)
 
     sys.unraisablehook = hook

@@ -338,6 +338,22 @@ def test_layout_changes_backward_are_of_each_gradient_that_is_wanted(gpu):
     assert (both, one) == (2 + 6, 1 + 3)
 
 
+def test_a_convolution_of_single_pixels_is_a_product_and_not_transposed(gpu):
+    images = torch.empty(32, 64, 56, 56, dtype=torch.float16, device="meta")
+    for stride, kernels in ((1, 1), (2, 4)):
+        weight, size = images.new_empty(128, 64, 1, 1), 56 // stride
+        call = (images, weight, None, [stride, stride], [0, 0], [1, 1], False, [0, 0], 1)
+        result = images.new_empty(32, 128, size, size)
+        assert costs.cost(A100, torch.ops.aten.convolution.default, call, {}, (result,))[0] == kernels
+
+
+def test_a_compiled_models_convolutions_have_channels_last(gpu):
+    images, weight = (torch.empty(64, 64, 3 + n, 3 + n, dtype=torch.float16, device="meta") for n in (50, 0))
+    call = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    count = [costs.cost(A100, torch.ops.aten.convolution.default, call, {}, (images,), one)[0] for one in (False, True)]
+    assert count == [4, 1]
+
+
 def test_float32_without_tf32_is_not_transposed(gpu, precisions):
     torch.backends.cudnn.allow_tf32 = False
     images, weight = torch.empty(8, 64, 56, 56, device="meta"), torch.empty(64, 64, 3, 3, device="meta")

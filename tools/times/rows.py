@@ -46,7 +46,7 @@ TABLES = {
     "infer-amp-nhwc-pt240-cu124-rtx3090": Table("RTX 3090", "2.4", True),
     "train-amp-nhwc-pt112-cu113-rtx3090": Table("RTX 3090", "1.12", True, training=True),
     "infer-amp-nchw-pt240-cu124-rtx4090-dynamo": Table("RTX 4090", "2.4", False, compiled=True),
-    "infer-amp-nchw-pt240-cu124-rtx4090": Table("RTX 4090", "2.4", False, held_out=True),
+    "infer-amp-nchw-pt240-cu124-rtx4090": Table("RTX 4090", "2.4", False),
     "infer-amp-nchw-pt291-cu130-5090": Table("RTX 5090", "2.9", False, held_out=True),
 }
 
