@@ -212,16 +212,15 @@ def _of_convolution(spec: Spec, args, kwargs) -> str:
 @lru_cache(maxsize=4096)
 def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int) -> float:
     """The share of the multiprocessors' work that goes into a product's result: tiles that stick out and the last wave,
-    which few multiprocessors work at, are lost. 1 is all of it."""
+    which few multiprocessors work at, are lost. 1 is all of it.
+
+    Tiles that are fewer than the multiprocessors are split along the sum, into as many parts as lose least, also where
+    their parts are more than a wave: twice the rows then never take more than twice the time of one half."""
     tiles = batch * ceil(rows / rates.TILE) * ceil(columns / rates.TILE)
     useful = batch * rows * columns / (tiles * rates.TILE**2)
-    best = 0.0
-    for splits in range(1, max(1, depth // rates.SPLIT) + 1):
-        blocks = tiles * splits
-        best = max(best, blocks / (ceil(blocks / multiprocessors) * multiprocessors))
-        if blocks >= multiprocessors:
-            break
-    return useful * best
+    most = max(1, depth // rates.SPLIT) if tiles < multiprocessors else 1
+    blocks = (tiles * parts for parts in range(1, most + 1))
+    return useful * max(one / (ceil(one / multiprocessors) * multiprocessors) for one in blocks)
 
 
 def _in_order(operator, args, kwargs):

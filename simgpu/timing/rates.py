@@ -31,8 +31,9 @@ SIMT_TILE = 32
 """The same without Tensor Cores (GenerateSM50_Simt there)."""
 
 SPLIT = 512
-"""Where tiles are fewer than multiprocessors, the sum over k is split among blocks of at least this length: an
-assumption that stands for what cuBLAS finds by heuristics."""
+"""Where tiles are fewer than multiprocessors, the sum over k is split among blocks of at least this length, into as
+many as lose least (split-k; Osama et al., Stream-K, 2023, has what a fixed number of parts loses): an assumption that
+stands for what cuBLAS finds by heuristics. It also takes narrower tiles, which is not modelled."""
 
 PINNED = 0.8
 """Of the link's bandwidth, by copies from and to pinned memory: 24.8 of 31.5 GB/s (nvbandwidth on an A100 with PCIe

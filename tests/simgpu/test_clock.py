@@ -1,9 +1,12 @@
 """The clock: times grow as the cost model says, and host, streams, events and copies keep their order."""
 
 import warnings
+from math import ceil
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -465,6 +468,24 @@ def test_the_step_of_a_product_at_whole_tiles():
     assert costs.filled(1, 108 * 128 + 1, 128, 256, 108) == pytest.approx(0.5, rel=0.01)
     assert costs.filled(1, 128, 128, 108 * rates.SPLIT, 108) == 1  # the sum is split among the multiprocessors
     assert costs.filled(1, 128, 128, rates.SPLIT, 108) == pytest.approx(1 / 108)
+    assert costs.filled(1, 256, 4096, 4096, 108) == pytest.approx(320 / 324)  # 64 tiles, in five parts
+
+
+@given(
+    rows=st.integers(1, 4096),
+    columns=st.integers(1, 8192),
+    depth=st.integers(1, 16_384),
+    multiprocessors=st.sampled_from([28, 40, 108, 132]),
+)
+def test_twice_the_rows_take_at_most_twice_the_time(rows, columns, depth, multiprocessors):
+    """Two products one after another would do it, too. It holds below a wave of tiles, where sums are split."""
+
+    def time(rows):
+        return rows * columns / costs.filled(1, rows, columns, depth, multiprocessors)
+
+    assert time(rows) <= time(2 * rows) * (1 + 1e-9)
+    if ceil(2 * rows / rates.TILE) * ceil(columns / rates.TILE) < multiprocessors:
+        assert time(2 * rows) <= 2 * time(rows) * (1 + 1e-9)
 
 
 # The host
