@@ -4,7 +4,8 @@ use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulat
 this_host                how fast this machine issues operators, for a simulated GPU's host
 left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
-stopwatch, host_work     time on the GPU, by events; what the host does meanwhile
+stopwatch, seconds       time on the GPU, by events; the mean of several calls
+host_work                what the host does meanwhile
 Lanes                    which work ran when: copies in one lane, multiplications in another
 memory_rate, product_rate  what the GPU reaches, measured: bytes and operations a second
 requested                bytes asked for, before they are rounded up to blocks
@@ -14,6 +15,7 @@ judge                    what the answer to an exercise is worth
 owners, saving           which module and operator keeps what forward adds; what autograd saves
 keeps, layer_keeps       what one operator, or one layer of a model, keeps for backward
 Kinds                    the six kinds of memory over a training step
+operators, on_paper      what each operator of a piece of work computes and moves; how long that takes at least
 formulas                 predictions on paper
 models                   the course's models, with random weights
 published                figures that others published, with their sources
@@ -28,9 +30,10 @@ from labkit.gpu import left_out, simulated_gpu, this_host, use_gpu
 from labkit.kinds import Kinds
 from labkit.lanes import Lanes
 from labkit.ledger import Ledger
+from labkit.operators import on_paper, operators
 from labkit.rates import memory_rate, product_rate
 from labkit.saved import keeps, layer_keeps, owners, saving
-from labkit.stopwatch import host_work, stopwatch
+from labkit.stopwatch import host_work, seconds, stopwatch
 from labkit.sweep import sweep
 from labkit.units import MIB as MiB
 from labkit.units import mib
@@ -50,12 +53,15 @@ __all__ = [
     "memory_rate",
     "mib",
     "models",
+    "on_paper",
+    "operators",
     "owners",
     "plots",
     "product_rate",
     "published",
     "requested",
     "saving",
+    "seconds",
     "simulated_gpu",
     "stopwatch",
     "sweep",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
 from math import ceil, prod
+from typing import NamedTuple
 
 import torch
 
@@ -380,3 +381,26 @@ def column_sum_scratch(
 def _power_of_two(n: int) -> int:
     """The largest power of two that is not above ``n`` (1 for 0)."""
     return 1 << (max(n, 1).bit_length() - 1)
+
+
+class Roofline(NamedTuple):
+    """The least seconds that an operator takes, and what it waits for: ``"compute"``, ``"memory"`` or ``"host"``."""
+
+    seconds: float
+    bound: str
+
+
+def roofline(flop: float, nbytes: float, peak: float, bandwidth: float, launch: float = 0.0) -> Roofline:
+    """A lower bound of an operator's time: the longest of its arithmetic, its bytes, and the host's work to launch it.
+
+    ``flop`` operations at ``peak`` a second, ``nbytes`` read and written at ``bandwidth`` a second, and ``launch``
+    seconds of the host, where it issues one operator after another. It holds for tensors larger than the caches, at
+    rates that the GPU reaches with large ones; tiles that are not full make a product slower. For a step of many
+    operators add up each of the three first: the host runs ahead. Raises ``ValueError`` for a rate that is not positive
+    and a size that is negative.
+    """
+    if not (peak > 0 and bandwidth > 0 and min(flop, nbytes, launch) >= 0):
+        raise ValueError(f"roofline: rates above 0 and sizes of 0 or more; {flop, nbytes, peak, bandwidth, launch}")
+    times = {"compute": flop / peak, "memory": nbytes / bandwidth, "host": launch}
+    bound = max(times, key=times.__getitem__)
+    return Roofline(times[bound], bound)

@@ -529,6 +529,38 @@ def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") ->
     return figure
 
 
+def roofline(
+    dots: Mapping[str, Mapping[str, tuple[float, float]]], peak: float, bandwidth: float, about: str = ""
+) -> Drawing:
+    """The roofline of a GPU, log-log, with operators as dots: ``{kind: {operator: (FLOP per byte, FLOP a second)}}``.
+
+    ``peak`` in operations and ``bandwidth`` in bytes a second are the roof: the slope ends where they meet, at ``peak /
+    bandwidth``. Each kind has a colour. Raises ``ValueError`` for a number that is not above 0.
+    """
+    every = [point for kind in dots.values() for point in kind.values()]
+    if min(peak, bandwidth, *(number for point in every for number in point)) <= 0:
+        raise ValueError("a roofline has logarithmic axes: every number is above 0")
+    ridge = peak / bandwidth
+    said = [f"{n} {x:.3g} FLOP per byte, {y / 1e12:.3g} TFLOP/s" for k in dots.values() for n, (x, y) in k.items()]
+    alt = f"The roof rises to {peak / 1e12:.3g} TFLOP/s at {ridge:.3g} FLOP per byte, and is flat from there. "
+    title = _titled("Roofline", about)
+    labels = {"xlabel": "operations per byte (FLOP per B)", "ylabel": "rate (TFLOP per s)"}
+    figure, axes = new(title, alt + "; ".join(said) + ".", height=4.2, **labels)
+    left, right = min(0.1, *(x / 2 for x, _ in every)), max(10 * ridge, *(2 * x for x, _ in every))
+    roof = [bandwidth * left / 1e12, peak / 1e12, peak / 1e12]
+    axes.plot([left, ridge, right], roof, color=DARK, lw=1.5, zorder=1)
+    axes.axvline(ridge, color=GREY, ls=":", lw=1, zorder=1)
+    axes.text(ridge, roof[0], f" {ridge:.0f} FLOP per B", color=DARK, fontsize=8)
+    for (kind, points), colour_of in zip(dots.items(), PARTS, strict=False):
+        axes.plot(*zip(*((x, y / 1e12) for x, y in points.values()), strict=True), "o", color=colour_of, label=kind)
+        for i, (name, (x, y)) in enumerate(points.items()):
+            below = {"xytext": (5, -9 if i % 2 else 3), "textcoords": "offset points", "fontsize": 7}
+            axes.annotate(name, (x, y / 1e12), **below)
+    axes.set(xscale="log", yscale="log", xlim=(left, right))
+    _legend(axes)
+    return figure
+
+
 _LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "copy to host")  # from top to bottom
 _LANE_COLOURS = {
     "issues operators": SKY,

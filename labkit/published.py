@@ -6,10 +6,12 @@ how exact it is.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import pandas as pd
 
@@ -295,3 +297,31 @@ def elsewhere(rows: Iterable[tuple[Figure, int, str]]) -> pd.DataFrame:
     ).set_index("quantity")
     frame.index.name = frame.attrs["gpu"] = str(current())
     return frame
+
+
+_DOCS = Path(__file__).parents[1] / "docs"
+
+
+def clock() -> pd.DataFrame:
+    """How far the simulated clock is from published times of whole models, by table: models, and the median error in %.
+
+    As docs/times.md has it, which ``python -m tools.times`` writes. The medians are of absolute errors, in whole %.
+    """
+    part = (_DOCS / "times.md").read_text(encoding="utf-8").partition("## By table")[2].partition("\n## ")[0]
+    rows = [
+        [text.strip() for text in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("| ")
+    ]
+    found = {row[0]: (int(row[1]), round(float(row[2].rstrip("%")))) for row in rows[2:]}
+    return pd.DataFrame(found, index=["models", "median error (%)"]).T.rename_axis("published times")
+
+
+def simulated_seconds(item: str) -> float:
+    """The simulated clock's seconds of a published time, by its name on rung 7 of docs/exactness.json.
+
+    Raises ``LookupError`` with the names there are.
+    """
+    results = json.loads((_DOCS / "exactness.json").read_text(encoding="utf-8"))["results"]
+    times = {name: more for one in results if one["rung"] == 7 for name, *_, more in one["items"]}
+    if "simulated (s)" not in times.get(item, {}):
+        raise LookupError(f"no simulated time of {item!r}; there are {', '.join(map(repr, times))}")
+    return times[item]["simulated (s)"]

@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.stopwatch import stopwatch
+from labkit.stopwatch import seconds
 
 _SIDE = 4096  # of the square matrices that are multiplied
 _REPEATS = 5
@@ -12,7 +12,7 @@ def memory_rate() -> float:
     """Bytes a second that the GPU in use reads and writes in a copy of 256 MiB, each byte counted twice."""
     source = torch.zeros(2**28, dtype=torch.uint8, device="cuda")
     to = torch.zeros_like(source)
-    return 2 * source.nbytes / _seconds(lambda: to.copy_(source))
+    return 2 * source.nbytes / seconds(lambda: to.copy_(source), _REPEATS)
 
 
 def product_rate(dtype: torch.dtype = torch.float32) -> float:
@@ -22,13 +22,4 @@ def product_rate(dtype: torch.dtype = torch.float32) -> float:
     """
     a, b = (torch.zeros(_SIDE, _SIDE, dtype=dtype, device="cuda") for _ in range(2))
     out = torch.empty_like(a)
-    return 2 * _SIDE**3 / _seconds(lambda: torch.mm(a, b, out=out))
-
-
-def _seconds(work) -> float:
-    """The mean time of a call on the GPU, after a first one."""
-    work()
-    with stopwatch() as timing:
-        for _ in range(_REPEATS):
-            work()
-    return timing.seconds / _REPEATS
+    return 2 * _SIDE**3 / seconds(lambda: torch.mm(a, b, out=out), _REPEATS)

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,6 +97,15 @@ def _timed(timing: Timing) -> Iterator[Timing]:
     end.record()
     end.synchronize()
     timing.ms = start.elapsed_time(end)
+
+
+def seconds(work: Callable[[], object], repeats: int = 10) -> float:
+    """The mean seconds of a call of ``work()`` until the GPU is done, over `repeats` calls after a first one."""
+    work()
+    with stopwatch() as timing:
+        for _ in range(repeats):
+            work()
+    return timing.seconds / repeats
 
 
 def host_work(seconds: float, name: str = "host work") -> None:

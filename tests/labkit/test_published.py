@@ -1,5 +1,7 @@
 """Recorded figures: verdicts by the digits printed, and the tables."""
 
+from pathlib import Path
+
 import pytest
 
 import labkit
@@ -42,3 +44,18 @@ def test_tables():
     row = frame.loc["peak"]
     assert row["ours"] == "364.279 MiB" and row["recorded (MiB)"] == "360.274"
     assert row["ours - recorded"] == "+4.004 MiB"
+
+
+def test_the_clock_s_errors_are_those_of_its_page():
+    found = published.clock()
+    page = (Path(published.__file__).parents[1] / "docs" / "times.md").read_text(encoding="utf-8")
+    assert len(found) >= 4
+    for table, (models, error) in zip(found.index, found.to_numpy(), strict=True):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {table} | {models} |"))
+        assert abs(float(line.split("|")[3].strip(" %")) - error) <= 0.5
+
+
+def test_a_simulated_time_is_found_by_its_name():
+    assert 0.1 < published.simulated_seconds("nanoGPT, an iteration, A100: eager") < 0.5
+    with pytest.raises(LookupError, match="there are '8192"):
+        published.simulated_seconds("nanoGPT")
