@@ -546,16 +546,17 @@ def roofline(
     title = _titled("Roofline", about)
     labels = {"xlabel": "operations per byte (FLOP per B)", "ylabel": "rate (TFLOP per s)"}
     figure, axes = new(title, alt + "; ".join(said) + ".", height=4.2, **labels)
-    left, right = min(0.1, *(x / 2 for x, _ in every)), max(10 * ridge, *(2 * x for x, _ in every))
+    left, right = min(0.1, *(x / 2 for x, _ in every)), max(20 * ridge, *(8 * x for x, _ in every))
     roof = [bandwidth * left / 1e12, peak / 1e12, peak / 1e12]
     axes.plot([left, ridge, right], roof, color=DARK, lw=1.5, zorder=1)
     axes.axvline(ridge, color=GREY, ls=":", lw=1, zorder=1)
     axes.text(ridge, roof[0], f" {ridge:.0f} FLOP per B", color=DARK, fontsize=8)
     for (kind, points), colour_of in zip(dots.items(), PARTS, strict=False):
         axes.plot(*zip(*((x, y / 1e12) for x, y in points.values()), strict=True), "o", color=colour_of, label=kind)
-        for i, (name, (x, y)) in enumerate(points.items()):
-            below = {"xytext": (5, -9 if i % 2 else 3), "textcoords": "offset points", "fontsize": 7}
-            axes.annotate(name, (x, y / 1e12), **below)
+        for name, (x, y) in points.items():  # above the slope, and under the flat part
+            offset, side = ((-5, 4), "right") if x <= ridge else ((4, -11), "left")
+            beside = {"xytext": offset, "textcoords": "offset points", "fontsize": 7, "ha": side}
+            axes.annotate(name, (x, y / 1e12), **beside)
     axes.set(xscale="log", yscale="log", xlim=(left, right))
     _legend(axes)
     return figure
