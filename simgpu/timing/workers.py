@@ -5,6 +5,8 @@ the main process, which knows when it asked for the batch. A worker does one bat
 takes each when it is ready. The times follow from what was noted, so that two runs of a program give the same.
 """
 
+import threading
+
 from simgpu.timing import lanes
 from simgpu.timing.clock import Clock, Engine
 
@@ -29,6 +31,15 @@ class WorkerHost:
 
 here: WorkerHost | None = None
 """Of this process, if it is a worker of a DataLoader that runs on a simulated GPU."""
+
+
+class Pinning(threading.local):
+    """Whether the thread that asks is a DataLoader's, which pins beside the host: `Loading` puts its time on a lane."""
+
+    apart = False
+
+
+pinning = Pinning()
 
 
 class Loading:

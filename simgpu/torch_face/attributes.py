@@ -6,12 +6,14 @@ import torch
 import torch.export
 from torch.overrides import _get_current_function_mode_stack
 
+from simgpu import machine as machines
 from simgpu.errors import NotModelledError, naming_cuda, naming_cuda_types
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, residence
 from simgpu.tensors.residence import on_gpu
+from simgpu.timing import workers
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
@@ -121,13 +123,17 @@ def record_stream(tensor, stream) -> None:
 
 def pin_memory(tensor, device=None):
     """Tensor.pin_memory: a copy in memory that is not pinned, but noted as if it were; simulated ones are noted
-    themselves. An attribute of torch.Tensor too, since DataLoader calls it in a thread where no mode is on."""
+    themselves. The host takes its time for the copy. An attribute of torch.Tensor too, since DataLoader calls it in a
+    thread where no mode is on; that thread has a lane of its own."""
     if on_gpu(tensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     if residence.is_pinned(tensor.untyped_storage()):
         return tensor
     made = tensor if residence.of(tensor) is not None else tensor.clone()
     residence.pin(made.untyped_storage())
+    machine = machines.current()
+    if machine is not None and not workers.pinning.apart:
+        machine.clock.pass_time(machine.clock.pinning(made.nbytes), "pins")
     return made
 
 

@@ -22,7 +22,6 @@ _BARE = (pytorch._IterableDatasetStopIteration, pytorch._ResumeIteration, pytorc
 def patch(patches: Patches) -> None:
     """Has DataLoaders make iterators of this module's."""
     patches.apply(dataloader, "_MultiProcessingDataLoaderIter", Workers)
-    patches.apply(dataloader, "_SingleProcessDataLoaderIter", Alone)
     # It compares their number with this machine's cores; the simulated host is another.
     patches.apply(DataLoader, "check_worker_number_rationality", lambda loader: None)
 
@@ -37,6 +36,7 @@ class Timed:
 
     def pin_memory(self) -> "Timed":
         """What the thread that pins calls."""
+        workers.pinning.apart = True
         self.data = dataloader._utils.pin_memory.pin_memory(self.data)
         self.pinned = _pinned_bytes(self.data)
         return self
@@ -111,14 +111,3 @@ class Workers(dataloader._MultiProcessingDataLoaderIter):
                 self._loading.taken(data.index, data.spans, data.pinned)
             data = data.data
         return super()._process_data(data, worker_idx)
-
-
-class Alone(dataloader._SingleProcessDataLoaderIter):
-    """PyTorch's iterator over a DataLoader without workers: the main process pins, and that takes its time."""
-
-    def _next_data(self):
-        data = super()._next_data()
-        machine = machines.current()
-        if self._pin_memory and machine is not None:
-            machine.clock.pass_time(machine.clock.pinning(_pinned_bytes(data)), "pins")
-        return data

@@ -193,3 +193,36 @@ def test_stopwatches_with_lanes_nest(gpu):
     assert [one.name for one in inner.lanes if one.lane == "host"] == ["inside"]
     assert [one.name for one in outer.lanes if one.lane == "host"] == ["before", "inside"]
     assert inner.lanes[0].start == pytest.approx(0.0, abs=0.05)
+
+
+def test_whoever_pins_himself_takes_the_time_of_a_copy(gpu):
+    x = torch.zeros(2**20)
+    with labkit.stopwatch() as pinning:
+        pinned = x.pin_memory()
+    assert pinning.ms == pytest.approx(1e3 * x.nbytes / (A100.host_link * rates.PAGEABLE), abs=0.02)
+    with labkit.stopwatch() as again, labkit.stopwatch() as empty:
+        assert pinned.pin_memory() is pinned  # it is pinned already
+        torch.empty(2**20, pin_memory=True)  # nothing is copied
+    assert again.ms == pytest.approx(empty.ms, abs=0.02)
+    with labkit.stopwatch() as both:
+        x.pin_memory().to("cuda", non_blocking=True)
+    with labkit.stopwatch() as plain:
+        x.to("cuda")
+    assert both.ms > plain.ms  # the copy into pinned memory is what the driver does, too
+
+
+def test_the_thread_that_pins_does_not_hold_up_the_host(gpu):
+    class Large(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return {"x": torch.zeros(2**20), "rows": [torch.zeros(2**18)]}
+
+    one = 1e3 * 5 * 2**20 / (A100.host_link * rates.PAGEABLE)
+    loader = DataLoader(Large(), batch_size=None, num_workers=2, pin_memory=True)
+    with labkit.stopwatch() as timing:
+        for batch in loader:
+            assert batch["x"].is_pinned() and batch["rows"][0].is_pinned()
+            labkit.host_work(one / 1e3, "step")
+    assert timing.ms == pytest.approx(5 * one, rel=0.01)  # the first is waited for, the others are pinned meanwhile
