@@ -6,6 +6,7 @@ left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
 stopwatch, seconds       time on the GPU, by events; the mean of several calls
 host_work                what the host does meanwhile
+loading                  datasets for DataLoaders with workers, whose preparation takes a declared time
 Lanes                    which work ran when: copies in one lane, multiplications in another
 memory_rate, product_rate  what the GPU reaches, measured: bytes and operations a second
 requested                bytes asked for, before they are rounded up to blocks

@@ -28,6 +28,7 @@ EFFICIENT = "Efficient Training in PyTorch, Ailing Zhang 2024, scripts of chapte
 BOOK = "Efficient Training in PyTorch, Ailing Zhang 2024, chapter 10"
 LEAGUE = "docs/league.md: what each tool answered when the course asked it"
 HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
+TRACED = "Efficient Training in PyTorch, Ailing Zhang 2024, profiler traces of chapter 6, RTX 3060 Ti"
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,49 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),
     Figure("1639", CONTEXT, "context", TRAINING_NOTES, "RTX 3090", note="CUDA 11.4"),
+)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a published trace of torch.profiler holds; times in milliseconds.
+
+    ``total``: from its first event to its last. ``kernels`` and ``copies``: sums over the GPU's kernels, and over its
+    copies from the host, ``iterations`` of ``copied`` bytes each. ``batch``: images an iteration, 0 where there are
+    none. ``file``: its name in the repository ailzhang/EfficientPyTorch, chapter_06_compute/traces.
+    """
+
+    name: str
+    file: str
+    batch: int
+    iterations: int
+    total: float
+    kernels: float
+    copies: float
+    copied: int
+    pinned: bool
+    source: str = TRACED
+
+    def row(self) -> dict[str, float | str]:
+        """What can be compared between traces: per image, per byte, and as shares."""
+        return {
+            "batch": self.batch,
+            "total (ms)": self.total,
+            "an image (ms)": self.total / (self.iterations * self.batch) if self.batch else float("nan"),
+            "kernels (% of total)": 100 * self.kernels / self.total,
+            "copies (% of total)": 100 * self.copies / self.total,
+            "copies (GB/s)": self.iterations * self.copied / self.copies / 1e6,
+        }
+
+
+# Images of 3 × 512 × 512 in float32; and a tensor of 4 × 32 × 32 × 1024 numbers, copied ten times.
+TRACES: tuple[Trace, ...] = (
+    Trace("1 worker", "PROF_workers_1.json", 32, 20, 7570, 6809, 579.2, 96 * MIB, False),
+    Trace("4 workers", "PROF_workers_4.json", 4, 20, 1059, 894, 66.5, 12 * MIB, False),
+    Trace("pinned, non_blocking", "PROF_non_blocking.json", 4, 20, 1450, 929, 18.8, 12 * MIB, True),
+    Trace("double buffering", "PROF_double_buffering.json", 4, 20, 1712, 1285, 22.8, 12 * MIB, True),
+    Trace("float32, no training", "PROF_data_copy_float32.json", 0, 10, 1095, 0, 30.1, 16 * MIB, False),
+    Trace("uint8, no training", "PROF_data_copy_uint8.json", 0, 10, 13, 0, 9.1, 4 * MIB, False),
 )
 
 

@@ -40,11 +40,51 @@ class Timing:
         """`ms` in seconds."""
         return self.ms / 1e3
 
+    def busy(self) -> dict[str, float]:
+        """The share of the time in which each lane works; waiting is no work. Empty where no lanes were kept.
+
+        >>> timing.busy()
+        {'worker 0': 0.98, 'host': 0.11, 'copy to GPU': 0.08, 'compute': 0.31}
+        """
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for one in self.lanes:
+            if not one.name.startswith("waits for"):
+                spans.setdefault(one.lane, []).append((max(one.start, 0.0), min(one.end, self.ms)))
+        return {lane: _covered(spans[lane]) / self.ms for lane in sorted(spans, key=_along_the_pipeline)}
+
+    def bottleneck(self) -> str:
+        """The lane that works most of the time: the others wait for it. Workers count as one lane, with their mean.
+
+        On a real GPU, where no lanes are kept, it says so.
+        """
+        busy = self.busy()
+        workers = [share for lane, share in busy.items() if lane.startswith("worker")]
+        lanes = {lane: share for lane, share in busy.items() if not lane.startswith("worker")}
+        lanes |= {"workers": sum(workers) / len(workers)} if workers else {}
+        return max(lanes, key=lambda lane: lanes[lane]) if lanes else "no lanes: torch.profiler records a real GPU's"
+
     def __str__(self) -> str:
         label = f"{self.name}: " if self.name else ""
         return f"{label}{self.ms:.3f} ms ({self.gpu})"
 
     __repr__ = __str__
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Milliseconds that the spans cover; what overlaps counts once."""
+    total = last = 0.0
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, last))
+        last = max(last, end)
+    return total
+
+
+_PIPELINE = ("worker", "pinning thread", "host", "copy to GPU", "compute", "copy to host")
+
+
+def _along_the_pipeline(lane: str) -> tuple[int, str]:
+    place = next((at for at, name in enumerate(_PIPELINE) if lane.startswith(name)), len(_PIPELINE))
+    return place, lane.zfill(12)
 
 
 @contextlib.contextmanager

@@ -59,3 +59,11 @@ def test_a_simulated_time_is_found_by_its_name():
     assert 0.1 < published.simulated_seconds("nanoGPT, an iteration, A100: eager") < 0.5
     with pytest.raises(LookupError, match="there are '8192"):
         published.simulated_seconds("nanoGPT")
+
+
+def test_traces_compare_per_image_and_per_byte():
+    rows = {trace.name: trace.row() for trace in published.TRACES}
+    assert rows["1 worker"]["an image (ms)"] == pytest.approx(7570 / 640)
+    assert rows["4 workers"]["an image (ms)"] > rows["1 worker"]["an image (ms)"]
+    assert rows["float32, no training"]["copies (GB/s)"] == pytest.approx(5.57, abs=0.01)
+    assert rows["uint8, no training"]["an image (ms)"] != rows["uint8, no training"]["an image (ms)"]  # no images

@@ -49,3 +49,21 @@ def test_the_host_s_work_hides_behind_the_gpu_s():
 def test_without_a_gpu_it_says_what_to_do():
     with pytest.raises(RuntimeError, match="use_gpu"), labkit.stopwatch():
         pass
+
+
+def test_the_bottleneck_is_the_lane_that_works_most():
+    with labkit.simulated_gpu():
+        x = torch.empty(8192, 8192, device="cuda")
+        with labkit.stopwatch(lanes=True) as computing:
+            x @ x
+        with labkit.stopwatch(lanes=True) as preparing:
+            labkit.host_work(computing.seconds)
+            x @ x
+            labkit.host_work(computing.seconds * 2)
+        with labkit.stopwatch() as unseen:
+            x @ x
+    assert computing.bottleneck() == "compute" and computing.busy()["compute"] == pytest.approx(1, abs=0.01)
+    assert computing.busy()["host"] < 0.01  # it waits
+    assert list(preparing.busy()) == ["host", "compute"] and preparing.bottleneck() == "host"
+    assert preparing.busy() == pytest.approx({"host": 1, "compute": 1 / 3}, abs=0.01)
+    assert unseen.busy() == {} and "torch.profiler" in unseen.bottleneck()
