@@ -45,5 +45,5 @@ class Stream(IterableDataset):
 
 
 def threads(samples: list) -> int:
-    """A ``collate_fn`` that looks at no sample: with how many threads PyTorch computes in the process that it runs in."""
+    """A ``collate_fn`` that looks at no sample: with how many threads PyTorch computes in the process around it."""
     return torch.get_num_threads()

@@ -45,6 +45,22 @@ class HalfLinear(nn.Module):
         return x
 
 
+class PatchMLP(nn.Module):
+    """Images in patches of 16 × 16, an MLP on each patch, and ten numbers from their mean.
+
+    Input ``[batch, 3, height, width]`` of any dtype, multiples of 16; it becomes the weights' dtype where it lies.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(768, width), nn.Linear(width, 4 * width), nn.GELU())
+        self.head = nn.Linear(4 * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = F.pixel_unshuffle(x.to(self.head.weight.dtype), 16).flatten(2).transpose(1, 2)
+        return self.head(self.mlp(patches).mean(1))
+
+
 class LlamaLayer(nn.Module):
     """A decoder layer of today, in plain PyTorch: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 

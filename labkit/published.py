@@ -285,6 +285,11 @@ TRACES: tuple[Trace, ...] = (
 )
 
 
+def traces() -> pd.DataFrame:
+    """The published traces, a row each: per image, per byte, and as shares."""
+    return pd.DataFrame({trace.name: trace.row() for trace in TRACES}).T
+
+
 def find(experiment: str, quantity: str, source: str = "", gpu: str = "") -> Figure:
     """The one figure that matches; ``source`` and ``gpu`` narrow the choice.
 

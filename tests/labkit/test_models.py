@@ -52,3 +52,9 @@ def test_vgg16_has_the_parameters_of_the_paper():
 def test_vgg_refuses_an_image_that_its_poolings_use_up():
     with pytest.raises(ValueError, match="5 poolings leave nothing of 31 pixels"):
         models.vgg(side=31)
+
+
+def test_a_patch_mlp_takes_images_of_bytes():
+    model = models.PatchMLP(8)
+    x = torch.randint(0, 255, (2, 3, 32, 48), dtype=torch.uint8)
+    assert model(x).shape == (2, 10) and torch.equal(model(x), model(x.float()))

@@ -67,3 +67,4 @@ def test_traces_compare_per_image_and_per_byte():
     assert rows["4 workers"]["an image (ms)"] > rows["1 worker"]["an image (ms)"]
     assert rows["float32, no training"]["copies (GB/s)"] == pytest.approx(5.57, abs=0.01)
     assert rows["uint8, no training"]["an image (ms)"] != rows["uint8, no training"]["an image (ms)"]  # no images
+    assert published.traces().loc["4 workers", "batch"] == 4
