@@ -27,15 +27,15 @@ def judge(
     ``answer`` is ``...`` (or None) where there is none. ``right`` is the right answer, or a function that measures it
     and is called once there is an answer. Numbers and texts such as "100 MiB" are in ``unit`` (bytes unless another is
     named), and right within the share ``within`` (0.02: 2 %). ``terms`` names sizes by which a reader may be off. Any
-    other answer (a name, a set, a list, a dictionary) is right if it is equal. ``hint`` is shown until the answer is
-    right. Whatever the answer is, no exception comes of it.
+    other answer (a name, a set, a list, a dictionary) is right if it is equal; sizes in it may be such texts, too.
+    ``hint`` is shown until the answer is right. Whatever the answer is, no exception comes of it.
     """
     if _empty(answer):
         print("no answer yet" + _then(hint))
         return
     value: Any = right() if callable(right) else right
     if isinstance(value, Mapping):
-        said = _judge_parts(answer, value)
+        said = _judge_parts(answer, value, unit)
     elif isinstance(value, Real) and not isinstance(value, bool):
         said = _judge_number(answer, exact(value), unit, terms or {}, within)
     else:
@@ -68,19 +68,21 @@ def _named(off: Fraction, terms: Mapping[str, int]) -> str:
     return ""
 
 
-def _judge_parts(answer: Any, right: Mapping) -> str:
+def _judge_parts(answer: Any, right: Mapping, unit: str) -> str:
     """An answer of several parts: how many are right, and where to look again."""
     if not isinstance(answer, Mapping):
         return f"wanted a dictionary with {', '.join(map(str, right))}; this is a {type(answer).__name__}"
-    wrong = [str(name) for name in right if not _same(answer.get(name, ...), right[name])]
+    wrong = [str(name) for name in right if not _same(answer.get(name, ...), right[name], unit)]
     if not wrong:
         return f"Correct: all {len(right)}"
     return f"{len(right) - len(wrong)} of {len(right)} are right; look again at {', '.join(wrong)}"
 
 
-def _same(answer: Any, right: Any) -> bool:
+def _same(answer: Any, right: Any, unit: str = BYTES) -> bool:
     if isinstance(right, bool) or isinstance(answer, bool):
         return answer is right
+    if isinstance(right, Real) and isinstance(answer, str):
+        return _reads_as(answer, exact(right), unit)
     if isinstance(right, str) and isinstance(answer, str):
         return answer.strip().casefold() == right.strip().casefold()
     if isinstance(right, list | tuple) and isinstance(answer, list | tuple):
@@ -90,6 +92,14 @@ def _same(answer: Any, right: Any) -> bool:
     try:
         return bool(answer == right)
     except Exception:  # a tensor, an array, or an object that compares in its own way: it is not the answer
+        return False
+
+
+def _reads_as(answer: str, right: Fraction, unit: str) -> bool:
+    """Whether a text such as "96 MiB" says that number of the unit."""
+    try:
+        return read(answer, unit) == right
+    except Nonsense:
         return False
 
 

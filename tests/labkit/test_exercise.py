@@ -69,3 +69,10 @@ def test_answers_of_several_parts_name_what_to_look_at_and_not_the_answer(said):
     wrong = {"allocated": True, "peak": True, "reserved": ...}
     assert said(wrong, right=lambda: right) == "1 of 3 are right; look again at peak, reserved"
     assert said(5, right=right) == "wanted a dictionary with allocated, peak, reserved; this is a int"
+
+
+def test_the_parts_of_an_answer_may_be_texts_with_a_unit(said):
+    right = {"nobody names it": 96 * 2**20, "named": 128 * 2**20}
+    assert said({"nobody names it": "96 MiB", "named": 128 * 2**20}, right=right) == "Correct: all 2"
+    wrong = {"nobody names it": "96 apples", "named": "128 KiB"}
+    assert said(wrong, right=right) == "0 of 2 are right; look again at nobody names it, named"
