@@ -7,9 +7,7 @@ second run. A chapter is listed until somebody has run it in all those ways.
 
 _LISTED = {
     "04_counting_by_hand": "everywhere",
-    "04b_does_backward_double_it": "everywhere",
     "05_bert": "everywhere",
-    "05b_the_figures_of_2022": "everywhere",
     "06_what_each_operator_saves": "everywhere",
     "06b_the_transformer_layer": "everywhere",
     "07_batch_size": "everywhere",
