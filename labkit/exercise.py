@@ -15,7 +15,7 @@ def judge(
     right: Any,
     *,
     unit: str = BYTES,
-    terms: Mapping[str, int] | None = None,
+    terms: Mapping[str, float] | None = None,
     within: float = 0,
     hint: str = "",
 ) -> None:
@@ -43,7 +43,7 @@ def judge(
     print(said if said.startswith("Correct") else said + _then(hint))
 
 
-def _judge_number(answer: Any, right: Fraction, unit: str, terms: Mapping[str, int], within: float) -> str:
+def _judge_number(answer: Any, right: Fraction, unit: str, terms: Mapping[str, float], within: float) -> str:
     try:
         number = read(answer, unit)
     except Nonsense as error:
@@ -58,10 +58,10 @@ def _judge_number(answer: Any, right: Fraction, unit: str, terms: Mapping[str, i
     return f"off by {in_unit(off, unit, sign=True)}{share}{_named(off, terms)}"
 
 
-def _named(off: Fraction, terms: Mapping[str, int]) -> str:
+def _named(off: Fraction, terms: Mapping[str, float]) -> str:
     """The term by which the answer is off, once or a few times."""
     for name, size in terms.items():
-        times = off / size if size else Fraction(1, 2)
+        times = off / exact(size) if size else Fraction(1, 2)
         if times.denominator == 1 and abs(times) <= 8:
             amount = name if abs(times) == 1 else f"{abs(times)} × {name}"
             return f": that is {amount} too {'much' if times > 0 else 'little'}"

@@ -40,6 +40,12 @@ def test_wrong_answers_say_how_far_off_and_by_what(said):
     assert said(1, right=0) == "off by +1 B"
 
 
+def test_a_term_may_be_a_fraction_of_the_unit(said):
+    terms = {"a share": 4 / 64, "nothing": 0.0}
+    assert said(12, right=12 + 4 / 64, unit="bytes", terms=terms).endswith("that is a share too little")
+    assert said(12345, right=12.5, unit="bytes", terms=terms) == "off by +12,332.500 bytes (+98660.0 %)"
+
+
 def test_other_units_and_a_margin(said):
     assert said(101, right=100, unit="ms", within=0.02) == "Correct: within 2 % of 100 ms"
     assert said(1024, right=1024, unit="rows") == "Correct: 1,024 rows"
