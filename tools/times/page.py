@@ -14,12 +14,16 @@ FILE, PAGE = DOCS / "times.json", DOCS / "times.md"
 HEAD = """\
 # The clock beside published times
 
-The simulated GPU's times are estimates: operations and bytes counted, over shares of the peak rates of the datasheets
-([simgpu/timing/rates.py](../simgpu/timing/rates.py) names the source of each share). Here they stand beside {rows} rows
-of timm's published tables (images per second of whole models, automatic mixed precision in float16), which somebody
-else measured. An error is the clock's time over the published one, less 1: +10 % is a clock that is too slow. No
-constant was changed for any row. `python -m tools.times` writes this page; `python -m tools.times run FOLDER` runs the
-models again ([tools/times](../tools/times/rows.py)), with timm in a folder of its own.
+The simulated GPU's times are estimates: operations and bytes counted, over the rates that large products reach
+([simgpu/timing/reached.py](../simgpu/timing/reached.py), measured by others, card by card) and shares of the datasheets'
+other rates ([simgpu/timing/rates.py](../simgpu/timing/rates.py) names the source of each). Here they stand beside {rows}
+rows of timm's published tables (images per second of whole models, automatic mixed precision in float16), which
+somebody else measured. An error is the clock's time over the published one, less 1: +10 % is a clock that is too slow.
+No constant was fitted to any row. One rule was settled with a table in view: that convolutions of single pixels take
+contiguous images as they are ([layout_changes.py](../simgpu/modes/layout_changes.py)), with the RTX 4090's contiguous
+table; so the RTX 5090's is the one that is kept out. `python -m tools.times` writes this page;
+`python -m tools.times run FOLDER` runs the models again ([tools/times](../tools/times/rows.py)), with timm in a folder
+of its own.
 
 Source of the published rows: repository huggingface/pytorch-image-models, `results/benchmark-*.csv`, Apache License
 2.0. Times of other programs (nanoGPT, transformers' BERT, a GPT-2 and its ladder of speed) are on the page of
@@ -28,23 +32,19 @@ Source of the published rows: repository huggingface/pytorch-image-models, `resu
 WHY = """\
 ## Why it is off where it is off
 
-- **Models that compute all the time** (large transformers, VGG, wide ResNets) take 10 to 25 % longer on the clock than
-  on these GeForce cards. The share of the peak rate that the clock takes, 0.8, was measured on data-center cards; the
-  published rows of the RTX 3090 come close to the whole peak of its datasheet. No measurement of that share alone was
-  found for these cards, so it stays.
 - **Grouped convolutions** (1 < groups < channels) are counted by the tiles that their groups fill: CUTLASS's are at
-  least 64 columns wide. RegNets' training with torch 1.12 takes two to four times as long as that: which kernels cuDNN
+  least 64 columns wide. RegNets' training with torch 1.12 takes two to five times as long as that: which kernels cuDNN
   8.3 had for groups of 24 or 112 channels is not published.
 - **Depthwise convolutions** run without Tensor Cores. In training with torch 1.12 they took longer than their
-  operations and bytes do; that is not counted.
-- **Norms in float32 under autocast** (ConvNeXt, `resnet50_gn`) take up to 45 % too long on the clock: casts, norms and
-  changes of layout are counted as a kernel each, as PyTorch launches them. timm has a switch for norms in half
-  precision (`--fast-norm`); the tables do not say whether it was on.
-- **Contiguous images** (torch 2.9, and the compiled rows): cuDNN turns them to channels last where that is faster, in
-  kernels of its own, which are not counted.
+  operations and bytes do; that is not counted. No published table of training with a recent torch was found.
+- **Norms in float32 under autocast** (ConvNeXt, `resnet50_gn`) take 20 to 45 % too long on the clock, and twice as long
+  with contiguous images: casts, norms and changes of layout are counted as a kernel each, as PyTorch launches them.
+  timm has a switch for norms in half precision (`--fast-norm`); the tables do not say whether it was on.
+- **The RTX 5090** (torch 2.9) is 10 to 20 % slower in the published rows than on the clock, transformers and
+  convolutions alike, although its products reach on the clock what others measured. The cause was not found.
 - **Compiled models**: the time is that of the kernels that inductor would fuse
-  ([simgpu/modes/fusion.py](../simgpu/modes/fusion.py)). Inductor also chooses layouts and tries kernels, which is not
-  counted.
+  ([simgpu/modes/fusion.py](../simgpu/modes/fusion.py)), and convolutions have channels last. What inductor gains by
+  trying kernels is not counted.
 """
 
 
