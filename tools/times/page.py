@@ -18,7 +18,8 @@ The simulated GPU's times are estimates: operations and bytes counted, over the 
 ([simgpu/timing/reached.py](../simgpu/timing/reached.py), measured by others, card by card) and shares of the other
 rates of the datasheets ([simgpu/timing/rates.py](../simgpu/timing/rates.py) names the source of each). Here they stand
 beside {rows} rows of timm's published tables (images per second of whole models, automatic mixed precision in
-float16), which somebody else measured. An error is the clock's time over the published one, less 1: +10 % is a clock that is too slow.
+float16), which somebody else measured. An error is the clock's time over the published one, less 1: +10 % is a clock
+that is too slow.
 No constant was fitted to any row. One rule was settled with a table in view: that convolutions of single pixels take
 contiguous images as they are ([layout_changes.py](../simgpu/modes/layout_changes.py)), with the RTX 4090's contiguous
 table; so the RTX 5090's is the one that is kept out. `python -m tools.times` writes this page;
