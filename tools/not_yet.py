@@ -8,8 +8,6 @@ second run. A chapter is listed until somebody has run it in all those ways.
 _LISTED = {
     "04_counting_by_hand": "everywhere",
     "05_bert": "everywhere",
-    "06_what_each_operator_saves": "everywhere",
-    "06b_the_transformer_layer": "everywhere",
     "07_batch_size": "everywhere",
     "08_sequence_length_and_attention": "everywhere",
     "08b_padding_packing_logits": "everywhere",
