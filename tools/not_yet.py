@@ -6,7 +6,6 @@ second run. A chapter is listed until somebody has run it in all those ways.
 """
 
 _LISTED = {
-    "04_counting_by_hand": "everywhere",
     "05_bert": "everywhere",
     "07_batch_size": "everywhere",
     "08_sequence_length_and_attention": "everywhere",
