@@ -15,7 +15,6 @@ _LISTED = {
     "10b_what_is_worth_computing_again": "everywhere",
     "11b_bytes_per_parameter": "everywhere",
     "12_optimizers": "everywhere",
-    "13_fusion_and_compile": "everywhere",
     "14_offload": "everywhere",
     "14b_everything_together": "everywhere",
     "23_will_it_fit": "everywhere",
