@@ -219,7 +219,9 @@ FIGURES: tuple[Figure, ...] = (
         note="nvidia-smi's figure: context and reserved",
     ),
     *(
-        Figure(mib, LADDER, f"{rung}, allocated peak", HOST_CODE, "H100", "2.13.0", "two steps, as chapter 17 takes them")
+        Figure(
+            mib, LADDER, f"{rung}, allocated peak", HOST_CODE, "H100", "2.13.0", "two steps, as chapter 17 takes them"
+        )
         for rung, mib in {
             "original": "34783.501953125",
             "accumulation": "22900.34619140625",
