@@ -37,6 +37,8 @@ def test_wrong_answers_say_how_far_off_and_by_what(said):
     assert said(300 * MIB, right=380 * MIB, terms=terms) == "off by -80.0 MiB (-21.1 %): that is a copy of y too little"
     assert said(396 * MIB + MIB // 4, right=380 * MIB, terms=terms).endswith("that is 2 × one workspace too much")
     assert said(300 * MIB, right=301 * MIB, terms=terms, hint="x") == "off by -1.0 MiB (-0.3 %). Hint: x"
+    said_of_layers = said(4.6875, right=2, unit="inputs", terms={"the gate's output": 2.6875})
+    assert said_of_layers.endswith("that is the gate's output too much")
     assert said(1, right=0) == "off by +1 B"
 
 
