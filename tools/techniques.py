@@ -35,7 +35,7 @@ PEAKS = {
     ),
     "Attention's map, the padding or the logits peak": ("fused attention", "bucketing", "the useful words", "loss in"),
     "The optimizer's step peaks, or its states": ("AdamW", "Adafactor", "1-bit Adam", "optimizer on the CPU"),
-    "The parameters peak": ("parameters on the CPU",),
+    "The parameters or the inputs peak": ("parameters on the CPU", "images sent as uint8"),
 }
 TIMES = """\
 ## Recorded times beside simulated ones
