@@ -586,7 +586,7 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     names = sorted({lane for lane, _ in pieces}, key=_lane_order)
     busy = {name: _busy(pieces, name) for name in names}
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{kind} {ms:.3g} ms" for kind, ms in busy[name].items()) for name in names
+        f"{name}: " + ", ".join(f"{kind} {_brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
     )
     said = f"Of {end:.4g} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
     title = _titled("Who does what when", about)
@@ -601,6 +601,11 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     axes.tick_params(axis="y", length=0)
     _legend(axes, [Patch(color=used[kind], label=kind) for lane, kind in pieces if lane == "host"])
     return figure
+
+
+def _brief(ms: float) -> str:
+    """Three digits, and no more than three decimals."""
+    return f"{ms:.3g}" if ms >= 0.1 else f"{ms:.3f}"
 
 
 def _lane_order(name: str) -> tuple[int, str]:

@@ -17,7 +17,6 @@ _LISTED = {
     "12_optimizers": "everywhere",
     "14_offload": "everywhere",
     "14b_everything_together": "everywhere",
-    "15_the_input_pipeline": "everywhere",
     "17_from_36_gb_down": "everywhere",
     "17b_the_speed_ladder": "everywhere",
     "23_will_it_fit": "everywhere",
