@@ -292,9 +292,9 @@ def test_clocks_are_the_simulated_one_and_sleep_takes_no_time(script, capsys):
         for _ in range(100):
             x @ x
         torch.cuda.synchronize()
-        print(1.0 < time.time() - wall < 20, time.monotonic_ns() > 0, perf_counter() > fine)
+        print(1.0 < time.time() - wall < 100, time.monotonic_ns() > 0, perf_counter() > fine)
         time.sleep(3600)
-        print(round(perf_counter() - fine) in range(3600, 3620))
+        print(round(perf_counter() - fine) in range(3600, 3700))
         deadline = time.time() + 0.001
         while time.time() < deadline:
             pass
