@@ -174,7 +174,7 @@ def _send(number: int, outside: tuple[str, ...]) -> None:
     main = threading.main_thread().ident or 0
     while any(name in outside for name in _modules(sys._current_frames().get(main))):
         time.sleep(1e-4)
-    _thread.interrupt_main(signal.Signals(number))
+    _thread.interrupt_main(number)  # pyright: ignore[reportArgumentType]  # real-time signals have no name in Signals
 
 
 def _modules(frame: FrameType | None) -> Iterator[str]:

@@ -365,7 +365,9 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, co
         if plan.name == "convolution_backward":
             kernels = sum(output is not None for output in outputs[:2])
         if not (plan.product or plan.attention or compiled):
-            changed = layout_changes.changed(operator, args, kwargs, outputs, _of_convolution(spec, args, kwargs))
+            key = _of_convolution(spec, args, kwargs)
+            in_hardware = key in spec.peak_flops  # and not emulated, as bfloat16 is on a T4
+            changed = layout_changes.changed(operator, args, kwargs, outputs, key) if in_hardware else []
             kernels += len(changed)
             work += 2 * sum(map(size, changed)) / (spec.bandwidth * rates.BANDWIDTH)
         if len(_costs) >= LIMIT:

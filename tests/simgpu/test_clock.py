@@ -357,6 +357,15 @@ def test_a_compiled_models_convolutions_have_channels_last(gpu):
     assert count == [4, 1]
 
 
+def test_bfloat16_on_a_t4_uses_no_tensor_cores_and_is_not_transposed():
+    call, counts = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1), []
+    for dtype in (torch.float16, torch.bfloat16):
+        images, weight = (torch.empty(64, 64, 3 + n, 3 + n, dtype=dtype, device="meta") for n in (50, 0))
+        operator = torch.ops.aten.convolution.default
+        counts.append(costs.cost(spec("T4"), operator, (images, weight, None, *call), {}, (images,))[0])
+    assert counts == [4, 1]
+
+
 def test_float32_without_tf32_is_not_transposed(gpu, precisions):
     torch.backends.cudnn.allow_tf32 = False
     images, weight = torch.empty(8, 64, 56, 56, device="meta"), torch.empty(64, 64, 3, 3, device="meta")
