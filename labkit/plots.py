@@ -290,7 +290,10 @@ def lines(
     for name, values in curves.items():
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} of {xlabel}")
-    said = [f"{n} goes from {v[0]:.4g} to {v[-1]:.4g}, at most {max(v):.4g} {ylabel}" for n, v in curves.items()]
+    said = [
+        f"{n} goes from {_digits(v[0], 4)} to {_digits(v[-1], 4)}, at most {_digits(max(v), 4)} {ylabel}"
+        for n, v in curves.items()
+    ]
     figure, axes = new(title, alt or "; ".join(said) + ".", xlabel=xlabel, ylabel=ylabel)
     free = iter(PARTS)
     for name, values in curves.items():
@@ -340,10 +343,10 @@ def bars(values: Mapping[str, float], title: str, xlabel: str, kind: str = "") -
     ``kind`` is the kind of memory whose colour the bars have. Raises ``KeyError`` for an unknown kind.
     """
     rows = sorted(values.items(), key=lambda row: row[1])
-    said = "; ".join(f"{name} {value:.3g}" for name, value in reversed(rows))
+    said = "; ".join(f"{name} {_digits(value)}" for name, value in reversed(rows))
     figure, axes = new(title, f"{said}.", xlabel=xlabel, height=1.1 + 0.24 * len(rows))
     drawn = axes.barh([name for name, _ in rows], [value for _, value in rows], color=KINDS[kind] if kind else BLUE)
-    axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize=8, color=DARK)
+    axes.bar_label(drawn, fmt=_digits, padding=3, fontsize=8, color=DARK)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.1)
     return figure
@@ -541,7 +544,9 @@ def roofline(
     if min(peak, bandwidth, *(number for point in every for number in point)) <= 0:
         raise ValueError("a roofline has logarithmic axes: every number is above 0")
     ridge = peak / bandwidth
-    said = [f"{n} {x:.3g} FLOP per byte, {y / 1e12:.3g} TFLOP/s" for k in dots.values() for n, (x, y) in k.items()]
+    said = [
+        f"{n} {_digits(x)} FLOP per byte, {_digits(y / 1e12)} TFLOP/s" for k in dots.values() for n, (x, y) in k.items()
+    ]
     alt = f"The roof rises to {peak / 1e12:.3g} TFLOP/s at {ridge:.3g} FLOP per byte, and is flat from there. "
     title = _titled("Roofline", about)
     labels = {"xlabel": "operations per byte (FLOP per B)", "ylabel": "rate (TFLOP per s)"}
@@ -601,6 +606,11 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     axes.tick_params(axis="y", length=0)
     _legend(axes, [Patch(color=used[kind], label=kind) for lane, kind in pieces if lane == "host"])
     return figure
+
+
+def _digits(value: float, count: int = 3) -> str:
+    """So many digits, and all of a larger number's before the point: 0.123, 12.3, 12,345."""
+    return f"{value:.{count}g}" if abs(value) < 10**count else f"{value:,.0f}"
 
 
 def _brief(ms: float) -> str:
