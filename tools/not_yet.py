@@ -6,7 +6,6 @@ second run. A chapter is listed until somebody has run it in all those ways.
 """
 
 _LISTED = {
-    "05_bert": "everywhere",
     "07_batch_size": "everywhere",
     "08_sequence_length_and_attention": "everywhere",
     "08b_padding_packing_logits": "everywhere",
