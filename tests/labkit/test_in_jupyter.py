@@ -98,7 +98,9 @@ def test_a_cell_is_interrupted_and_the_next_goes_on(kernel):
     _, expected, _ = kernel.run("counted(step)")
     for seconds in (0, 0.01, 0.05, 0.1, 0.3):
         printed, _, error = kernel.run(ENDLESS, interrupt_after=seconds)
-        assert "begun" in printed and error == "KeyboardInterrupt"
+        # A traceback with an instruction of no line is one that IPython cannot format: it prints it, and sends no error
+        assert "begun" in printed
+        assert error == "KeyboardInterrupt" or (error is None and "\nKeyboardInterrupt\n" in printed)
         assert kernel.run("counted(step)")[1:] == (expected, None)
     assert kernel.run("bool(gpu.simulated), torch.cuda.get_device_name()")[1] == (True, "NVIDIA A100-SXM4-80GB")
 
