@@ -1,6 +1,7 @@
 """labkit: what the course "GPU memory, byte by byte" measures with.
 
 use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulated one
+one_rank                 this process as one rank of N: what one of many GPUs holds and sends
 this_host                how fast this machine issues operators, for a simulated GPU's host
 left_out                 what a simulated GPU's figures leave out, by name
 Ledger                   memory by stage, measured and compared with predictions
@@ -21,17 +22,25 @@ formulas                 predictions on paper
 models                   the course's models, with random weights
 published                figures that others published, with their sources
 plots, sweep             figures; a measurement over a range of sizes
+schedules                the figure of a pipeline's schedule
 techniques               what each way of saving memory saved: the rows of the course's summary table
+course_file              a file of the course's folder, from wherever a notebook is run
 """
 
-from labkit import formulas, guesses, models, plots, published, techniques
+from importlib import metadata as _metadata
+
+import labkit.needs  # noqa: F401 - before all others: it says in one line what is not installed
+from labkit import formulas, guesses, models, plots, published, schedules, techniques
 from labkit.counters import requested
 from labkit.exercise import judge
+from labkit.folder import course_file
 from labkit.gpu import left_out, simulated_gpu, this_host, use_gpu
 from labkit.kinds import Kinds
 from labkit.lanes import Lanes
 from labkit.ledger import Ledger
+from labkit.no_gpu_yet import advise_after_cells as _advise_after_cells
 from labkit.operators import on_paper, operators
+from labkit.ranks import one_rank
 from labkit.rates import memory_rate, product_rate
 from labkit.saved import keeps, layer_keeps, owners, saving
 from labkit.stopwatch import host_work, seconds, stopwatch
@@ -44,6 +53,7 @@ __all__ = [
     "Lanes",
     "Ledger",
     "MiB",
+    "course_file",
     "formulas",
     "guesses",
     "host_work",
@@ -55,6 +65,7 @@ __all__ = [
     "mib",
     "models",
     "on_paper",
+    "one_rank",
     "operators",
     "owners",
     "plots",
@@ -62,6 +73,7 @@ __all__ = [
     "published",
     "requested",
     "saving",
+    "schedules",
     "seconds",
     "simulated_gpu",
     "stopwatch",
@@ -70,3 +82,10 @@ __all__ = [
     "this_host",
     "use_gpu",
 ]
+
+try:
+    __version__ = _metadata.version("simgpu")  # the distribution that holds both packages
+except _metadata.PackageNotFoundError:  # run from a folder that nobody has installed
+    __version__ = "0+unknown"
+
+_advise_after_cells()

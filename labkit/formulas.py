@@ -302,6 +302,36 @@ def gpt_layer(batch: int, length: int, hidden: int, heads: int, attention: str =
 
 
 @_of_counts
+def gpt_layer_of_a_rank(
+    batch: int,
+    length: int,
+    hidden: int,
+    heads: int,
+    ranks: int,
+    attention: str = "flash",
+    sequence: bool = False,
+) -> int:
+    """Bytes that a layer like GPT-3's keeps on one rank of ``ranks``, cut by tensor parallel; else as `gpt_layer`.
+
+    s·b·h·(10 + 24/t) + 5·a·s²·b/t of Korthikanti et al. 2022, t = ``ranks``: inputs of norms and of Linears, and the
+    masks behind attention and MLP, are whole on every rank. With ``sequence`` parallel as PyTorch's DTensor does it
+    s·b·h·(4 + 30/t) + 5·a·s²·b/t: all is cut but the gathered inputs of the Linears, which the paper gathers again in
+    backward (34/t). The norms' numbers are 16·s·b, with ``sequence`` 16·s·b/t. Linears without bias, or with: the same.
+    Raises ``ValueError`` for another attention, and for heads or, with ``sequence``, a length that t does not divide.
+    """
+    if attention not in ("eager", "flash"):
+        raise ValueError(f"gpt_layer_of_a_rank knows eager and flash attention; {attention!r} was given")
+    if ranks < 1 or heads % ranks or (sequence and length % ranks):
+        raise ValueError(f"{heads} heads and, with sequence parallel, {length} tokens are cut by ranks={ranks} evenly")
+    tokens, scores = batch * length, batch * heads * length**2
+    whole, cut = (4, 30) if sequence else (10, 24)
+    kept = (whole * ranks + cut) * tokens * hidden // ranks + 16 * tokens // (ranks if sequence else 1)
+    if attention == "flash":
+        return kept + 4 * tokens * heads // ranks + 24
+    return kept + 5 * scores // ranks
+
+
+@_of_counts
 def llama_layer(
     batch: int,
     length: int,
@@ -329,6 +359,35 @@ def llama_layer(
 # Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
 # which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}
+
+
+class Shares(NamedTuple):
+    """What a rank holds of the model's states, in bytes; ``sum()`` of it is all three."""
+
+    parameters: int
+    gradients: int
+    states: int
+
+
+@_of_counts
+def zero_bytes_per_rank(
+    parameters: int, ranks: int, stage: int, parameter: int = 4, gradient: int = 4, states: int = 8
+) -> Shares:
+    """Bytes of parameters, gradients and optimizer states that one of ``ranks`` data-parallel GPUs holds.
+
+    ``parameters`` is their number. ``stage`` 0 is plain data parallelism, 1 shards the optimizer's states, 2 the
+    gradients too, 3 the parameters too (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
+    Parameter Models", section 5). ``parameter``, ``gradient`` and ``states`` are bytes of each for a parameter: 4, 4
+    and 8 for AdamW in float32; 2, 2 and 12 in that paper, for half precision with a float32 copy. What is shared is
+    shared evenly. It leaves out whatever lives only inside a step: activations, gathered layers, buffers. Raises
+    ``ValueError`` for no rank, and for another stage than 0 to 3.
+    """
+    if ranks < 1:
+        raise ValueError(f"zero_bytes_per_rank: one rank or more; {ranks} was given")
+    if stage > 3:
+        raise ValueError(f"zero_bytes_per_rank: a stage is 0, 1, 2 or 3; {stage} was given")
+    sizes = (parameter, gradient, states)
+    return Shares(*(-(-size * parameters // (ranks if stage >= 3 - at else 1)) for at, size in enumerate(sizes)))
 
 
 def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__version__) -> int:

@@ -1,6 +1,7 @@
 """Which device the course runs on: the GPU of this machine, or a simulated one."""
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,11 @@ def simulator_is_on() -> bool:
 
 def _real() -> GPU:
     return GPU(False, torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
+
+
+def another(real: str, name: str) -> bool:
+    """Whether a real GPU, by the driver's name, is another one than `name`: each part of that is in the driver's."""
+    return not all(part.lower() in real.lower() for part in re.split(r"[-\s]", name))
 
 
 def left_out() -> str:
@@ -122,10 +128,11 @@ def leave() -> None:
 def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False, host: float = 1.0) -> GPU:
     """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
 
-    Prints which of the two it is. `values`: whether tensors on a simulated one have values, computed on the CPU; those
-    of a real one have. `LABKIT_GPU` in the environment overrides `name` and asks for the simulated GPU even
-    where there is a real one. A second call, as when the cell is run again, starts with an empty simulated GPU, and
-    names the tensors of the one before that are alive. Inside a `with simulated_gpu(...)` that one is used.
+    Prints which of the two it is, and of a real GPU that is another than `name` what will differ. `values`: whether
+    tensors on a simulated one have values, computed on the CPU; those of a real one have. `LABKIT_GPU` in the
+    environment overrides `name` and asks for the simulated GPU even where there is a real one. A second call, as when
+    the cell is run again, starts with an empty simulated GPU, and names the tensors of the one before that are alive.
+    Inside a `with simulated_gpu(...)` that one is used.
     `only_simulated`: the simulated GPU of that name on every machine, for a notebook that is about that GPU. `host`:
     the factor on the times of a simulated one's host, as of `this_host()`; a real one's is as fast as it is.
 
@@ -148,6 +155,12 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
     if asked is None and torch.cuda.is_available():
         gpu = _real()
         print(f"Running on {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB.")
+        if another(gpu.name, name):
+            print(
+                f"The outputs stored in the course are a simulated {name}'s. Yours may differ in bytes that depend on "
+                "the GPU (workspaces, attention's kernel, the CUDA context), in what fits, and in times. With "
+                f"LABKIT_GPU={name} in the environment a simulated one gives the stored ones."
+            )
         return gpu
     entered = simulated_gpu(asked or name, values=values, host=host)
     gpu = entered.__enter__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -99,9 +100,40 @@ class LlamaLayer(nn.Module):
 
     def rotate(self, t: Tensor) -> Tensor:
         """Each pair of numbers turned by an angle that depends on the position."""
-        cos, sin = self.rotary[:, : t.shape[-2]]
+        cos, sin = self.rotary[:, : t.shape[-2]].to(t.dtype)
         first, second = t.chunk(2, -1)
         return t * cos + torch.cat((-second, first), -1) * sin
+
+
+class Llama(nn.Module):
+    """A decoder like Llama 3's, of `LlamaLayer`s: embedding, layers, RMSNorm, an output layer of its own.
+
+    Input ``[batch, length]`` token ids below ``vocabulary``, output the logits ``[batch, length, vocabulary]``. The
+    shape is Llama 3 8B's with ``layers=32``. ``longest``: tokens of the longest sequence. Raises what `LlamaLayer`
+    raises.
+    """
+
+    def __init__(
+        self,
+        layers: int = 32,
+        hidden: int = 4096,
+        heads: int = 32,
+        shared_heads: int = 8,
+        inner: int = 14_336,
+        vocabulary: int = 128_256,
+        longest: int = 8192,
+    ):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.layers = nn.ModuleList(LlamaLayer(hidden, heads, shared_heads, inner, longest) for _ in range(layers))
+        self.norm = nn.RMSNorm(hidden)
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        x = self.tokens(indices)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
 
 
 # Hidden size, layers, heads and inner size of Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
@@ -155,6 +187,35 @@ def vgg(plan: tuple = VGG16, side: int = 224, inplace: bool = True) -> nn.Sequen
     for features, outputs in ((channels * left * left, 4096), (4096, 4096)):
         layers += [nn.Linear(features, outputs), nn.ReLU(inplace), nn.Dropout()]
     return nn.Sequential(*layers, nn.Linear(4096, 1000))
+
+
+class GPTLayer(nn.Module):
+    """A layer of a GPT around an attention and an MLP, norms first, with dropout behind each; tensors of any shape."""
+
+    def __init__(self, width: int, attention: nn.Module, mlp: nn.Module, dropout: float = 0.1):
+        super().__init__()
+        self.norm_1, self.attention = nn.LayerNorm(width), attention
+        self.norm_2, self.mlp = nn.LayerNorm(width), mlp
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.norm_1(x)))
+        return x + self.dropout(self.mlp(self.norm_2(x)))
+
+
+class GPT(nn.Module):
+    """An embedding without positions, layers one after another, a norm, and a head without bias.
+
+    Word numbers ``[batch, length]`` give logits ``[batch, length, words]``.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], width: int, words: int):
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(words, width), nn.Sequential(*layers)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.layers(self.embed(x))))
 
 
 class MinGPT(nn.Module):

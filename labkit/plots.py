@@ -23,6 +23,7 @@ from numpy import linspace
 from labkit import history
 from labkit.gpu import current, left_out
 from labkit.nvml import nvidia_smi
+from labkit.stopwatch import along_the_pipeline
 from labkit.units import MIB, mib
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
@@ -567,7 +568,7 @@ def roofline(
     return figure
 
 
-_LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "copy to host")  # from top to bottom
+_LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "communication", "copy to host")  # downwards
 _LANE_COLOURS = {
     "issues operators": SKY,
     "waits for the GPU": LIGHT,
@@ -576,19 +577,20 @@ _LANE_COLOURS = {
     "pinning thread": PURPLE,
     "copy to GPU": ORANGE,
     "compute": BLUE,
+    "communication": PURPLE,
     "copy to host": ORANGE,
 }
 
 
 def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
-    """The lanes of ``labkit.stopwatch(lanes=True)``: host, workers, copy engines, compute, and who waits for whom.
+    """The lanes of ``labkit.stopwatch(lanes=True)``: host, workers, copies, compute, communication; who waits for whom.
 
     ``until`` draws only the first so many milliseconds. Neighbouring intervals of one kind that cannot be told apart
     are drawn as one. On a real GPU nothing is recorded, and the figure says so.
     """
     end = until or max((one.end for one in timing.lanes), default=1.0)
     pieces = _lane_pieces([one for one in timing.lanes if one.start < end], end)
-    names = sorted({lane for lane, _ in pieces}, key=_lane_order)
+    names = sorted({lane for lane, _ in pieces}, key=along_the_pipeline)
     busy = {name: _busy(pieces, name) for name in names}
     said = "; ".join(
         f"{name}: " + ", ".join(f"{kind} {_brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
@@ -616,10 +618,6 @@ def _digits(value: float, count: int = 3) -> str:
 def _brief(ms: float) -> str:
     """Three digits, and no more than three decimals."""
     return f"{ms:.3g}" if ms >= 0.1 else f"{ms:.3f}"
-
-
-def _lane_order(name: str) -> tuple[int, str]:
-    return next((at for at, one in enumerate(_LANES) if name.startswith(one)), len(_LANES)), name.zfill(12)
 
 
 def _lane_kind(one) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import pandas as pd
 
+from labkit.folder import course_file
 from labkit.gpu import current
 from labkit.units import MIB, mib, verdict
 
@@ -28,6 +28,7 @@ EFFICIENT = "Efficient Training in PyTorch, Ailing Zhang 2024, scripts of chapte
 BOOK = "Efficient Training in PyTorch, Ailing Zhang 2024, chapter 10"
 LEAGUE = "docs/league.md: what each tool answered when the course asked it"
 HOST_CODE = "PyTorch's CUDA host code under stub libraries, no GPU"
+TITAN_BENCHMARK = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3"
 TRACED = "Efficient Training in PyTorch, Ailing Zhang 2024, profiler traces of chapter 6, RTX 3060 Ti"
 
 
@@ -82,6 +83,8 @@ ACCUMULATION = "Trainer, 512 sentences of 512 tokens, batch 4"
 TOY_ACCUMULATION = "weight 1024×32, SGD, two steps of 256 samples of 32×1024"
 TOY_CHECKPOINT = "Linear 1000 → 40000 → 1000 → 5 with ReLU, batch 10, two segments"
 LADDER = "minGPT of gpt2-large's shape, batch 32, length 128, float32"
+SHARDED = "GPT-2 small, batch 2, length 128, float32, FSDP2, rank 0 of 8"
+TITAN = "Llama 3.1 8B, FSDP2, bfloat16, batch 2 of 8192 tokens a GPU, selective checkpointing"
 CONTEXT = "CUDA context"
 
 _TRAINING = ("forward adds", "after backward", "peak", "reserved")
@@ -239,9 +242,35 @@ FIGURES: tuple[Figure, ...] = (
             "accelerate 1.15.0": "1670.59765625",
         }.items()
     ),
+    *(
+        Figure(mib, SHARDED, name, HOST_CODE, "A100", "2.13.0", "two steps, fused AdamW, as chapter 19 takes them")
+        for name, mib in {
+            "stage 3, after backward": "271.287109375",
+            "stage 3, peak": "877.5546875",
+            "stage 2, after backward": "270.8798828125",
+            "stage 2, peak": "1166.583984375",
+        }.items()
+    ),
+    *(
+        Figure(mib, TITAN, f"4 layers, 8 GPUs, {name}", HOST_CODE, "H100", "2.13.0", "rank 0, as chapter 19b takes it")
+        for name, mib in {"peak": "31543.2607421875", "reserved": "40900"}.items()
+    ),
+    Figure("84377.6", TITAN, "8 GPUs", TITAN_BENCHMARK, "H100, 96 GB", "2024-12-23", "printed as 82.4 GiB"),
+    Figure("68608.0", TITAN, "128 GPUs", TITAN_BENCHMARK, "H100, 96 GB", "2024-12-23", "printed as 67.0 GiB"),
     Figure("1351", CONTEXT, "context", TRAINING_NOTES, "V100", note="CUDA 10.2"),
     Figure("1639", CONTEXT, "context", TRAINING_NOTES, "RTX 3090", note="CUDA 11.4"),
 )
+
+
+ZERO_FIGURE_1 = {0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}
+"""GB (10⁹ bytes) of the model's states on a GPU by ZeRO's stage, 0 for none: 7.5 billion parameters, 64 GPUs, mixed
+precision with Adam. Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+figure 1: computed there, not measured."""
+
+
+LARGEST_GPT = {"original": 1795, "every rung": 9183}
+"""Million parameters of the largest GPT that trains on two GPUs of 80 GB, before and after all rungs of the memory
+ladder (`BOOK`; the script is not published)."""
 
 
 @dataclass(frozen=True)
@@ -350,15 +379,12 @@ def elsewhere(rows: Iterable[tuple[Figure, int, str]]) -> pd.DataFrame:
     return frame
 
 
-_DOCS = Path(__file__).parents[1] / "docs"
-
-
 def clock() -> pd.DataFrame:
     """How far the simulated clock is from published times of whole models, by table: models, and the median error in %.
 
     As docs/times.md has it, which ``python -m tools.times`` writes. The medians are of absolute errors, in whole %.
     """
-    part = (_DOCS / "times.md").read_text(encoding="utf-8").partition("## By table")[2].partition("\n## ")[0]
+    part = course_file("docs/times.md").read_text(encoding="utf-8").partition("## By table")[2].partition("\n## ")[0]
     rows = [
         [text.strip() for text in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("| ")
     ]
@@ -371,8 +397,18 @@ def simulated_seconds(item: str) -> float:
 
     Raises ``LookupError`` with the names there are.
     """
-    results = json.loads((_DOCS / "exactness.json").read_text(encoding="utf-8"))["results"]
+    results = json.loads(course_file("docs/exactness.json").read_text(encoding="utf-8"))["results"]
     times = {name: more for one in results if one["rung"] == 7 for name, *_, more in one["items"]}
     if "simulated (s)" not in times.get(item, {}):
         raise LookupError(f"no simulated time of {item!r}; there are {', '.join(map(repr, times))}")
     return times[item]["simulated (s)"]
+
+
+MEGATRON_WEAK_SCALING = {1: 1.0, 2: 0.907, 4: 0.865, 8: 0.796}
+"""Speed of each GPU by the GPUs that share a model, of one GPU's: Megatron-LM 1.0, table 1 (NVIDIA ADLR, "MegatronLM's
+Supercharged V1.0", nv-adlr.github.io/MegatronLMV1). GPT-2 of 1.2, 2.0, 4.2 and 8.7 billion parameters, batch 8, 1288,
+1242, 1357 and 1508 ms an iteration (as the source prints them), V100s of a DGX-2H."""
+
+NANOTRON_PEAKS = {2: 43650.72, 4: 25808.34}
+"""MiB of allocated peak by tensor parallel ranks: nanotron/old_bench, Llama 1B, sequences of 4096, 8 GPUs, no pipeline,
+micro-batch 8 (dp4 tp2 and dp2 tp4). Which nanotron and which other settings is not told."""

@@ -50,7 +50,7 @@ class Timing:
         for one in self.lanes:
             if not one.name.startswith("waits for"):
                 spans.setdefault(one.lane, []).append((max(one.start, 0.0), min(one.end, self.ms)))
-        return {lane: _covered(spans[lane]) / self.ms for lane in sorted(spans, key=_along_the_pipeline)}
+        return {lane: _covered(spans[lane]) / self.ms for lane in sorted(spans, key=along_the_pipeline)}
 
     def bottleneck(self) -> str:
         """The lane that works most of the time: the others wait for it. Workers count as one lane, with their mean.
@@ -79,10 +79,11 @@ def _covered(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-_PIPELINE = ("worker", "pinning thread", "host", "copy to GPU", "compute", "copy to host")
+_PIPELINE = ("worker", "pinning thread", "host", "copy to GPU", "compute", "communication", "copy to host")
 
 
-def _along_the_pipeline(lane: str) -> tuple[int, str]:
+def along_the_pipeline(lane: str) -> tuple[int, str]:
+    """A key that sorts lanes as a batch goes: workers, the pinning thread, the host, copies, kernels."""
     place = next((at for at, name in enumerate(_PIPELINE) if lane.startswith(name)), len(_PIPELINE))
     return place, lane.zfill(12)
 
@@ -101,7 +102,8 @@ def stopwatch(name: str = "", lanes: bool = False) -> Iterator[Timing]:
     clock, an estimate from a cost model that is the same in every run; what Python and the CPU do meanwhile takes no
     time there but where `host_work` says so. Raises RuntimeError if no GPU is in use.
 
-    `lanes`: whether what the host, a DataLoader's workers, the copy engines and the kernels do is kept, for
+    `lanes`: whether what the host, a DataLoader's workers, the copy engines, the kernels and, of one rank of several
+    (`simgpu.one_rank`), the links to the others do is kept, for
     `labkit.plots.who_waits`; on a real GPU there is nothing to keep, torch.profiler records that.
     """
     timing = Timing(name, current())

@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+import simgpu
+
 FIT = "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm or torchvision"
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
@@ -26,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="simgpu", description="PyTorch's CUDA memory, to the byte, without a GPU.", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"simgpu {simgpu.__version__}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _run(commands.add_parser("run", help=RUN, description=RUN, allow_abbrev=False))
     _fit(commands.add_parser("fit", help=FIT, description=FIT, allow_abbrev=False))
@@ -96,6 +99,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "simgpu run [--gpu NAME] [options] (script.py | -m module) [its own arguments]"
     parser.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
     parser.add_argument("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
+    parser.add_argument("--ranks", type=int, metavar="N", help="the script is one rank of N, as torchrun starts it")
+    parser.add_argument("--rank", type=int, metavar="R", help="which one (default: 0)")
     parser.add_argument("--steps", type=int, metavar="N", help="end after N optimizer steps")
     parser.add_argument("--values", action="store_true", help="tensors have values, computed on the CPU")
     parser.add_argument("--out", metavar="FOLDER", help="page, report, timeline and snapshot go there")
@@ -125,6 +130,8 @@ def _run_it(options) -> int:
         steps=options.steps,
         memory=options.memory,
         out=options.out,
+        ranks=options.ranks,
+        rank=options.rank,
     )
     sys.stdout.flush()
     print(f"\n{'─' * 100}\n{report}", end="", flush=True)

@@ -43,9 +43,9 @@ _DEVICE_TYPE = re.compile(r"(device type:? '?)meta\b")
 _DEVICE = re.compile(r"(?<![\w.-])meta(?![\w.-]| tensors?\b)")  # "it's on meta", 'device "meta"'; not "meta tensor"
 
 
-def in_cuda_words(message: str) -> str:
+def in_cuda_words(message: str, device: str = "cuda:0") -> str:
     """A message of PyTorch's about a simulated tensor: where it says that the device is meta, it is CUDA's."""
-    return _DEVICE.sub("cuda:0", _DEVICE_TYPE.sub(r"\1cuda", message))
+    return _DEVICE.sub(device, _DEVICE_TYPE.sub(r"\1cuda", message))
 
 
 def naming_cuda_types(run):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from types import FrameType
 
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
@@ -196,8 +196,11 @@ def _signal_of(error: BaseException) -> int | None:
 
 
 def _code(handler: object):
-    """The code of a function or method; None of what has none."""
-    return getattr(getattr(handler, "__func__", handler), "__code__", None)
+    """The code of a function, a method, a partial of them or an object that is called; None of what has none."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    handler = getattr(handler, "__func__", handler)
+    return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
 def have_room(frames: int) -> None:

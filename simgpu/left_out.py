@@ -23,6 +23,7 @@ SOLVERS = "the workspaces of cuSOLVER and of cuBLAS's batched solvers"
 POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
 CUDNN_RNN = "cuDNN's RNN"
 COMPILING = "what compiling saves or adds"
+NCCL = "NCCL's own buffers"
 UNCOMPARED = "what it takes besides its outputs"
 WHY = {
     CUDNN: "only a GPU can tell their sizes; torch.backends.cudnn.enabled = False is modelled whole",
@@ -32,6 +33,8 @@ WHY = {
     CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",
     COMPILING: "compiled functions run eagerly here and take that memory; with inductor, their time is an estimate "
     "from the kernels that it would fuse",
+    NCCL: "they are none of the allocator's, and show in nvidia-smi's figure alone; from 0.5 GiB for one communicator "
+    "to several GiB for a few are reported (NVIDIA/nccl, issues 964, 864, 1685, 2363)",
     UNCOMPARED: "nobody has compared it with CUDA yet",
 }
 # Operators of CUDA that take a workspace of a library, by name without overload.
@@ -144,6 +147,7 @@ class LeftOut:
         self.lower_bound = True
         self._seen: set = set()
         self._said: set[str] = set()
+        self._beside: dict[str, str] = {}
 
     def ran(self, operator) -> None:
         """Takes note of an operator that runs on the GPU."""
@@ -171,6 +175,16 @@ class LeftOut:
             LeftOutWarning,
         )
 
+    def beside(self, what: str) -> None:
+        """Leaves out `what`, one of WHY, which is none of the allocator's: its counters are whole, and what nvidia-smi
+        shows is more."""
+        self._beside[what] = WHY[what]
+
+    @property
+    def of_nvidia_smi(self) -> str:
+        """What nvidia-smi's figure leaves out besides: "NCCL's own buffers (…)"; "" if nothing."""
+        return "; ".join(f"{what} ({why})" for what, why in self._beside.items())
+
     def say(self, key: str, message: str, category: type[Warning] = UserWarning) -> None:
         """A warning at the line of the user's code that is running, once for each `key` of this GPU."""
         if key in self._said:
@@ -180,10 +194,10 @@ class LeftOut:
         warnings.warn_explicit(message, category, file, line)
 
     def __bool__(self) -> bool:
-        return bool(self._reasons)
+        return bool(self._reasons or self._beside)
 
     def __iter__(self):
-        return iter(self._reasons.items())
+        return iter((self._reasons | self._beside).items())
 
     def __str__(self) -> str:
         """One line: "at least: without cuDNN's workspaces"; "about: ..." if it is no lower bound, "" if it is all."""

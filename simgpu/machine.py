@@ -4,7 +4,10 @@ import os
 import threading
 import time
 import warnings
+from functools import cache
 from typing import Any
+
+import torch
 
 from simgpu.errors import CaptureError, NotModelledError
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
@@ -27,6 +30,31 @@ _current: list["Machine"] = []
 def current() -> "Machine | None":
     """The simulated GPU that "cuda" means now: the innermost one, or None outside any."""
     return _current[-1] if _current else None
+
+
+@cache
+def _numbered(index: int) -> torch.device:
+    return torch.device("cuda", index)
+
+
+def cuda() -> torch.device:
+    """The device of the simulated GPU that is on; cuda:0 outside any."""
+    return _current[-1].cuda if _current else _numbered(0)
+
+
+def check_number(index: int) -> None:
+    """AcceleratorError, as from CUDA, unless `index` is that of a GPU which this process sees; NotModelledError if it
+    is another rank's."""
+    machine = current()
+    if index == (0 if machine is None else machine.index):
+        return
+    if machine is None or not 0 <= index < machine.count:
+        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    raise NotModelledError(
+        f"cuda:{index} is the GPU of another rank: this process is rank {machine.world.rank} of {machine.world.ranks}, "
+        f"on {machine.cuda}, and the other GPUs are not simulated. On a GPU it would take memory there, beside that "
+        'rank. Say "cuda", or torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+    )
 
 
 def on() -> "Machine":
@@ -82,6 +110,9 @@ class Machine:
         self.stand_ins: StandIns | None = None  # gives values where there are none, for `simgpu run`
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
+        self.world: Any = None  # that the GPU's process is one rank of (ranks/world.py), or None
+        self.traffic: Any = None  # of its collectives (ranks/traffic.py)
+        self.links: Any = None  # between the ranks of that world (ranks/links.py)
         self.turns = Turns(self.allocator, self.left_out)
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
@@ -104,6 +135,21 @@ class Machine:
         self.casts.clear()
         if self in _current:
             _current.remove(self)
+
+    @property
+    def index(self) -> int:
+        """The number of this GPU among those that its process sees: 0, or the local rank of one of a world's."""
+        return 0 if self.world is None else self.world.local_rank
+
+    @property
+    def count(self) -> int:
+        """How many GPUs its process sees; it has memory on this one alone."""
+        return 1 if self.world is None else self.world.local_ranks
+
+    @property
+    def cuda(self) -> torch.device:
+        """The device that its tensors report."""
+        return _numbered(self.index)
 
     def touch(self) -> None:
         """Creates the CUDA context, as the first call that needs the device does."""

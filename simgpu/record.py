@@ -13,6 +13,7 @@ records the simulated GPU instead, to try the recorder.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import subprocess
@@ -23,13 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from simgpu.memory.out_of_memory import format_size
-
-try:
-    import pandas as pd
-
-    from simgpu.recording import provenance, replay, worker
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"recording needs {missing.name}: pip install 'simgpu[record]'") from missing
+from simgpu.recording import provenance, replay, worker
 from simgpu.recording.trace import Trace
 from simgpu.recording.workloads import WORKLOADS
 
@@ -61,6 +56,12 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _need(*packages: str) -> None:
+    """ValueError for what the extra `record` brings and this environment lacks."""
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise ValueError(f"recording needs {' and '.join(missing)}: pip install 'simgpu[record]'")
+
+
 def chosen(patterns: Iterable[str]) -> list[str]:
     """The names of the workloads that match. Raises ValueError for a pattern that no name does."""
     unmatched = [each for each in patterns if not any(fnmatchcase(name, each) for name in WORKLOADS)]
@@ -75,6 +76,7 @@ def record(names: list[str], options: argparse.Namespace) -> int:
     Raises ProvenanceError before anything has run if the recordings could not say what they are of, or belong
     elsewhere, and ValueError for a file in their folder that is no recording.
     """
+    _need("pynvml", "transformers")
     if options.simulated and options.out is None:
         raise ValueError("--simulated wants --out FOLDER")
     if options.out is None and not (provenance.CHECKOUT / "recordings").is_dir():
@@ -169,6 +171,9 @@ def compare(folder: Path, names: Iterable[str]) -> None:
     paths = [path for name in names if (path := folder / f"{name}{SUFFIX}").exists()]
     if not paths:
         raise ValueError(f"no recording of these workloads is in {folder}")
+    _need("pandas")
+    import pandas as pd
+
     replays = [replay.replay(Trace.load(path)) for path in paths]
     print(f"recorded by {replays[0].recorded.provenance['made by']}; simulated {replays[0].recorded.provenance['gpu']}")
     with pd.option_context("display.width", None, "display.max_rows", None, "display.max_columns", None):

@@ -27,6 +27,10 @@ from simgpu.modes import (
 from simgpu.modes.dispatch_mode import DispatchMode
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
+from simgpu.ranks import face
+from simgpu.ranks import world as worlds
+from simgpu.ranks.links import Links
+from simgpu.ranks.world import World, world_of
 from simgpu.tensors import engine, meta_kernels, registry, remembered, unseen
 from simgpu.tensors.host_memory import HostMemory
 from simgpu.timing.clock import checked_slowness
@@ -34,7 +38,6 @@ from simgpu.torch_face import (
     attributes,
     compiling,
     cuda,
-    distributed,
     legacy_types,
     loading,
     lost_interrupts,
@@ -85,12 +88,14 @@ class Session:
     device any more: they become PyTorch's own meta tensors. Whatever interrupts them, the GPU is wholly on or off.
     """
 
-    def __init__(self, spec: Spec, values: bool = False, host: float = 1.0):
+    def __init__(self, spec: Spec, values: bool = False, host: float = 1.0, world: World | None = None):
+        self.world = world
         self.machine = Machine(spec, installed_torch(), python_frames, HostMemory() if values else None, host)
         self._patches = Patches()
         self._modes: list = []
         self._default_device = None
         self._leave = contextlib.ExitStack()  # what else is put back
+        self._world = contextlib.ExitStack()  # what is put back of a rank of a world
         self._holds = False
         self._left = False
         self._thread = threading.current_thread()
@@ -161,7 +166,7 @@ class Session:
         attributes.patch(self._patches, functions)
         storages.patch(self._patches, functions)
         legacy_types.patch(self._patches, functions)
-        distributed.patch(self._patches)
+        face.patch(self._patches, self.machine, dispatch.face)
         loading.patch(self._patches)
         model_files.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
@@ -172,9 +177,12 @@ class Session:
             self._modes.append(mode)
             stacks.enter(mode)
         autocast.start()
+        if self.world is not None:
+            worlds.enter(self.machine, self.world, self._world)
 
     def _switch_off(self) -> None:
         steps = (
+            self._world.close,
             self._leave_modes,
             self._leave_default_device,
             self._patches.undo,
@@ -250,23 +258,37 @@ class simulated_gpu(contextlib.ContextDecorator):
     `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
     `values`: whether all tensors have their values, computed on the CPU beside the simulation: the memory is the GPU's
     as without, the numbers are the CPU's, and what does not fit into the host's memory raises HostMemoryError.
+    `ranks`, `rank`: the process is one rank of a world of so many, with this GPU; the other ranks are not there, and
+    torch.distributed answers as if they were. `per_node`, `link`: GPUs of a machine, and what connects them (see
+    `simgpu.one_rank` for all of these).
     `host`: how many times as long as the host that the clock assumes (timing/rates.py) this one takes for an operator,
     a launch, a view; `simgpu.host_slowness()` measures this machine's.
 
     On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
-    known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, if `total_memory` does not hold the CUDA context, and
-    if `host` is no positive number; TypeError if `total_memory` is no whole number; RuntimeError where another thread
-    or task has a simulated GPU on. Without `values`, what has none cannot give any: `.item()` of a float is NaN with a
-    warning, and what needs a value raises an error that says so. Threads that are started inside see the GPU too.
+    known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, if `total_memory` does not hold the CUDA context, if
+    `host` is no positive number, and if the GPU does not have the `link`; TypeError if `total_memory` is no whole
+    number; RuntimeError where another thread or task has a simulated GPU on. Without `values`, what has none cannot
+    give any: `.item()` of a float is NaN with a warning, and what needs a value raises an error that says so. Threads
+    that are started inside see the GPU too.
     """
 
     def __init__(
-        self, name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False, host: float = 1.0
+        self,
+        name: str = "A100-80GB",
+        total_memory: int | None = None,
+        *,
+        values: bool = False,
+        host: float = 1.0,
+        ranks: int | None = None,
+        rank: int | None = None,
+        per_node: int | None = None,
+        link: str | float | None = None,
     ):
         self._sessions: list[Session] = []
         self._kind = _of_memory(spec(name), total_memory)
         self._values = bool(values)
         self._host = checked_slowness(host)
+        self._world = _world(self._kind, ranks, rank, per_node, link)
 
     def __call__(self, function):
         if any(kind(function) for kind in _RUN_LATER):
@@ -277,13 +299,18 @@ class simulated_gpu(contextlib.ContextDecorator):
         return super().__call__(function)
 
     def _recreate_cm(self):
-        return _again(self._kind.key, self._kind.total_memory, self._values, self._host)
+        return _again(*self._arguments())
 
     def __reduce__(self):  # a copy is another GPU of that kind, which nobody has entered
-        return _again, (self._kind.key, self._kind.total_memory, self._values, self._host)
+        return _again, self._arguments()
+
+    def _arguments(self) -> tuple:
+        world = self._world
+        of = () if world is None else (world.ranks, world.rank, world.per_node, world.link)
+        return self._kind.key, self._kind.total_memory, self._values, self._host, *of
 
     def __enter__(self) -> SimulatedGPU:
-        session = Session(self._kind, self._values, self._host)
+        session = Session(self._kind, self._values, self._host, self._world)
         session.start()
         self._sessions.append(session)
         machine = session.machine
@@ -313,8 +340,30 @@ class simulated_gpu(contextlib.ContextDecorator):
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-def _again(name: str, total_memory: int, values: bool, host: float = 1.0) -> simulated_gpu:
-    return simulated_gpu(name, total_memory, values=values, host=host)
+def _again(
+    name: str,
+    total_memory: int,
+    values: bool,
+    host: float = 1.0,
+    ranks: int | None = None,
+    rank: int | None = None,
+    per_node: int | None = None,
+    link: str | float | None = None,
+) -> simulated_gpu:
+    return simulated_gpu(
+        name, total_memory, values=values, host=host, ranks=ranks, rank=rank, per_node=per_node, link=link
+    )
+
+
+def _world(kind: Spec, ranks, rank, per_node, link) -> World | None:
+    if ranks is None:
+        for name, given in (("rank", rank), ("per_node", per_node), ("link", link)):
+            if given is not None:
+                raise ValueError(f"{name}={given!r} of how many ranks? Say ranks= too")
+        return None
+    world = world_of(0 if rank is None else rank, ranks, per_node, link)
+    Links(kind, world)  # raises where the GPU does not have the link
+    return world
 
 
 def _of_memory(kind: Spec, total_memory: int | None) -> Spec:

@@ -7,9 +7,7 @@ caught up by then. The time that events and streams tell is the clock's, an esti
 
 import torch
 
-from simgpu.machine import LOWEST_LEVEL, current, on
-
-CUDA = torch.device("cuda", 0)
+from simgpu.machine import LOWEST_LEVEL, cuda, current, on
 
 
 class Stream:
@@ -19,7 +17,7 @@ class Stream:
         self.stream_id = on().new_stream_id(priority) if stream_id is None else stream_id
         self.cuda_stream = self.stream_id
         self.priority = max(-LOWEST_LEVEL, min(0, priority))
-        self.device, self.device_index, self.device_type = CUDA, 0, device_type
+        self.device, self.device_index, self.device_type = cuda(), cuda().index, device_type
         self._outer = []  # the streams that were current where it was entered
 
     @staticmethod
@@ -88,7 +86,7 @@ class Event:
     """An event of the simulated GPU: a point of a stream, and the time at which the stream comes past it."""
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
-        self.device = CUDA
+        self.device = cuda()
         self.enable_timing = enable_timing
         self._time = None  # in seconds of the clock, once recorded
         self._capture = None  # of the CUDA graph that it is part of

@@ -33,6 +33,7 @@ CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 
 def pytest_addoption(parser):
     parser.addoption("--everywhere", action="store_true", help="run the notebooks on every GPU, twice, at other sizes")
+    parser.addoption("--browser", action="store_true", help="look at the site's playground in Chromium")
     parser.addoption("--exactness", type=Path, metavar="PATH", help="write what the accuracy ladder's tests find")
 
 
@@ -43,7 +44,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    slow = [item for item in items if "everywhere" in item.keywords and not config.getoption("--everywhere")]
+    scheduled = [mark for mark in ("everywhere", "browser") if not config.getoption(f"--{mark}")]
+    slow = [item for item in items if any(mark in item.keywords for mark in scheduled)]
     items[:] = [item for item in items if item not in slow]
     if slow:
         config.hook.pytest_deselected(items=slow)

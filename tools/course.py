@@ -6,6 +6,7 @@
     python course.py test notebooks/03*       what follows the command is passed on (here: to pytest)
     python course.py student                  the notebooks without outputs and solutions, in student/
     python course.py slides                   the lecture of each notebook, in slides/
+    python course.py site                     the course as a site, in site/: open site/index.html
     python course.py rehearse H200            the notebooks as a simulated H200 prints them, in rehearsed/
     python course.py gpu                      the notebooks on this machine's GPU, compared with its simulated twin
     python course.py setup                    the environment alone
@@ -123,7 +124,10 @@ def set_up(folder: Path) -> Path:
     if index:
         # First and alone, so that every other package comes from where pip is set up to look.
         pip(python, "install", "--no-deps", *constraints, "--index-url", index, "torch")
-    pip(python, "install", *constraints, "-e", f"{ROOT}[course,test]")
+    pip(python, "install", *constraints, "-e", f"{ROOT}[course,test,docs]")
+    # Pyodide's files for the site's playground, without the framework that they come with; the rest works without.
+    if not tried([str(python), "-m", "pip", "install", "--no-deps", *constraints, "flet-web"]):
+        say("flet-web could not be installed: the site will have no playground; all else works.")
     stamp.write_text(json.dumps(wanted))
     return python
 
@@ -233,6 +237,14 @@ def pip(python: Path, *arguments: str) -> None:
     call([str(python), "-m", "pip", "--disable-pip-version-check", *arguments])
 
 
+def tried(command: list[str]) -> bool:
+    """Runs a step that the set-up can do without; whether it succeeded."""
+    try:
+        return subprocess.run(command, cwd=ROOT).returncode == 0
+    except OSError:
+        return False
+
+
 def call(command: list[str]) -> None:
     """Runs a step of the set-up; ends the program with a plain message if it fails."""
     done = subprocess.run(command, cwd=ROOT)
@@ -327,11 +339,16 @@ def command_rehearse(python: Path, arguments: list[str]) -> int:
     return convert(python, notebooks, f"rehearsed/{gpu}", *options, environment={"LABKIT_GPU": gpu})
 
 
+def command_site(python: Path, arguments: list[str]) -> int:
+    return run(python, "-m", "tools.site", *arguments)
+
+
 COMMANDS = {
     "open": command_open,
     "test": command_test,
     "student": command_student,
     "slides": command_slides,
+    "site": command_site,
     "rehearse": command_rehearse,
     "gpu": command_gpu,
     "setup": command_setup,

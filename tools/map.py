@@ -14,6 +14,7 @@ ROOMS = (
     "on_cpu",
     "kernels",
     "composites",
+    "ranks",
     "modes",
     "torch_face",
     "report",

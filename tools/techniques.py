@@ -35,6 +35,7 @@ PEAKS = {
     ),
     "Attention's map, the padding or the logits peak": ("fused attention", "bucketing", "the useful words", "loss in"),
     "The optimizer's step peaks, or its states": ("AdamW", "Adafactor", "1-bit Adam", "optimizer on the CPU"),
+    "Many GPUs, and what each of them need not hold": ("FSDP",),
     "The parameters or the inputs peak": ("parameters on the CPU", "images sent as uint8"),
 }
 TIMES = """\

@@ -44,10 +44,12 @@ class Spec:
     bandwidth: peak of the GPU's memory, bytes/s.
     host_link: peak of its PCIe link to the host, bytes/s in each direction.
     nvlink: peak of its NVLinks to other GPUs, bytes/s in each direction; 0 if it has none.
+    network: peak of the network between machines, bytes/s in each direction for each GPU, in NVIDIA's own machine with
+        this GPU (DGX); 0 if there is none.
     peak_flops: dense peak rate by type, FLOP/s (OP/s for "int8"); a type the GPU has no published rate for is
         missing. Keys: "float64", "float32", "tf32", "float16", "bfloat16", "int8".
-    sources: where each figure comes from, by field name; "links" covers `host_link` and `nvlink`, and "hardware" the
-        fields not listed.
+    sources: where each figure comes from, by field name; "links" covers `host_link`, `nvlink` and `network`, and
+        "hardware" the fields not listed.
     """
 
     key: str
@@ -60,6 +62,7 @@ class Spec:
     bandwidth: float
     host_link: float
     nvlink: float
+    network: float
     peak_flops: Mapping[str, float] = field(hash=False)
     sources: Mapping[str, str] = field(repr=False, hash=False)
     also: tuple[str, ...] = ()
@@ -136,6 +139,9 @@ def _by_difference(gib: str, text: str) -> str:
 # PCIe, 16 lanes: 8, 16 and 32 GT/s a lane with 128b/130b encoding
 _GEN3, _GEN4, _GEN5 = (16 * rate * 1e9 / 8 * 128 / 130 for rate in (8, 16, 32))
 
+# InfiniBand, 4 lanes: 100, 200 and 400 Gb/s
+_EDR, _HDR, _NDR = (rate * 1e9 / 8 for rate in (100, 200, 400))
+
 _FP64 = "float64 = float32 / {}: CUDA C++ Programming Guide, arithmetic throughput"
 _DEVICE_QUERY = "CUDA sample deviceQuery, published output, driver of CUDA {}"
 _A100_DATASHEET = "NVIDIA A100 datasheet (SXM)"
@@ -167,6 +173,7 @@ _ALL = (
         bandwidth=320e9,
         host_link=_GEN3,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=8.1 / 32, float32=8.1, float16=65, int8=130),
         sources={
             "links": "PCIe 3.0 x16, NVIDIA T4 datasheet",
@@ -195,9 +202,11 @@ _ALL = (
         bandwidth=900e9,
         host_link=_GEN3,
         nvlink=150e9,
+        network=_EDR / 2,
         peak_flops=_V100_PEAKS,
         sources={
-            "links": "PCIe 3.0 x16, NVLink 300 GB/s in both directions, NVIDIA V100 datasheet (SXM2)",
+            "links": "PCIe 3.0 x16, NVLink 300 GB/s in both directions, NVIDIA V100 datasheet (SXM2); "
+            "DGX-1: four EDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": _DEVICE_QUERY.format("12.4") + "; 16,945,512,448 B with drivers up to CUDA 11",
             "context": _V100_CONTEXT,
             "l2_cache": _DEVICE_QUERY.format("9.0"),
@@ -218,9 +227,11 @@ _ALL = (
         bandwidth=900e9,
         host_link=_GEN3,
         nvlink=150e9,
+        network=_EDR / 2,
         peak_flops=_V100_PEAKS,
         sources={
-            "links": "PCIe 3.0 x16, NVLink 300 GB/s in both directions, NVIDIA V100 datasheet (SXM2)",
+            "links": "PCIe 3.0 x16, NVLink 300 GB/s in both directions, NVIDIA V100 datasheet (SXM2); "
+            "DGX-1: four EDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": _DEVICE_QUERY.format("12.9") + "; 34,089,730,048 B with CUDA 11.4's",
             "context": _V100_CONTEXT,
             "l2_cache": _DEVICE_QUERY.format("9.0") + ", of the 16 GB model",
@@ -241,6 +252,7 @@ _ALL = (
         bandwidth=360e9,
         host_link=_GEN4,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=12.74 / 64, float32=12.74, tf32=12.74, float16=25.4, bfloat16=25.4, int8=101.6),
         sources={
             "links": "PCIe 4.0 x16, no NVLink, NVIDIA GeForce RTX 3060 specifications",
@@ -274,6 +286,7 @@ _ALL = (
         bandwidth=936e9,
         host_link=_GEN4,
         nvlink=56.25e9,
+        network=0,
         peak_flops=_tera(float64=35.6 / 64, float32=35.6, tf32=35.6, float16=71, bfloat16=71, int8=284),
         sources={
             "links": "PCIe 4.0 x16, NVLink 112.5 GB/s in both directions, GA102 architecture whitepaper",
@@ -302,6 +315,7 @@ _ALL = (
         bandwidth=1008e9,
         host_link=_GEN4,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=82.6 / 64, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, int8=660.6),
         sources={
             "links": "PCIe 4.0 x16, NVIDIA Ada architecture whitepaper",
@@ -327,6 +341,7 @@ _ALL = (
         bandwidth=1792e9,
         host_link=_GEN5,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=104.8 / 64, float32=104.8, tf32=104.8, float16=209.6, bfloat16=209.6, int8=838.4),
         sources={
             "links": "PCIe 5.0 x16, no NVLink: specifications as spheron.network publishes them",
@@ -357,6 +372,7 @@ _ALL = (
         bandwidth=600e9,
         host_link=_GEN4,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=35 / 64, float32=35, tf32=35, float16=70, bfloat16=70, int8=140),
         sources={
             "links": "PCIe 4.0 x16, no NVLink, NVIDIA A10 datasheet, of the same board",
@@ -387,6 +403,7 @@ _ALL = (
         bandwidth=768e9,
         host_link=_GEN4,
         nvlink=56.25e9,
+        network=0,
         peak_flops=_tera(float64=38.7 / 64, float32=38.7, tf32=77.4, float16=154.8, bfloat16=154.8, int8=309.7),
         sources={
             "links": "PCIe 4.0 x16; four NVLinks of 14.062 GB/s each, as nvidia-smi nvlink prints them",
@@ -421,9 +438,11 @@ _ALL = (
         bandwidth=1555e9,
         host_link=_GEN4,
         nvlink=300e9,
+        network=_HDR,
         peak_flops=_A100_PEAKS,
         sources={
-            "links": "PCIe 4.0 x16, NVLink 600 GB/s in both directions, NVIDIA A100 datasheet (SXM)",
+            "links": "PCIe 4.0 x16, NVLink 600 GB/s in both directions, NVIDIA A100 datasheet (SXM); "
+            "DGX A100: eight HDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": _DEVICE_QUERY.format("13.0") + "; 42,298,834,944 B with CUDA 12.2's",
             "context": _A100_CONTEXT,
             "l2_cache": _DEVICE_QUERY.format("13.0"),
@@ -447,9 +466,11 @@ _ALL = (
         bandwidth=2039e9,
         host_link=_GEN4,
         nvlink=300e9,
+        network=_HDR,
         peak_flops=_A100_PEAKS,
         sources={
-            "links": "PCIe 4.0 x16, NVLink 600 GB/s in both directions, NVIDIA A100 datasheet (SXM)",
+            "links": "PCIe 4.0 x16, NVLink 600 GB/s in both directions, NVIDIA A100 datasheet (SXM); "
+            "DGX A100: eight HDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": "published with torch 2.7.1+cu126; the PCIe model's with driver 580.173.02 is "
             "the same; 84,987,740,160 B (CUDA 12.2's driver) to 81251 MiB (older) elsewhere",
             "context": _A100_CONTEXT,
@@ -471,6 +492,7 @@ _ALL = (
         bandwidth=300e9,
         host_link=_GEN4,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=30.3 / 64, float32=30.3, tf32=60, float16=121, bfloat16=121, int8=242.5),
         sources={
             "links": "PCIe 4.0 x16, NVIDIA L4 datasheet",
@@ -497,6 +519,7 @@ _ALL = (
         bandwidth=864e9,
         host_link=_GEN4,
         nvlink=0,
+        network=0,
         peak_flops=_tera(float64=91.6 / 64, float32=91.6, tf32=183, float16=362.05, bfloat16=362.05, int8=733),
         sources={
             "links": "PCIe 4.0 x16, no NVLink, NVIDIA L40S datasheet",
@@ -531,9 +554,11 @@ _ALL = (
         bandwidth=3350e9,
         host_link=_GEN5,
         nvlink=450e9,
+        network=_NDR,
         peak_flops=_HOPPER_PEAKS,
         sources={
-            "links": "PCIe 5.0 x16, NVLink 900 GB/s in both directions, NVIDIA H100 datasheet (SXM)",
+            "links": "PCIe 5.0 x16, NVLink 900 GB/s in both directions, NVIDIA H100 datasheet (SXM); "
+            "DGX H100: eight NDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": _DEVICE_QUERY.format("13.0") + "; 85,028,896,768 B with CUDA 12.8's",
             "context": _by_difference(
                 "0.65",
@@ -561,9 +586,11 @@ _ALL = (
         bandwidth=4800e9,
         host_link=_GEN5,
         nvlink=450e9,
+        network=_NDR,
         peak_flops=_HOPPER_PEAKS,
         sources={
-            "links": "PCIe 5.0 x16, NVLink 900 GB/s in both directions, NVIDIA H200 datasheet (SXM)",
+            "links": "PCIe 5.0 x16, NVLink 900 GB/s in both directions, NVIDIA H200 datasheet (SXM); "
+            "DGX H200: eight NDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": "published, in the allocator's own warning; torch prints 143156 MB; 139.72 to "
             "139.81 GiB in out-of-memory texts",
             "context": _by_difference(
@@ -592,9 +619,11 @@ _ALL = (
         bandwidth=8000e9,
         host_link=_GEN5,
         nvlink=900e9,
+        network=_NDR,
         peak_flops=_tera(float64=40, float32=80, tf32=1100, float16=2250, bfloat16=2250, int8=4500),
         sources={
-            "links": "PCIe 5.0 x16, NVLink 1.8 TB/s in both directions, HGX B200 datasheet",
+            "links": "PCIe 5.0 x16, NVLink 1.8 TB/s in both directions, HGX B200 datasheet; "
+            "DGX B200: eight NDR InfiniBand ports for 8 GPUs, its datasheet",
             "total_memory": "published with torch 2.13.0+cu130; torch prints 182631 MB",
             "context": _by_difference(
                 "0.695",

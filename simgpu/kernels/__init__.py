@@ -29,6 +29,7 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     indexing,
     losses,
     norms,
+    packing,
     reductions,
     resampling,
     rms_norm,

@@ -26,7 +26,9 @@ _ON_GPU = frozenset({"_grouped_mm", "_chunk_cat", "split_with_sizes_copy", "conv
 
 @cache
 def kernel_of(operator):
-    """The key of an operator's kernel for any device, or None if it has none."""
+    """The key of an operator's kernel for any device, or None if it has none; of FSDP2's, any device's will do."""
+    if operator.namespace == "fsdp":
+        return torch._C.DispatchKey.CPU
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for key in KEYS:
         if has_kernel(operator.name(), key):
@@ -36,7 +38,12 @@ def kernel_of(operator):
 
 @cache
 def on_gpu_too(operator) -> bool:
-    """Whether CUDA runs an operator's kernel for any device, and what that one calls is to be seen."""
+    """Whether CUDA runs an operator's kernel for any device, and what that one calls is to be seen.
+
+    FSDP2's own operators are functions in Python, the same ones for the CPU and for CUDA
+    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+    if operator.namespace == "fsdp":
+        return True
     name = operator._opname
     if operator.namespace != "aten" or name in _PLAIN or name in _ON_GPU or name.startswith(("_foreach_", "_fused_")):
         return False

@@ -1,6 +1,5 @@
 """Reading and writing by index."""
 
-import math
 from math import ceil
 
 import torch
@@ -283,28 +282,6 @@ def repeat_interleave(repeats, *, output_size=None):
     size = ends[-1].item() if output_size is None else output_size
     result = torch.empty((size,), dtype=repeats.dtype, device=repeats.device)
     return result
-
-
-def _not_contiguous(tensors, *args, **kwargs) -> bool:
-    return not all(tensor.is_contiguous() for tensor in tensors)
-
-
-made_of_others("_chunk_cat.default", "_chunk_cat.out", when=_not_contiguous)
-BLOCK_BYTES = 2048  # of the output that a block of threads copies: TensorShape.cu, BYTES_PER_BLOCK
-
-
-@rule("_chunk_cat.default", "_chunk_cat.out")
-def chunk_cat(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/TensorShape.cu, _chunk_cat_out_cuda_contiguous: sends the device six tables over the
-    tensors and one over the blocks of threads, of 8 bytes an entry."""
-    launch.give(*launch.outputs)
-    (output,) = launch.outputs
-    tensors, dim, chunks = launch["tensors", "dim", "num_chunks"]
-    blocks = 0
-    for tensor in tensors:
-        kept = ceil(tensor.shape[dim] / chunks) * math.prod(tensor.shape[dim % tensor.dim() + 1 :])
-        blocks += ceil(kept * output.element_size() / BLOCK_BYTES)
-    launch.scratch(8 * (6 * len(tensors) + 2 + blocks))
 
 
 @prepared("as_strided_.default", when=lambda *args, **kwargs: True)

@@ -62,7 +62,7 @@ def others_of(operator, args, kwargs):
     if operator in _made_of_others:
         function, when = _made_of_others[operator]
         return (function,) if when is None or when(*args, **kwargs) else None
-    if operator.namespace != "aten":
+    if operator.namespace not in ("aten", "fsdp"):
         function = custom.function_of(operator)
         return None if function is None else (function,)
     return (None,) if rule_for(operator) is None and any_device.on_gpu_too(operator) else None
@@ -70,7 +70,7 @@ def others_of(operator, args, kwargs):
 
 def has_others(operator) -> bool:
     """Whether `others_of` has something for an OpOverload, for some calls at least."""
-    if operator.namespace != "aten":
+    if operator.namespace not in ("aten", "fsdp"):
         return custom.function_of(operator) is not None
     return operator in _made_of_others or (rule_for(operator) is None and any_device.on_gpu_too(operator))
 

@@ -1,10 +1,10 @@
 """What an operator costs on the GPU: how many kernels, and how long they take.
 
-The roofline: an operator computes at a share of the peak rate for its dtype, or reads and writes at a share of the
-memory's bandwidth, whichever takes longer (`rates` has the shares). Operations are counted by torch.utils.flop_counter
-where it knows the operator, and are free elsewhere: elementwise kernels, norms and reductions wait for memory. Bytes
-are those of the arguments read and the results written, each once; caches are not modelled, nor is a layout that makes
-memory slower.
+The roofline: an operator computes at the rate that large products reach in its dtype (`reached`), or reads and writes
+at a share of the memory's bandwidth, whichever takes longer (`rates`). Operations are counted by
+torch.utils.flop_counter where it knows the operator, and are free elsewhere: elementwise kernels, norms and reductions
+wait for memory. Bytes are those of the arguments read and the results written, each once; caches are not modelled, nor
+is a layout that makes memory slower.
 """
 
 import logging
@@ -279,11 +279,7 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
         rate = reached.rate(spec, precision(spec, first.dtype))
         rate *= filled(batch, rows, columns, depth, spec.multiprocessors)
     elif plan.attention:
-        rate = spec.peak_flops.get(precision(spec, first.dtype), spec.peak_flops["float32"])
-        if first.dtype == torch.float32 and "tf32" in spec.peak_flops:
-            # mem_eff_attention computes float32 by three tf32 products (OpMultiplyAddFastF32) from capability 8.0 on
-            rate = max(rate, spec.peak_flops["tf32"] / 3)
-        rate *= rates.ATTENTION
+        rate = _attention_rate(spec, first.dtype)
     else:
         key = _of_convolution(spec, args, kwargs)
         in_groups = grouped_convolutions.seconds(spec, operator, args, kwargs, outputs, flops, key)
@@ -291,6 +287,17 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
             return in_groups
         rate = reached.rate(spec, key)
     return flops / (rate * (0.25 if first.dtype.is_complex else 1))
+
+
+def _attention_rate(spec: Spec, dtype: torch.dtype) -> float:
+    """FLOP/s of fused attention: a share of the datasheet's rate, and no more than large products reach."""
+    key = precision(spec, dtype)
+    rate, most = spec.peak_flops.get(key, spec.peak_flops["float32"]), reached.rate(spec, key)
+    if dtype == torch.float32 and "tf32" in spec.peak_flops:
+        # mem_eff_attention computes float32 by three tf32 products (OpMultiplyAddFastF32) from capability 8.0 on
+        rate = max(rate, spec.peak_flops["tf32"] / 3)
+        most = max(most, reached.rate(spec, "tf32") / 3)
+    return min(rates.ATTENTION * rate, most)
 
 
 # Most tensors that a launch takes, by the number of lists, and blocks of threads (MultiTensorApply.cuh)

@@ -4,6 +4,7 @@ from numbers import Integral
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.handlers import handles
 
 META = torch.device("meta")
@@ -19,12 +20,13 @@ def named(device) -> torch.device | None:
 
 
 def means_gpu(device) -> bool:
-    """Whether an argument names the simulated GPU. AcceleratorError, as from CUDA, if it names a second one."""
+    """Whether an argument names the simulated GPU. AcceleratorError, as from CUDA, if it names one that is not there;
+    NotModelledError if it names another rank's."""
     found = named(device)
     if found is None or found.type != "cuda":
         return False
-    if found.index not in (None, 0):
-        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    if found.index is not None:
+        machines.check_number(found.index)
     return True
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -22,6 +23,7 @@ from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
+from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
 from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
 from simgpu.tensors.registry import composite
@@ -30,7 +32,9 @@ from simgpu.timing.clock import TO_HOST
 
 GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _aten = torch.ops.aten
+_UNIFORM = _aten.uniform_.default  # of fake tensors it is a copy_, which needs a build with CUDA
 _COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_dense.default, _aten.as_strided.default
 
 DATA_DEPENDENT = (
@@ -54,10 +58,20 @@ def refuse_simulated(operator, arguments) -> None:
         )
 
 
+# Higher-order operators that run as their function for CUDA does: DTensor's random numbers.
+ON_CUDA = {"run_dtensor_rng_op"}
+
+
 @cache
 def makes_others(kind: type) -> bool:
     """Whether a type of tensors says itself what an operator on them is made of."""
     return getattr(kind, "__torch_dispatch__", None) != torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@cache
+def is_fake(kind: type) -> bool:
+    """Whether it is the type of tensors that stand for shapes alone."""
+    return issubclass(kind, FakeTensor)
 
 
 def tensors_in(arguments):
@@ -134,7 +148,11 @@ class DispatchMode(TorchDispatchMode):
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
         if types and any(map(makes_others, types)):
+            if any(map(is_fake, types)):  # DTensor asks for shapes, which take no memory
+                return args[0] if operator is _UNIFORM else operator(*args, **kwargs)
             return NotImplemented  # a subclass makes others of it (a nested tensor), of the tensors that it is made of
+        if not types and torch._C._get_dispatch_mode(_FAKE) is not None:
+            return operator(*args, **kwargs)
         facts = facts_of(operator)
         kind = facts.kind
         with _no_functions():
@@ -153,12 +171,29 @@ class DispatchMode(TorchDispatchMode):
             if kind is QUESTION:
                 return operator(*args, **kwargs)
             if kind is HIGHER_ORDER:
+                if operator.name() in ON_CUDA:
+                    with self.face(), self:
+                        return operator.py_kernels[torch._C.DispatchKey.CUDA](*args, **kwargs)
                 raise NotModelledError(f"the simulated GPU does not model {operator}")
             if kind is COLLECTIVE:
-                refuse_simulated(operator, (*args, *kwargs.values()))
-                return operator(*args, **kwargs)
+                return self.collective(operator, args, kwargs)
             with self:
                 return composite(operator, args, kwargs)
+
+    def collective(self, operator, args, kwargs):
+        """An operator of torch.distributed's, which calls its group: what it makes for that is seen here."""
+        given = (*args, *kwargs.values())
+        if operator.namespace == "c10d":
+            group = operators.group_of(given)
+            if not operators.is_rank(group):
+                refuse_simulated(operator, given)
+                return operator(*args, **kwargs)
+            with self:
+                return operators.run(group, operator, args, kwargs)
+        if not any(residence.of(tensor) is not None for tensor in tensors_in(given)):
+            return operator(*args, **kwargs)
+        with self:
+            return operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 
     def run_others(self, facts, function, args, kwargs):
         """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""

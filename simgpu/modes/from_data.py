@@ -1,12 +1,14 @@
 """Tensors made from data: torch.tensor and its kin, of numbers, of arrays and of tensors that lie anywhere."""
 
+import operator
+
 import torch
 
 from simgpu.handlers import handles
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.moves import moved
 from simgpu.tensors import residence
-from simgpu.tensors.residence import CPU, CUDA, on_gpu
+from simgpu.tensors.residence import CPU, on_gpu
 
 Tensor = torch.Tensor
 _NAMES = {torch.asarray: "obj", torch.scalar_tensor: "s"}  # of the data, where it is not "data"
@@ -25,6 +27,10 @@ def from_data(mode, function, args, kwargs):
         device = None if found is None else residence.device_of(found)
     if isinstance(source, Tensor) and (means_gpu(device) or residence.of(source) is not None):
         return of_tensor(mode, function, source, device, **kwargs)
+    if isinstance(source, (list, tuple)):
+        read = read_in(mode, source)
+        args = tuple(read if one is source else one for one in args)
+        source = read
     if not means_gpu(device):
         return function(*args, **({**kwargs, "device": device} if device is not None else kwargs))
     requires_grad = kwargs.pop("requires_grad", False)
@@ -32,7 +38,7 @@ def from_data(mode, function, args, kwargs):
     if like is not None:
         kwargs.setdefault("dtype", like.dtype)
     host = torch.tensor if like is not None else function
-    return moved(mode, host(source, **kwargs, device=CPU), CUDA).requires_grad_(requires_grad)
+    return moved(mode, host(source, **kwargs, device=CPU), mode.dispatch.machine.cuda).requires_grad_(requires_grad)
 
 
 def of_tensor(mode, function, source, device, dtype=None, copy=None, requires_grad=False, pin_memory=False):
@@ -49,6 +55,19 @@ def of_tensor(mode, function, source, device, dtype=None, copy=None, requires_gr
     return moved(mode, source.detach(), device, dtype, copy=True).requires_grad_(requires_grad)
 
 
+def read_in(mode, data):
+    """Nested lists in which tensors lie, each simulated one read back: a tensor of the host in its place. `data` itself
+    if there are none."""
+    if isinstance(data, (list, tuple)):
+        read = [read_in(mode, one) for one in data]
+        return data if all(map(operator.is_, read, data)) else read
+    if not isinstance(data, Tensor) or residence.of(data) is None:
+        return data
+    with mode:
+        numbers = data.item() if data.numel() == 1 else data.tolist()
+    return torch.tensor(numbers, dtype=data.dtype, device=CPU).reshape(data.shape)
+
+
 @handles(Tensor.new)
 def new(mode, function, args, kwargs):
     """The constructor of old: `x.new(3, 4)` and `x.new(size)` make an empty tensor, `x.new([1, 2])` one of data."""
@@ -57,4 +76,4 @@ def new(mode, function, args, kwargs):
         return function(*args, **{name: value for name, value in kwargs.items() if name != "device"})
     if not isinstance(rest[0], (list, tuple)) and not hasattr(rest[0], "__array__"):
         return function(*args, **kwargs)  # a storage
-    return from_data(mode, torch.tensor, rest, {"dtype": tensor.dtype, "device": CUDA})
+    return from_data(mode, torch.tensor, rest, {"dtype": tensor.dtype, "device": mode.dispatch.machine.cuda})

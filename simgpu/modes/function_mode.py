@@ -29,8 +29,8 @@ from simgpu.modes import asked_values, deep_copies, from_data, indexing, moves, 
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
-from simgpu.tensors import residence
-from simgpu.tensors.residence import CUDA, HOST, on_gpu
+from simgpu.tensors import residence, side_streams
+from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
@@ -49,6 +49,8 @@ class FunctionMode(TorchFunctionMode):
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
+        if dispatch.machine.stream and dispatch.here.function_depth == 0 and torch.is_grad_enabled():
+            return self.on_side_stream(function, types, args, kwargs)
         if not stacks.dispatch_is_on():
             stacks.switch_dispatch_on()
         for kind in types:
@@ -86,13 +88,25 @@ class FunctionMode(TorchFunctionMode):
                 raise
             return asked_values.stand_in(dispatch.machine, function, args, kwargs or {})
         except RuntimeError as error:
-            said = in_cuda_words(str(error))
+            said = in_cuda_words(str(error), str(dispatch.machine.cuda))
             given = tensors_in((*args, *(kwargs or {}).values()))
             if type(error) is not RuntimeError or said == str(error) or not any(map(residence.of, given)):
                 raise
             raise RuntimeError(said) from None
         finally:
             here.function_depth = depth
+
+    def on_side_stream(self, function, types, args, kwargs):
+        """A call on another stream than the default one: what autograd notes of it will run there, too."""
+        machine, here = self.dispatch.machine, self.dispatch.here
+        stream = machine.stream
+        here.function_depth = 1
+        try:
+            result = self.__torch_function__(function, types, args, kwargs)
+        finally:
+            here.function_depth = 0
+        side_streams.note(stream, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))
+        return result
 
     def repair(self) -> None:
         """Takes off what an interrupt may have left on the stacks of modes, before a call that is in no other."""
@@ -108,7 +122,7 @@ class FunctionMode(TorchFunctionMode):
         or that of the default tensor type, which an array or a tensor that is the data does not heed."""
         if _device.CURRENT_DEVICE is not None or self.default_type_on_gpu is None:
             return _device.CURRENT_DEVICE
-        return None if args and isinstance(args[0], Tensor) else CUDA
+        return None if args and isinstance(args[0], Tensor) else self.dispatch.machine.cuda
 
     @in_one_piece
     def with_device(self, function, args, kwargs):

@@ -129,6 +129,12 @@ def set_data(mode: DispatchMode, tensor, value) -> None:
             tensor.data = value.detach()
 
 
+def as_host(mode: DispatchMode, tensor, device):
+    """A tensor of the host as a meta tensor or as a real one (`of_kind`), which takes no memory of the GPU."""
+    with _disable_current_modes():
+        return of_kind(mode, tensor, device)
+
+
 def as_normal(value):
     """A view of a tensor that was made in inference mode, which says that it was not."""
     with torch.inference_mode(False):

@@ -6,7 +6,8 @@ results after, each in a kernel that reads and writes the tensor once (NVIDIA, C
 and stride 1, which is a product of the weight and each image's matrix of channels by pixels as it lies there (the
 published rows of timm's contiguous table for the RTX 4090 say so too, and are no test of it); depthwise ones, which
 use no Tensor Cores; with torch.backends.cudnn.enabled = False PyTorch's own kernels, which take images as they are;
-and compiled models, whose convolutions inductor gives channels last (torch/_inductor/graph.py, decide_layout_opt).
+compiled models, whose convolutions inductor gives channels last (torch/_inductor/graph.py, decide_layout_opt); and
+Conv1d and Conv3d, of which no published time was at hand.
 """
 
 import torch
@@ -25,15 +26,15 @@ def changed(operator, args, kwargs, outputs, precision: str) -> list[torch.Tenso
     images = arguments.given(operator, "input", args, kwargs)
     weight = arguments.given(operator, "weight", args, kwargs)
     groups = arguments.given(operator, "groups", args, kwargs)
-    if (
-        not _contiguous(images)
-        or groups == images.shape[1] > 1
-        or _is_a_product(operator, args, kwargs, weight, groups)
-    ):
+    backward = operator._schema.name == "aten::convolution_backward"
+    gradient = arguments.given(operator, "grad_output", args, kwargs) if backward else outputs[0]
+    depthwise = groups == images.shape[1] > 1
+    if depthwise or _is_a_product(operator, args, kwargs, weight, groups):
         return []
-    if operator._schema.name != "aten::convolution_backward":
-        return [images, weight, outputs[0]]
-    gradient = arguments.given(operator, "grad_output", args, kwargs)
+    if not (_contiguous(images) and _contiguous(gradient)):  # a weight in channels last makes the result so
+        return []
+    if not backward:
+        return [images, weight, gradient]
     of_images, of_weight = outputs[:2]
     found = [gradient, weight, of_images] if of_images is not None else []
     return found + ([gradient, images, of_weight] if of_weight is not None else [])

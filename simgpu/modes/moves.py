@@ -7,7 +7,7 @@ from simgpu.handlers import handles
 from simgpu.modes import host_copies
 from simgpu.modes.devices import META, means_gpu, named
 from simgpu.tensors import residence
-from simgpu.tensors.residence import CPU, CUDA, on_gpu
+from simgpu.tensors.residence import CPU, on_gpu
 
 Tensor = torch.Tensor
 
@@ -15,8 +15,9 @@ Tensor = torch.Tensor
 def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_blocking=False):
     """`tensor.to(device, dtype, non_blocking, copy, memory_format=memory_format)` for any pair of devices."""
     here = residence.device_of(tensor)
-    there = here if device is None else CUDA if means_gpu(device) else named(device)
-    if tensor.layout is not torch.strided and CUDA in (here, there):
+    gpu = mode.dispatch.machine.cuda
+    there = here if device is None else gpu if means_gpu(device) else named(device)
+    if tensor.layout is not torch.strided and gpu in (here, there):
         raise NotModelledError(f"the simulated GPU does not model tensors of layout {tensor.layout}")
     if here == there:
         options = {"dtype": dtype or tensor.dtype, "copy": bool(copy)}
@@ -25,10 +26,10 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
         try:
             return tensor.to(**options)
         except RuntimeError:  # of a layout that cannot be
-            if here == CUDA:
+            if here == gpu:
                 host_copies.take_in_vain(mode.dispatch, tensor, dtype)
             raise
-    if there == CUDA:
+    if there == gpu:
         return of_its_class(tensor, host_copies.to_gpu(mode.dispatch, tensor, dtype, memory_format, non_blocking))
     if there.type == "meta":  # pyright: ignore[reportOptionalMemberAccess]
         return mode.new_tensors_in("meta", host_copies.same_layout, (tensor, dtype, memory_format), {})
@@ -91,7 +92,7 @@ def cuda(mode, function, args, kwargs):
         raise RuntimeError("Invalid device, must be cuda device")
     means_gpu(device)
     non_blocking = bool(rest[1] if len(rest) > 1 else kwargs.get("non_blocking"))
-    return moved(mode, tensor, CUDA, None, kwargs.get("memory_format"), non_blocking=non_blocking)
+    return moved(mode, tensor, mode.dispatch.machine.cuda, None, kwargs.get("memory_format"), non_blocking=non_blocking)
 
 
 @handles(Tensor.cpu)
@@ -115,7 +116,7 @@ def cast_to_type(mode, function, args, kwargs):
     if isinstance(wanted, torch.dtype):
         return function(*args, **kwargs)
     name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__qualname__}"
-    device = CUDA if "cuda." in name else CPU
+    device = mode.dispatch.machine.cuda if "cuda." in name else CPU
     if stays_real(tensor, device):
         return function(*args, **kwargs)
     dtype = torch.empty(0, device=CPU).type(name.replace("cuda.", "")).dtype
@@ -138,6 +139,16 @@ def set_data(mode, function, args, kwargs):
     if torch._has_compatible_shallow_copy_type(tensor, value):
         return function(*args)
     return host_copies.set_data(mode.dispatch, tensor, value)
+
+
+@handles(Tensor.grad.__set__)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+def set_grad(mode, function, args, kwargs):
+    """`tensor.grad = value` of two tensors of the host, of which one stands for what was copied from the GPU."""
+    tensor, value = args
+    on_host = isinstance(value, Tensor) and not any(map(on_gpu, args))
+    if on_host and tensor.is_meta != value.is_meta:
+        value = host_copies.as_host(mode.dispatch, value, torch.device("meta" if tensor.is_meta else "cpu"))
+    return function(tensor, value)
 
 
 @handles(torch._has_compatible_shallow_copy_type)

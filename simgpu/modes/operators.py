@@ -102,7 +102,7 @@ class Facts:
         self.rule = rule_for(operator)
         self.may_be_others = self.kind is KERNEL and has_others(operator)
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
-        self.made_in_python = self.may_be_others and operator.namespace != "aten"
+        self.made_in_python = self.may_be_others and operator.namespace not in ("aten", "fsdp")
         self.may_be_prepared = has_preparation(operator)
         self.converts_number = operator in scalars.CONVERTED
         self.crosses = operator in CROSSING

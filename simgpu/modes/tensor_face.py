@@ -5,14 +5,14 @@ import torch
 from simgpu.handlers import handles
 from simgpu.modes.devices import META
 from simgpu.tensors import residence
-from simgpu.tensors.residence import CUDA, on_gpu
+from simgpu.tensors.residence import on_gpu
 
 Tensor = torch.Tensor
 
 
 @handles(Tensor.device.__get__)
 def device(mode, function, args, kwargs):
-    """Tensor.device: "cuda:0" or "cpu" for a simulated tensor."""
+    """Tensor.device: "cuda:0", or the number of a rank's GPU, or "cpu" for a simulated tensor."""
     found = function(*args)
     return residence.device_of(args[0]) if found == META else found
 
@@ -32,9 +32,9 @@ def is_elsewhere(mode, function, args, kwargs):
 
 @handles(Tensor.get_device, torch.get_device)
 def get_device(mode, function, args, kwargs):
-    """Tensor.get_device: 0 on the simulated GPU, -1 on the host."""
+    """Tensor.get_device: the number of the simulated GPU, -1 on the host."""
     where = residence.device_of(args[0])
-    return 0 if where == CUDA else function(*args) if where == META else -1
+    return where.index if where.type == "cuda" else function(*args) if where == META else -1
 
 
 @handles(Tensor.data_ptr)

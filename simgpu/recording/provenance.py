@@ -14,7 +14,6 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-import pynvml
 import torch
 
 CHECKOUT = Path(__file__).parents[2]
@@ -149,6 +148,8 @@ def _made_by() -> str:
 
 
 def _driver() -> str | None:
+    import pynvml  # here: this file can be read where only a recorder would want it
+
     try:
         pynvml.nvmlInit()
         return pynvml.nvmlSystemGetDriverVersion()

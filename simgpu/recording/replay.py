@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 import simgpu
 from simgpu.recording import worker
 from simgpu.recording.provenance import of_workload
 from simgpu.recording.trace import Event, Stage, Trace
 from simgpu.recording.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SEGMENT = 20 * 2**20
 """Bytes of the allocator's usual large segment (kLargeBuffer): how far reserved memory may be off."""
@@ -107,6 +109,8 @@ def replay(recording: Trace, timed: bool = True) -> Replay:
 
 def table(replays: Sequence[Replay]) -> pd.DataFrame:
     """A row for each replay: what is equal, by how much the rest is off, and the times of a step."""
+    import pandas as pd
+
     return pd.DataFrame([_row(one) for one in replays]).set_index("workload")
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pynvml
 import torch
 
 import simgpu
@@ -56,6 +55,10 @@ def recorded(name: str, device: Mapping[str, object], timed: bool = True) -> Tra
 
 def _used() -> int | None:
     """Bytes used on the device as nvidia-smi shows them; None where NVML is absent or refuses."""
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        return None
     try:
         return torch.cuda.device_memory_used(0)
     except (ModuleNotFoundError, pynvml.NVMLError):

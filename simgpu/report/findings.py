@@ -51,7 +51,9 @@ class Report:
     `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
     them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
     `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
-    were asked for in vain, those that were free, and PyTorch's text. `printed` is the page.
+    were asked for in vain, those that were free, and PyTorch's text. `rank`: which one of how many the program was.
+    `traffic`: of each kind of collective how many there were, the bytes of their messages, and the bytes that this rank
+    sent for them. `not_in_nvidia_smi`: what its figure leaves out. `printed` is the page.
     """
 
     what: str
@@ -78,6 +80,9 @@ class Report:
     simulated: bool = True
     written: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    rank: tuple[int, int] | None = None
+    traffic: tuple[tuple[str, int, int, int], ...] = ()
+    not_in_nvidia_smi: str = ""
 
     @property
     def fits(self) -> bool:
@@ -108,8 +113,10 @@ class Report:
                 found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
             if found["failure"] is not None:
                 found["failure"] = tuple(found["failure"])
-            for name in ("stand_ins", "files", "written", "notes"):
-                found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found[name])
+            if found.get("rank") is not None:
+                found["rank"] = tuple(found["rank"])
+            for name in ("stand_ins", "files", "written", "notes", "traffic"):
+                found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no report of a run: {error!r}") from None
@@ -134,6 +141,9 @@ def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
         parts=_parts(moment),
         lines=lines_of(moment.held if moment else ()),
         left_out=str(machine.left_out),
+        not_in_nvidia_smi=machine.left_out.of_nvidia_smi,
+        rank=None if machine.world is None else (machine.world.rank, machine.world.ranks),
+        traffic=tuple((kind, one.count, one.nbytes, one.sent) for kind, one in _traffic(machine).items()),
         steps=watch.owners.steps,
         seconds=max(machine.clock.host, machine.clock.done()),
         failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure else None,
@@ -144,6 +154,10 @@ def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
         files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
         **more,
     )
+
+
+def _traffic(machine: Machine) -> dict:
+    return {} if machine.traffic is None else machine.traffic.by_kind()
 
 
 def _spot(moment: Moment) -> Spot:

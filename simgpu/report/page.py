@@ -12,13 +12,15 @@ STACK = 6
 def page(report: Report) -> str:
     """The page, as text."""
     sections = [_headline(report), _numbers(report), where(report), parts(report), lines(report)]
-    sections += [_advice(report), left_out(report), _stand_ins(report), _written(report)]
+    sections += [_traffic(report), _advice(report), left_out(report), _stand_ins(report), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _headline(report: Report) -> str:
     """The answer, in a sentence."""
     gpu, what = f"a simulated {report.gpu}", report.what
+    if report.rank is not None:
+        what = f"{what}, as rank {report.rank[0]} of {report.rank[1]},"
     memory = f"{mib(report.nvidia_smi)} of {size(report.total_memory)} as nvidia-smi shows it"
     if report.outcome == FITS:
         first = f"{what} fits on {gpu}: {memory}."
@@ -107,6 +109,16 @@ def _line(line: Line) -> str:
     return f"  {mib(line.nbytes):>12} MiB  {line.part}: {line.operator}{many}{asked}"
 
 
+def _traffic(report: Report) -> str:
+    """What a rank's collectives move."""
+    if not report.traffic:
+        return ""
+    text = ["What this rank sends, by the ring's formulas (collectives, bytes of their messages, bytes sent)"]
+    for kind, count, nbytes, sent in report.traffic:
+        text.append(f"  {kind:<20}{count:>8,}{mib(nbytes):>16} MiB{mib(sent):>16} MiB")
+    return "\n".join(text)
+
+
 def _advice(report: Report) -> str:
     """What would help, where memory ran out."""
     helps = advice.helps(report)
@@ -118,6 +130,7 @@ def left_out(report: Report) -> str:
     text = ["What is left out"]
     text += [f"  {report.left_out}" if report.left_out else "  nothing: every operator that ran was compared"]
     text += [f"  {note}" for note in report.notes]
+    text += [f"  of nvidia-smi's figure: {report.not_in_nvidia_smi}"] if report.not_in_nvidia_smi else []
     return "\n".join(text)
 
 

@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from simgpu.report.findings import Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
@@ -25,6 +23,9 @@ COLOURS = {
 
 def draw(report: Report, watch: Watch, path: Path) -> None:
     """Writes the picture as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

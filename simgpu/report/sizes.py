@@ -25,17 +25,19 @@ def share(nbytes: int, whole: int) -> str:
 
 
 def parse(text: str | int) -> int:
-    """Bytes from "12 GiB", "12GiB", "500 MiB", "16GB" (10⁹ B) or a number of bytes.
+    """Bytes from "12 GiB", "12GiB", "500 MiB", "16GB" (10⁹ B), "4 bytes" or a number of bytes, "1e9" too.
 
     "12G" is 12 GiB, as docker and PyTorch's limits mean it. Raises ValueError for anything else, and for less than 1 B.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         found = text
     else:
-        match = re.fullmatch(r"\s*([\d_,]*\.?\d+)\s*([kmgt]?)(i?b)?\s*", str(text), re.IGNORECASE)
+        match = re.fullmatch(
+            r"\s*([\d_,]*\.?\d+(?:e\+?\d{1,2})?)\s*(?:bytes?|([kmgt]?)(i?b)?)\s*", str(text), re.IGNORECASE
+        )
         if match is None:
             raise ValueError(f"{text!r} is no size; wanted one like '12 GiB', '500 MiB' or a number of bytes")
-        number, letter, rest = match.group(1), match.group(2).lower(), (match.group(3) or "").lower()
+        number, letter, rest = (part.lower() for part in match.groups(default=""))
         scale = _DECIMAL.get(letter + rest, _UNITS[letter])
         found = round(float(number.replace(",", "").replace("_", "")) * scale)
     if found <= 0:

@@ -18,7 +18,6 @@ from simgpu.tensors.buffers import Buffer
 
 HOST = "host"
 CPU = torch.device("cpu")
-CUDA = torch.device("cuda", 0)
 
 
 class SharedBlock:
@@ -72,7 +71,7 @@ class Residence(weakref.ref):
     @property
     def device(self) -> torch.device:
         """The device that a tensor in it reports."""
-        return CPU if self.home is HOST else CUDA
+        return CPU if self.home is HOST else self.machine.cuda
 
     @property
     def block(self):

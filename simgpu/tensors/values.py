@@ -163,8 +163,8 @@ def _known(argument):
 
 def follow(operator, args, kwargs, outputs) -> None:
     """After an operator has run on simulated tensors: notes what it gives, or forgets what it wrote to."""
-    if operator._schema.name == "aten::set_":
-        return  # the tensor is one of another storage now, where nothing was written
+    if operator._schema.name in ("aten::set_", "aten::resize_"):
+        return  # the tensor is one of another storage now, where nothing was written; one that grew has forgotten all
     written = _places_written(operator, args, kwargs)
     if written:
         if operator not in _OVERWRITING and not any(place.values is not None for place in written):

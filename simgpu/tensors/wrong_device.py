@@ -2,6 +2,7 @@
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.tensors import residence
 
 _aten = torch.ops.aten
@@ -27,7 +28,7 @@ _CALLS = {
 
 def device_of(tensor) -> str:
     """The device's name as CUDA would have it."""
-    return "cuda:0" if residence.on_gpu(tensor) else "cpu"
+    return str(residence.device_of(tensor)) if residence.on_gpu(tensor) else "cpu"
 
 
 def type_of(tensor) -> str:
@@ -61,7 +62,7 @@ def error(operator, args, kwargs) -> RuntimeError:
         )
     if torch.Tag.pointwise in operator.tags or name in _FOUND_BY_ITERATOR or name.startswith("_foreach_"):
         return RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+            f"Expected all tensors to be on the same device, but found at least two devices, {machines.cuda()} and cpu!"
         )
     if name == "mv":
         values.reverse()  # the result is made like the vector, before the check

@@ -1,18 +1,20 @@
 """The simulated GPU's clock: what the host has issued by when, and when the device is done with it.
 
 The host issues work and goes on; each stream works it off in order. Kernels share one engine whatever their stream,
-for a kernel is costed as if it had the whole GPU; copies to and from the host have an engine each, and so run beside
-kernels of another stream. Times are seconds since the GPU was switched on. All is computed from what is issued, so two
-runs of a script give the same times; the wall clock of this machine plays no part in it, and `time.perf_counter()` says
-nothing about the simulated GPU.
+for a kernel is costed as if it had the whole GPU; copies to and from the host have an engine each, and so has each link
+to other GPUs in each direction: they run beside kernels of another stream. Times are seconds since the GPU was switched
+on. All is computed from what is issued, so two runs of a script give the same times; the wall clock of this machine
+plays no part in it, and `time.perf_counter()` says nothing about the simulated GPU.
 """
 
 from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
 from simgpu.hardware.gpus import Spec
 from simgpu.timing import rates
-from simgpu.timing.lanes import COMPUTE, COPY_TO_GPU, COPY_TO_HOST, HOST, ISSUES, Lanes
+from simgpu.timing.communication import Transfer
+from simgpu.timing.lanes import COMMUNICATION, COMPUTE, COPY_TO_GPU, COPY_TO_HOST, HOST, ISSUES, Lanes
 
 KERNELS, TO_GPU, TO_HOST = "kernels", "to GPU", "to host"
 _COPYING = {TO_GPU: COPY_TO_GPU, TO_HOST: COPY_TO_HOST}
@@ -82,9 +84,9 @@ class Clock:
 
     `slowness`: how many times as long as the host of `rates` this one takes for a launch, an operator, a view, or
     another call of PyTorch's or CUDA's; ValueError if it is no positive number. `host`: the host's time in seconds.
-    `streams`: when each stream, by its id, is done with what it was given. `lanes`: what is recorded of all that is
-    issued, or None. `region`: what is told when a time is wanted that the kernels of a compiled region have to be on
-    the clock for (its `flush`), or None.
+    `streams`: when each stream, by its id or, of NCCL's, by a name, is done with what it was given. `lanes`: what is
+    recorded of all that is issued, or None. `region`: what is told when a time is wanted that the kernels of a compiled
+    region have to be on the clock for (its `flush`), or None.
     """
 
     def __init__(self, spec: Spec, slowness: float = 1.0) -> None:
@@ -92,10 +94,10 @@ class Clock:
         self.slowness = checked_slowness(slowness)
         self._launch, self._view = rates.LAUNCH * self.slowness, rates.VIEW * self.slowness
         self.host = 0.0
-        self.streams: dict[int, float] = {}
+        self.streams: dict[Hashable, float] = {}
         self.lanes: Lanes | None = None
         self.region: Any = None
-        self._engines = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
+        self._engines: dict[Hashable, Engine] = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
         self._kernels = self._engines[KERNELS]
         self._queue: deque[float] = deque(maxlen=rates.QUEUE)
         self.capture: Capture | None = None  # of a CUDA graph, which is under way
@@ -162,6 +164,31 @@ class Clock:
             self.lanes.note(_COPYING[direction], "pinned" if pinned else "pageable", begin, self.streams[stream])
         if blocking or not pinned:
             self.synchronize(stream)
+
+    def communicate(self, stream: int, own: Hashable, transfer: Transfer) -> float:
+        """A collective, a send or a receive on the stream `own`, after what `stream` was given so far: when it is done.
+
+        By itself it waits for no other rank.
+        """
+        ready = self.asked(stream, own)
+        if self.capture is not None and stream in self.capture.streams:
+            self.capture.add(transfer.seconds)
+            return self.host
+        engine = self._engines.setdefault(transfer.link, Engine())
+        return self.carried(own, transfer, engine.take(ready, transfer.seconds, self.host))
+
+    def asked(self, stream: int, own: Hashable) -> float:
+        """The host asks for a transfer: when the streams would let it begin."""
+        self.settle()
+        self._host_until(self.host + (rates.OPERATOR + rates.LAUNCH) * self.slowness, ISSUES)
+        return max(self.host, self.streams.get(stream, 0.0), self.streams.get(own, 0.0))
+
+    def carried(self, own: Hashable, transfer: Transfer, begin: float) -> float:
+        """A transfer that begins then on the stream `own`: when it is done."""
+        end = self.streams[own] = begin + transfer.seconds
+        if self.lanes is not None:
+            self.lanes.note(COMMUNICATION, transfer.name, begin, end)
+        return end
 
     def pinning(self, nbytes: int) -> float:
         """The seconds that a thread of the host needs to copy so many bytes into pinned memory (`rates.PAGEABLE`)."""

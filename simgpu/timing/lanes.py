@@ -1,4 +1,4 @@
-"""A record of lanes: who did what from when to when, the host, a DataLoader's workers, the copy engines, the kernels.
+"""A record of lanes: who did what from when to when, the host, workers, copy engines, kernels, links to other GPUs.
 
 Times are seconds of the simulated GPU's clock.
 """
@@ -6,6 +6,7 @@ Times are seconds of the simulated GPU's clock.
 from typing import NamedTuple
 
 HOST, COMPUTE, COPY_TO_GPU, COPY_TO_HOST = "host", "compute", "copy to GPU", "copy to host"
+COMMUNICATION = "communication"
 PINNING = "pinning thread"
 ISSUES = "issues operators"
 

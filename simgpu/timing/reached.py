@@ -4,10 +4,10 @@ Source: the public table `database.md` of the repository zzc0721/torch-performan
 2026): `torch.mm` of square matrices of 1,024 to 10,240 numbers, 30 times between two CUDA events, the best size;
 float32 with TF32 off. Whoever owns a card sends a row. Taken is the median of the rows of the very card: none of a
 laptop's, of a card with other memory or fewer multiprocessors ("D", "Ti"), or on PCIe where the simulated one is a
-module. Of some cards there is a single row. They say what datasheets do not: a GeForce runs at a higher clock than
-the one its datasheet computes with, a T4 or L4 at a lower one, because its power is limited, and products in float32
-reach a smaller share where two halves of a multiprocessor's float32 units share a port (from RTX 3060 on). No time of
-a whole model played a part in the choice.
+module. (The V100 of 32 GB has the row of the one of 16 GB: the chip is the same.) Of some cards there is a single
+row. They say what datasheets do not: a GeForce reaches up to a sixth more than its datasheet in half precision, a T4
+or L4 little more than half, and in float32 GeForce cards reach two thirds. No time of a whole model played a part in
+the choice.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ from simgpu.errors import NotModelledError, naming_cuda, naming_cuda_types
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
-from simgpu.tensors import engine, residence
+from simgpu.tensors import engine, residence, side_streams
 from simgpu.tensors.residence import on_gpu
 from simgpu.timing import workers
 
@@ -24,7 +24,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     made = wrapped_on_meta(torch.Tensor._make_wrapper_subclass)
     patches.apply(torch._C._nested, "nested_tensor", jagged_only(torch._C._nested.nested_tensor))  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(torch.Tensor, "_make_wrapper_subclass", staticmethod(made))
-    run_backward = naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward))
+    run_backward = side_streams.as_it_was(naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward)))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)
     push_hooks = torch._C._autograd._push_saved_tensors_default_hooks  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -55,11 +56,11 @@ def _names(machine: Machine, functions: dict) -> dict:
         "_lazy_init": initialize,
         "_lazy_call": call,
         "is_available": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: machine.count,
         "_get_device_properties": lambda index: properties(machine.spec),
         "_exchange_device": functions["_cuda_exchangeDevice"],
         "_maybe_exchange_device": functions["_cuda_maybeExchangeDevice"],
-        "default_generators": (machine.generator,),
+        "default_generators": _Generators(machine),
         "_cudart": _Runtime(functions),
         "cudart": lambda: torch.cuda._cudart,
         "current_stream": lambda device=None: streams.Stream(stream_id=machine.stream),
@@ -97,8 +98,7 @@ def _names(machine: Machine, functions: dict) -> dict:
             "CUDAGraph": cuda["CUDAGraph"],
         },
         torch.cuda.graphs.graph: {"default_capture_stream": None},
-        torch.accelerator: {"Graph": _NoGraph},
-        torch.accelerator.graphs: {"Graph": _NoGraph},
+        **{place: {"Graph": _NoGraph} for place in _accelerator_graphs()},
         torch.backends.cuda: {"is_built": lambda: True},
         torch.backends.cuda.cuFFTPlanCache: _fft_plans(machine.library_settings),
         vars(torch.backends.cudnn)["m"]: {
@@ -112,6 +112,24 @@ def _names(machine: Machine, functions: dict) -> dict:
             )
         },
     }
+
+
+def _accelerator_graphs() -> list:
+    """The modules that hold torch.accelerator.Graph, which torch 2.11 has not."""
+    return [torch.accelerator, torch.accelerator.graphs] if hasattr(torch.accelerator, "graphs") else []
+
+
+class _Generators(Sequence):
+    """torch.cuda.default_generators: one for each GPU that the process sees, all of them the one GPU's."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def __len__(self) -> int:
+        return self.machine.count
+
+    def __getitem__(self, index):
+        return ((self.machine.generator,) * len(self))[index]
 
 
 class StreamContext:

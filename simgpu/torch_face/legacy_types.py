@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 
+from simgpu.machine import cuda
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
-from simgpu.tensors.residence import CUDA, on_gpu
+from simgpu.tensors.residence import on_gpu
 
 NAMES = ["Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool"]
 
@@ -49,8 +50,8 @@ class CudaType(type):
                 raise TypeError(f"expected {cls.__module__}.{cls.__name__} (got {args[0].type()})")
             return args[0].detach()
         if not args or isinstance(args[0], (int, torch.Size)):
-            return torch.empty(*(args or (0,)), dtype=cls.dtype, device=CUDA)
-        return torch.tensor(*args, dtype=cls.dtype, device=CUDA)
+            return torch.empty(*(args or (0,)), dtype=cls.dtype, device=cuda())
+        return torch.tensor(*args, dtype=cls.dtype, device=cuda())
 
 
 def default_setter(patches: Patches, mode: FunctionMode, set_default):

@@ -5,6 +5,7 @@ from functools import wraps
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from simgpu import machine as machines
 from simgpu.errors import REMEDY, NoValueError
 from simgpu.interrupts import in_one_piece
 from simgpu.memory.out_of_memory import OutOfMemory
@@ -14,7 +15,7 @@ from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import residence
 from simgpu.tensors.buffers import Buffer
-from simgpu.tensors.residence import CPU, CUDA
+from simgpu.tensors.residence import CPU
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
@@ -52,7 +53,7 @@ def made(new):
             return new(kind, *args, **kwargs) if device is None else new(kind, *args, device=device, **kwargs)
         size = new(kind, *args, device="meta", **kwargs).nbytes() if args and isinstance(args[0], int) else None
         size = len(new(kind, *args, **kwargs)) if size is None else size
-        return torch.empty(size, dtype=torch.uint8, device=CUDA).untyped_storage()
+        return torch.empty(size, dtype=torch.uint8, device=machines.cuda()).untyped_storage()
 
     return call
 
@@ -112,14 +113,15 @@ def to(mode: FunctionMode, move):
 
     @wraps(move)
     def call(storage, *, device, non_blocking=False):
-        there = CUDA if means_gpu(device) else named(device)
-        if residence.find(storage) is None and (there != CUDA or storage.device.type == "meta"):
+        gpu = machines.cuda()
+        there = gpu if means_gpu(device) else named(device)
+        if residence.find(storage) is None and (there != gpu or storage.device.type == "meta"):
             return move(storage, device=there, non_blocking=non_blocking)
         if storage.device == named(device):
             return storage
         if there.type not in ("cuda", "cpu"):  # pyright: ignore[reportOptionalMemberAccess]
             return refused(move)(storage)
-        return _copied(mode, storage, there != CUDA, non_blocking)
+        return _copied(mode, storage, there != gpu, non_blocking)
 
     return call
 
@@ -129,7 +131,7 @@ def cuda(move):
 
     @wraps(move)
     def call(storage, device=None, non_blocking=False):
-        return storage.to(device=torch.device("cuda", device) if device else CUDA.type, non_blocking=non_blocking)
+        return storage.to(device="cuda" if device is None else named(device), non_blocking=non_blocking)
 
     return call
 

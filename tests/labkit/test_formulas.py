@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit import formulas
+from labkit import formulas, published
 from labkit.counters import requested
 from labkit.models import ThreeLinear, bert
 from labkit.saved import layer_keeps, owners
@@ -327,3 +327,18 @@ def test_an_mlp_keeps_what_the_formula_says(activation):
 def test_an_mlp_of_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="geglu"):
         formulas.mlp(1, 1, 1, "geglu")
+
+
+def test_shares_of_zeros_stages():
+    """The worked figures of Rajbhandari et al. 2020, figure 1, and float32's 16 bytes."""
+    half = {"parameter": 2, "gradient": 2, "states": 12}
+    shares = {stage: formulas.zero_bytes_per_rank(7_500_000_000, 64, stage, **half) for stage in range(4)}
+    found = {stage: round(sum(one) / 1e9, 1) for stage, one in shares.items()}
+    assert found == published.ZERO_FIGURE_1
+    assert formulas.zero_bytes_per_rank(1000, 8, 1) == (4000, 4000, 1000)
+    assert formulas.zero_bytes_per_rank(1001, 8, 3) == (501, 501, 1001)  # shares are rounded up
+    assert {sum(formulas.zero_bytes_per_rank(1000, 1, stage)) for stage in range(4)} == {16_000}
+    with pytest.raises(ValueError, match="one rank or more"):
+        formulas.zero_bytes_per_rank(1000, 0, 3)
+    with pytest.raises(ValueError, match="a stage is 0, 1, 2 or 3; 4 was given"):
+        formulas.zero_bytes_per_rank(1000, 8, 4)

@@ -58,3 +58,25 @@ def test_a_patch_mlp_takes_images_of_bytes():
     model = models.PatchMLP(8)
     x = torch.randint(0, 255, (2, 3, 32, 48), dtype=torch.uint8)
     assert model(x).shape == (2, 10) and torch.equal(model(x), model(x.float()))
+
+
+def test_llama_of_eight_billion():
+    """Llama 3 8B has 8,030,261,248 parameters (its model card says 8.03B)."""
+    with torch.device("meta"):
+        whole, small = models.Llama(), models.Llama(2, 64, 4, 2, 96, vocabulary=100, longest=16)
+        assert sum(one.numel() for one in whole.parameters()) == 8_030_261_248
+        assert small(torch.zeros(3, 5, dtype=torch.long)).shape == (3, 5, 100)
+
+
+def test_a_llama_layer_in_half_precision_turns_by_angles_kept_in_float32():
+    layer = models.LlamaLayer(64, 4, 2, 96, 16)
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.bfloat16()
+    assert layer(torch.zeros(1, 5, 64, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_gpt_around_an_attention_and_an_mlp_of_the_caller():
+    layers = [models.GPTLayer(16, torch.nn.Identity(), torch.nn.Linear(16, 16)) for _ in range(2)]
+    model = models.GPT(layers, 16, 100)
+    assert count(model) == 2 * 100 * 16 + 32 + 2 * (64 + 16 * 17)
+    assert model(torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, 100)

@@ -331,3 +331,8 @@ def test_an_old_python_is_told_so():
     said = before.replace("sys.version_info < (3, 10)", "sys.version_info > (3, 0)")
     with pytest.raises(SystemExit, match=r"Python 3\.10 or later is needed, this is 3\."):
         exec(compile(said, "course.py", "exec"), {})
+
+
+def test_the_site_is_built_with_what_is_passed_on(ran):
+    assert course.command_site(PYTHON, ["elsewhere", "--strict"]) == 0
+    assert ran == [("-m", "tools.site", "elsewhere", "--strict")]

@@ -1,5 +1,6 @@
 """Whatever interrupts the entry, a step or the exit, torch is as it was found, and the next program is exact."""
 
+import functools
 import gc
 import os
 import random
@@ -14,7 +15,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import simgpu
-from simgpu import machine, session
+from simgpu import interrupts, machine, session
 from simgpu.errors import NotModelledError
 from simgpu.interrupts import Deferred
 from simgpu.memory.blocks import Block
@@ -319,3 +320,32 @@ def test_handlers_are_as_they_were(alarm):
     with Deferred():
         assert signal.getsignal(signal.SIGINT) not in before
     assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+
+
+def _out_of_time(number, frame, more=None):
+    raise TimeoutError
+
+
+class _Handler:
+    def __call__(self, number, frame):
+        raise TimeoutError
+
+    def method(self, number, frame):
+        raise TimeoutError
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="Windows has no alarms")
+@pytest.mark.parametrize(
+    "handler",
+    [_out_of_time, functools.partial(_out_of_time, more=1), _Handler(), _Handler().method],
+    ids=["function", "partial", "object", "method"],
+)
+def test_the_signal_is_found_whatever_its_handler_is(handler):
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError) as caught:
+            signal.raise_signal(signal.SIGALRM)
+        assert interrupts._signal_of(caught.value) == signal.SIGALRM
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts._signal_of(caught.value) is None

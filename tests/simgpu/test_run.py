@@ -463,13 +463,16 @@ def test_a_report_that_is_none(tmp_path):
         ("512", 512),
         (7, 7),
         ("2t", 2**41),
+        ("1e9", 10**9),
+        ("1.5e3 KiB", 1500 * 2**10),
+        ("4 bytes", 4),
     ],
 )
 def test_sizes(text, nbytes):
     assert parse(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1 GiB", "0", "12 KiBi", "1e3", True, None])
+@pytest.mark.parametrize("text", ["", "GiB", "-1 GiB", "0", "12 KiBi", "1e", "1e-3", True, None])
 def test_what_is_no_size(text):
     with pytest.raises(ValueError, match="is no size"):
         parse(text)

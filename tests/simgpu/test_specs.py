@@ -167,7 +167,7 @@ def test_rates(key):
 def test_every_figure_has_a_source(key):
     each = SPECS[key]
     named = {"key", "name", "compute_capability", "multiprocessors", "sources", "also"}  # "hardware" covers these
-    links = {"host_link", "nvlink"}  # "links" covers these
+    links = {"host_link", "nvlink", "network"}  # "links" covers these
     for field in {f.name for f in dataclasses.fields(each)} - named - links | {"hardware", "links"}:
         assert each.sources[field], field
     assert each.context_source == each.sources["context"]
@@ -312,6 +312,17 @@ def test_what_the_datasheets_print(key, multiprocessors, context, l2_cache, band
     assert each.bandwidth == pytest.approx(bandwidth * 1e9)
     assert each.host_link == pytest.approx(2 ** (generation - 3) * 16 * 8e9 * 128 / 130 / 8)
     assert each.nvlink == pytest.approx(nvlink * 1e9)
+
+
+# Gb/s of InfiniBand in each direction for each GPU of NVIDIA's own machine with it, by the datasheets of DGX-1 (4 ports
+# of 100 for 8 GPUs), DGX A100 (8 of 200), DGX H100, H200 and B200 (8 of 400).
+NETWORKS = {"V100-16GB": 50, "V100-32GB": 50, "A100-40GB": 200, "A100-80GB": 200, "H100": 400, "H200": 400, "B200": 400}
+
+
+@pytest.mark.parametrize("key", GPUS)
+def test_the_network_between_machines(key):
+    assert SPECS[key].network * 8 / 1e9 == pytest.approx(NETWORKS.get(key, 0))
+    assert ("DGX" in SPECS[key].sources["links"]) == (key in NETWORKS)
 
 
 # Dense peaks in TFLOP/s: float64, float32, tf32, float16 (bfloat16 is its equal), and int8 in TOP/s.

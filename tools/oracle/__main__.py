@@ -39,7 +39,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--torch", default=runner.DEFAULT_VERSION, help="version of torch (default %(default)s)")
         return sub
 
-    command("build", _build, "fetch torch's CUDA wheel and compile the stub libraries")
+    sub = command("build", _build, "fetch torch's CUDA wheel and compile the stub libraries")
+    sub.add_argument("--index", metavar="URL", help="the package index to take it from (default: PyPI)")
     command("list", _list, "name the workloads")
 
     sub = command(
@@ -101,11 +102,11 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 def _names(patterns: list[str]) -> list[str]:
     """The workloads that the patterns mean, each once; raises KeyError for a pattern that means none."""
-    from tools.oracle.workloads import WORKLOADS, find
+    from tools.oracle.workloads import WORKLOADS, find, ranks
 
     names: dict[str, None] = {}
     for pattern in patterns or ["*"]:
-        matching = fnmatch.filter(WORKLOADS, pattern)
+        matching = fnmatch.filter(ranks.WORKLOADS if pattern.startswith(ranks.PREFIX) else WORKLOADS, pattern)
         if not matching:
             find(pattern)
             matching = [pattern]
@@ -124,13 +125,13 @@ def _run_apart(arguments: list[str]) -> list[str]:
 
 
 def _build(options) -> int:
-    build(options.torch)
+    build(options.torch, options.index)
     print(f"ready: python -m tools.oracle run --torch {options.torch} script.py")
     return 0
 
 
 def _list(options) -> int:
-    print("\n".join(_names([])))
+    print("\n".join(_names(["*", "ranks_*"])))
     return 0
 
 

@@ -41,9 +41,9 @@ def home() -> Path:
     return Path(os.environ.get("CUDA_ORACLE") or Path(cache) / "cuda-oracle")
 
 
-def build(version: str) -> None:
+def build(version: str, index: str | None = None) -> None:
     """Make the oracle for `version` of torch in `home()`; what is there already is kept, the stubs are always
-    compiled.
+    compiled. `index`: where the wheel comes from, if not from PyPI: PyTorch's own index has the builds of each night.
 
     Raises RuntimeError where this machine cannot: not Linux x86-64, or gcc, objdump or nm missing.
     """
@@ -55,18 +55,19 @@ def build(version: str) -> None:
     folder = home()
     torch_folder, headers = folder / f"torch-{version}", folder / "headers"
     if not (torch_folder / "torch").is_dir():
-        _fetch([f"torch=={version}"], torch_folder)
+        _fetch([f"torch=={version}"], torch_folder, index)
     if not (headers / "nvidia").is_dir():
         _fetch(HEADERS, headers)
     compile_stubs(torch_folder / "torch" / "lib", folder / f"stubs-{version}", headers / "nvidia/cu13/include")
 
 
-def _fetch(requirements, target: Path) -> None:
+def _fetch(requirements, target: Path, index: str | None = None) -> None:
     # PyPI's wheel is the CUDA one. A pip configured for another index or folder may offer a CPU build of the
     # same version.
     environ = {k: v for k, v in os.environ.items() if k != "PIP_FIND_LINKS"} | {"PIP_CONFIG_FILE": os.devnull}
     wheels = target.with_name(target.name + ".wheels")
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), *requirements]
+    command += ["--index-url", index] if index else []
     subprocess.run(command, env=environ, check=True)
     for wheel in wheels.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
@@ -82,7 +83,7 @@ def compile_stubs(torch_lib: Path, output: Path, headers: Path) -> None:
     """
     output.mkdir(parents=True, exist_ok=True)
     sonames, symbols = _wanted(torch_lib)
-    # cudart first: nvidia-ml's stub asks it how much memory is in use
+    # cudart first: nvidia-ml's stub asks it how much memory is in use, and nccl's copies with it
     for base in sorted(sonames, key=lambda base: (base != "libcudart", base)):
         sources = sorted((STUBS / base).glob("*.c")) or list(STUBS.glob(f"{base}.c"))
         written = "\n".join(source.read_text() for source in sources)
@@ -94,7 +95,7 @@ def compile_stubs(torch_lib: Path, output: Path, headers: Path) -> None:
         versions.write_text(f"{tag} {{ global: *; }};\n")
         command = ["gcc", "-w", "-shared", "-fPIC", "-O1", "-o", output / sonames[base], generated]
         command += [*sources, f"-I{headers}"] if sources else []
-        command += [output / sonames["libcudart"]] if base == "libnvidia-ml" else []
+        command += [output / sonames["libcudart"]] if base in ("libnvidia-ml", "libnccl") else []
         subprocess.run(
             [*command, f"-Wl,-soname,{sonames[base]}", f"-Wl,--version-script={versions}", "-lpthread"],
             check=True,

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import torch
 
-import labkit
 from simgpu import session
 from simgpu.modes import dispatch_mode
 
@@ -20,14 +19,15 @@ WRAPPERS = ("eval_frame.py", "_compile.py", "op_info/seen.py")  # around the mod
 
 
 @contextmanager
-def simulated_gpu(name: str, values: bool = False, nodes: bool = True) -> Iterator[None]:
-    """`labkit.simulated_gpu(name)` with stacks that `tools.oracle.labels` reads as it reads those of C++.
+def simulated_gpu(name: str, values: bool = False, nodes: bool = True, **place: int) -> Iterator[None]:
+    """`simgpu.simulated_gpu(name)`, as `rank` of `ranks` if those are given, with stacks that `tools.oracle.labels`
+    reads as it reads those of C++.
 
     `nodes`: they say which node of autograd was running. A node that Python has seen lets go of what it leads to in
     another order, which shows in the order of frees where leaves that nothing else holds, or graphs that were kept, go.
     """
     found = frames if nodes else partial(frames, nodes=False)
-    with patch.object(session, "python_frames", found), labkit.simulated_gpu(name, values=values):
+    with patch.object(session, "python_frames", found), session.simulated_gpu(name, values=values, **place):
         yield
 
 

@@ -62,6 +62,9 @@ def main() -> None:
 
         for_transformers["transformers"] = transformers.__version__
     libraries = _imported({library for task in tasks.values() for library in getattr(task, "libraries", ())})
+    if any(hasattr(task, "ranks") for task in tasks.values()):
+        for module in workloads.ranks.IMPORTS:
+            import_module(module)
     options.folder.mkdir(parents=True, exist_ok=True)
     _warm_up(options.simulated, stacks=not options.quick)
     gc.collect()
@@ -70,6 +73,7 @@ def main() -> None:
         known = provenance | {"source": sources[name]}
         known |= for_transformers if name in of_transformers else {}
         known |= {library: libraries[library] for library in getattr(task, "libraries", ())}
+        known |= {"rank": task.rank, "ranks": task.ranks} if hasattr(task, "ranks") else {}
         print(name, "failed" if _in_child(name, task, known, options) else "done", flush=True)
 
 
@@ -154,10 +158,15 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
     from simgpu.recording.history import record
     from tools.oracle import labels
 
+    place = {"rank": task.rank, "ranks": task.ranks} if hasattr(task, "ranks") else {}
     if options.simulated:
         from tools.oracle.simulated import simulated_gpu
 
-        device = simulated_gpu(options.gpu, options.values, nodes=not options.quick)
+        device = simulated_gpu(options.gpu, options.values, nodes=not options.quick, **place)
+    elif place:
+        from tools.oracle import alone
+
+        device, task = alone.rank_of(**place), alone.unhurried(task)
     else:
         device = nullcontext()
     with device:

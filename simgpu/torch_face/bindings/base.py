@@ -2,6 +2,7 @@
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.machine import Machine
 from simgpu.memory.out_of_memory import OutOfMemory
 
@@ -19,9 +20,9 @@ class Bindings:
 
 
 def only_device(index) -> None:
-    """AcceleratorError, as from CUDA, unless `index` is the one GPU's."""
-    if index not in (0, -1, None):
-        raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    """AcceleratorError, as from CUDA, unless `index` is a GPU's; NotModelledError for another rank's."""
+    if index not in (-1, None):
+        machines.check_number(index)
 
 
 def as_torch_error(error: OutOfMemory) -> torch.OutOfMemoryError:

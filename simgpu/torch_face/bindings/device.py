@@ -18,17 +18,17 @@ class Device(Bindings):
         return False
 
     def _cuda_getDeviceCount(self):
-        return 1
+        return self.machine.count
 
     def _cuda_getDevice(self):
-        return 0
+        return self.machine.index
 
     def _cuda_setDevice(self, index):
         only_device(index)
 
     def _cuda_exchangeDevice(self, index):
         only_device(index)
-        return 0 if index == 0 else -1
+        return self.machine.index if index >= 0 else -1
 
     def _cuda_maybeExchangeDevice(self, index):
         return self._cuda_exchangeDevice(index)
@@ -58,8 +58,12 @@ class Device(Bindings):
     def _accelerator_getAccelerator(self):
         return torch.device("cuda")
 
+    def _get_accelerator(self, check=None):
+        """torch.distributed asks this one."""
+        return torch.device("cuda")
+
     def _accelerator_getDeviceIndex(self):
-        return 0
+        return self.machine.index
 
     def _accelerator_setDeviceIndex(self, index):
         only_device(index)

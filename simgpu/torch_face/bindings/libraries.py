@@ -6,9 +6,19 @@ from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import cublas_workspace_bytes
 from simgpu.torch_face.bindings.base import Bindings
 
+NCCL = (2, 29, 7)
+"""The version of NCCL that the wheel of torch 2.13 for CUDA 13 asks for (its METADATA, Requires-Dist)."""
+
 
 class Libraries(Bindings):
-    """What torch.backends.cuda, torch.backends.cudnn and torch.cuda.tunable ask for."""
+    """What torch.backends.cuda, torch.backends.cudnn, torch.cuda.tunable and torch.cuda.nccl ask for."""
+
+    def _nccl_version(self):
+        major, minor, patch = NCCL
+        return major << 32 | minor << 16 | patch
+
+    def _nccl_version_suffix(self):
+        return b""
 
     def _cuda_clearCublasWorkspaces(self):
         self.machine.clear_blas_workspaces()

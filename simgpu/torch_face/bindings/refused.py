@@ -5,7 +5,7 @@ from simgpu.errors import NotModelledError
 _POOLS = "The simulated GPU has private pools; checkpoints of them (torch.compile's CUDA graph trees) are not modelled."
 _HOST = "Pinned memory of the host is not counted by the simulated GPU."
 _PLUGGABLE = "The simulated GPU models PyTorch's own allocator and no other."
-_NCCL = "The simulated GPU is one GPU, and NCCL is not modelled; use torch.distributed with gloo on CPU tensors."
+_NCCL = "The simulated GPU is one GPU; torch.distributed is one rank of many on it (simgpu.one_rank)."
 _TUNING = "The simulated GPU runs no kernels that could be tuned."
 _FILES = "Files cannot be read to the simulated GPU's memory, which has no values: read them to the CPU."
 _CODE = "The simulated GPU runs no kernels that are compiled from source."
@@ -49,8 +49,6 @@ REASONS = {
     ),
     **dict.fromkeys(
         (
-            "_nccl_version",
-            "_nccl_version_suffix",
             "_nccl_unique_id",
             "_nccl_init_rank",
             "_nccl_all_reduce",

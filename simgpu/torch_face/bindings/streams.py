@@ -14,7 +14,7 @@ class Streams(Bindings):
 
     def _cuda_getCurrentStream(self, index):
         only_device(index)
-        return self.machine.stream, 0, CUDA_DEVICE_TYPE
+        return self.machine.stream, self.machine.index, CUDA_DEVICE_TYPE
 
     def _cuda_getCurrentRawStream(self, index):
         only_device(index)
@@ -22,11 +22,11 @@ class Streams(Bindings):
 
     def _cuda_getDefaultStream(self, index):
         only_device(index)
-        return 0, 0, CUDA_DEVICE_TYPE
+        return 0, self.machine.index, CUDA_DEVICE_TYPE
 
     def _cuda_getStreamFromExternal(self, pointer, index):
         only_device(index)
-        return pointer, 0, CUDA_DEVICE_TYPE
+        return pointer, self.machine.index, CUDA_DEVICE_TYPE
 
     def _cuda_setStream(self, stream_id=0, device_index=0, device_type=CUDA_DEVICE_TYPE):
         self.machine.stream = stream_id

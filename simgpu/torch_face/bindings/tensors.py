@@ -2,7 +2,6 @@
 
 import torch
 
-from simgpu import streams
 from simgpu.composites import sdpa
 from simgpu.machine import Machine
 from simgpu.tensors.residence import on_gpu
@@ -21,22 +20,22 @@ class Tensors(Bindings):
         groups = {}
         for (device, dtype), found in self.group(tensor_lists, with_indices).items():
             first = found[0][0][0]
-            groups[streams.CUDA if first is not None and on_gpu(first) else device, dtype] = found
+            groups[self.machine.cuda if first is not None and on_gpu(first) else device, dtype] = found
         return groups
 
     def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, side=None):
         """For the one GPU: nn.DataParallel brings its whole input there, on a stream of its own
         (torch/csrc/cuda/comm.cpp)."""
-        if devices != [0]:
+        if devices != [self.machine.index]:
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
         with torch.cuda.stream(side[0] if side else None):
-            return [tensor.to(streams.CUDA, non_blocking=True)]
+            return [tensor.to(self.machine.cuda, non_blocking=True)]
 
     def _broadcast(self, tensor, devices):
         """To the one GPU: the tensor itself if it is there."""
-        if set(devices) != {0}:
+        if set(devices) != {self.machine.index}:
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
-        return [tensor if on_gpu(tensor) else tensor.to(streams.CUDA, non_blocking=True) for _ in devices]
+        return [tensor if on_gpu(tensor) else tensor.to(self.machine.cuda, non_blocking=True) for _ in devices]
 
     def _broadcast_coalesced(self, tensors, devices, buffer_size=10485760):
         return [list(part) for part in zip(*(self._broadcast(tensor, devices) for tensor in tensors), strict=True)]
@@ -45,7 +44,7 @@ class Tensors(Bindings):
         """How the gradient of that input goes back (the same file)."""
         shape = list(tensors[0].shape)
         shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
-        result = torch.empty(shape, dtype=tensors[0].dtype, device="cpu" if destination == -1 else streams.CUDA)
+        result = torch.empty(shape, dtype=tensors[0].dtype, device="cpu" if destination == -1 else self.machine.cuda)
         for part, tensor in zip(result.split([tensor.shape[dim] for tensor in tensors], dim), tensors, strict=True):
             part.copy_(tensor, non_blocking=destination != -1)
         return result

@@ -2,7 +2,7 @@
 
 A workload is a function `name(stage)` that calls `stage("forward")` wherever the memory counters are to be
 read. Nothing here knows labkit. `WORKLOADS` has them all by name; `find("random_17")` also draws a random
-network.
+network, and `find("ranks_ddp_2of4")` has any rank of any number (`ranks.WORKLOADS` has those that are compared).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tools.oracle.workloads import (
     optimizers,
     out_of_memory,
     random_network,
+    ranks,
     trainer,
     training,
     transformer_models,
@@ -54,6 +55,8 @@ def find(name: str) -> Callable:
     """
     if name in WORKLOADS:
         return WORKLOADS[name]
+    if (of_a_rank := ranks.find(name)) is not None:
+        return of_a_rank
     if name.startswith(ZOO):
         from tools.oracle import zoo
 
@@ -62,5 +65,6 @@ def find(name: str) -> Callable:
         return random_network.random_network(int(name.removeprefix(RANDOM)))
     similar = [known for known in WORKLOADS if name in known] or get_close_matches(name, WORKLOADS, cutoff=0.4)
     raise KeyError(
-        f"no workload {name!r} among {len(WORKLOADS)} and {RANDOM}SEED; similar: {', '.join(similar[:8]) or 'none'}"
+        f"no workload {name!r} among {len(WORKLOADS)}, {RANDOM}SEED and {ranks.PREFIX}KIND_RANKofRANKS; "
+        f"similar: {', '.join(similar[:8]) or 'none'}"
     )

@@ -1,6 +1,7 @@
 // Device memory: addresses are handed out and counted, nothing is stored there.
 #define _GNU_SOURCE
 #include "device.h"
+#include "remembered.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -122,14 +123,6 @@ static int on_device(const void *pointer) {
   return (a >= SEGMENTS_FROM && a < SEGMENTS_TO) || (a >= RANGES_FROM && a < RANGES_TO);
 }
 
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *pointer) {
-  memset(a, 0, sizeof *a);
-  a->type = on_device(pointer) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
-  a->devicePointer = (void *)pointer;
-  a->device = current_device;
-  return cudaSuccess;
-}
-
 // Pinned memory of the host is ordinary memory; where it lies is noted, since operators read single values into it.
 #define PINNED 4096
 static struct segment pinned[PINNED];
@@ -160,6 +153,15 @@ static int is_pinned(uintptr_t address) {
   return found;
 }
 
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *pointer) {
+  memset(a, 0, sizeof *a);
+  a->type = on_device(pointer) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  if (remembering() && is_pinned((uintptr_t)pointer)) a->type = cudaMemoryTypeHost; // DDP insists on it
+  a->devicePointer = (void *)pointer;
+  a->device = current_device;
+  return cudaSuccess;
+}
+
 // What operators read of the device's memory: values of at most 8 bytes, given beforehand, in their order.
 static uint64_t *reads;
 static size_t reads_given, reads_done;
@@ -175,14 +177,31 @@ void mock_reads(const uint64_t *values, size_t given) {
 void mock_reads_wait(int wait) { reads_wait = wait; }
 size_t mock_reads_left(void) { return reads_given - reads_done; }
 
-// What is read from the device is zeros, unless it was said what an operator reads.
+// From one place of the device to another; what is large is not remembered, and so not read either.
+static void copy_within(void *to, const void *from, size_t bytes) {
+  char values[1 << 16];
+  if (to == from) return;
+  if (bytes <= sizeof values && recall(memset(values, 0, bytes), from, bytes))
+    remember(to, values, bytes);
+  else
+    forget(to, bytes);
+}
+
+// What is read from the device is zeros, unless it is remembered, or it was said what an operator reads.
 static void copy(void *to, const void *from, size_t bytes) {
-  if (on_device(to)) return;
+  if (on_device(to)) {
+    if (on_device(from))
+      copy_within(to, from, bytes);
+    else
+      remember(to, from, bytes);
+    return;
+  }
   if (!on_device(from)) {
     memmove(to, from, bytes);
     return;
   }
   memset(to, 0, bytes);
+  recall(to, from, bytes);
   if (reads_done < reads_given && !reads_wait && bytes <= sizeof *reads && is_pinned((uintptr_t)to))
     memcpy(to, &reads[reads_done++], bytes);
 }
@@ -206,7 +225,10 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-  if (!on_device(to)) memset(to, value, bytes);
+  if (on_device(to))
+    forget(to, bytes);
+  else
+    memset(to, value, bytes);
   return cudaSuccess;
 }
 

@@ -1,0 +1,72 @@
+"""FSDP2's copies in and out of its flat buffers, each one kernel (aten/src/ATen/native/cuda/TensorShape.cu).
+
+The kernel reads where the parts lie from a tensor of int64 that is brought to the GPU first (pack_vecs).
+"""
+
+import math
+
+import torch
+
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.tensors.layout import is_dense
+
+BLOCK = 128  # threads, BLOCK_SIZE
+TILE = BLOCK * 16  # bytes of a block of threads: BYTES_PER_THREAD each
+NUMBER = 8  # bytes of an int64
+CHUNK_CAT = torch.ops.aten._chunk_cat.default
+
+
+def _part_by_part(self, split_sizes, dim=0, *, out) -> bool:
+    """split_with_sizes_copy_out_cuda: what its kernel does not do."""
+    return not (is_dense(self) and all(is_dense(one) and one.dtype == self.dtype for one in out))
+
+
+made_of_others("split_with_sizes_copy.out", when=_part_by_part)
+
+
+@rule("split_with_sizes_copy.out", only=True)
+def split(launch: Launch) -> None:
+    """split_with_sizes_copy_out_cuda: first `out` grows where it is too small. Then
+    split_with_sizes_copy_out_cuda_contiguous_no_cast: two addresses, a size and a first block for each part, the end
+    of the last, and for each block which part it is for."""
+    launch.give(*launch["out"])
+    tensor, sizes, dim = launch["self", "split_sizes", "dim"]
+    dim %= tensor.dim()
+    spec = launch.machine.spec
+    parts = [size * tensor.stride(dim) * tensor.element_size() for size in sizes]
+    chunks = math.prod(tensor.shape[:dim])
+    most = int(spec.multiprocessors * spec.max_threads_per_multiprocessor / BLOCK * 2)
+    factor = -(-sum(-(-part // TILE) for part in parts) * chunks // most)
+    in_a_block = min(math.ceil(math.sqrt(factor)), chunks)
+    if not in_a_block:
+        return
+    blocks = sum(-(-part // (TILE * -(-factor // in_a_block))) for part in parts)
+    launch.scratch(NUMBER * (4 * len(parts) + 1 + blocks))
+
+
+def _padded_one_by_one(tensors, dim, num_chunks, *, out=None) -> bool:
+    """_chunk_cat_out_cuda: what its kernel does not do."""
+    first = tensors[0].dtype
+    casts = (
+        out is not None and out.dtype != first and (str(first), str(out.dtype)) != ("torch.bfloat16", "torch.float32")
+    )
+    return casts or not all(one.is_contiguous() for one in tensors)
+
+
+made_of_others("_chunk_cat.default", "_chunk_cat.out", when=_padded_one_by_one)
+
+
+@rule("_chunk_cat.default", "_chunk_cat.out", only=True)
+def chunk_cat(launch: Launch) -> None:
+    """The output, unless it is `out`, which grows last; get_chunk_cat_metadata: for each tensor an address, a size, a
+    size of a part and its blocks, where its part begins and its first block; the ends of the last; and for each block
+    of threads its tensor."""
+    tensors, dim, chunks = launch["tensors", "dim", "num_chunks"]
+    dim %= tensors[0].dim()
+    element = launch.outputs[0].element_size()
+    parts = [-(-one.shape[dim] // chunks) * math.prod(one.shape[dim + 1 :]) * element for one in tensors]
+    blocks = sum(-(-part // TILE) for part in parts)
+    if launch.operator is CHUNK_CAT:
+        launch.give(*launch.outputs)
+    launch.scratch(NUMBER * (6 * len(tensors) + 2 + blocks))
+    launch.give(*launch.outputs)

@@ -1,0 +1,1 @@
+"""One rank of N: torch.distributed on one simulated GPU, which answers as one of many."""

@@ -1,0 +1,443 @@
+"""The process group of one rank of N: every collective of torch.distributed is counted, and answered at once.
+
+`RankGroup` takes the place of ProcessGroupNCCL, and of ProcessGroupGloo in a world whose other ranks are not there. A
+method is named as torch.distributed's C++ and Python call it (torch/csrc/distributed/c10d/ProcessGroup.hpp); names that
+changed with PyTorch 2.12 are here in both forms.
+"""
+
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# PyTorch's stubs have one of the names that a method had in its versions.
+
+from datetime import timedelta
+
+import torch
+from torch.distributed import ProcessGroup
+
+from simgpu import left_out
+from simgpu import machine as machines
+from simgpu.ranks import messages, objects, peers, scratch, transfers
+from simgpu.ranks.traffic import Collective, Traffic, sent_by_ring
+from simgpu.ranks.works import Finished
+from simgpu.tensors import residence
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Config:
+    """ProcessGroupNCCL.NCCLConfig: what is set for the communicator is kept, and changes nothing here."""
+
+    def __init__(self) -> None:
+        self.blocking = self.cga_cluster_size = self.min_ctas = self.max_ctas = -(2**31)
+        self.split_share = self.traffic_class = self.comm_name = None
+
+
+class Options:
+    """ProcessGroupNCCL.Options: they are kept, and change nothing here."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = Config()
+        self.backend = "nccl"
+        self._timeout = timedelta(minutes=10)
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+        self.split_from = None
+        self.split_color = 0
+
+
+class RankGroup(ProcessGroup):
+    """Rank `rank` of a group of `size`, the others of which are not there.
+
+    `traffic`: what this group has moved (`Traffic`). `devices`: the backend of each type of device, "nccl" or "gloo".
+    """
+
+    Options = Options
+    NCCLConfig = Config
+    making: tuple = ({"cuda": "nccl"}, None)  # backends and world's traffic of the groups that are made
+
+    def __init__(self, store, rank: int, size: int, options=None, timeout=None):
+        super().__init__(rank, size)
+        self.devices, self._world = self.making
+        self.traffic = Traffic()
+        self.options = options if options is not None else Options()
+        self._store = store
+        self._sequence = 0
+        self._names = ["", ""]  # and description
+        self._streams: dict = {}  # of each communicator
+        self._coalescing = False
+        self._together: list = []  # when the collectives end that are one call of NCCL's
+        self.expected: list = []  # see objects.py
+
+    # --- what it is
+
+    def getBackendName(self) -> str:
+        """nccl, or gloo where the group is for CPU tensors alone."""
+        return self.devices.get("cuda") or next(iter(self.devices.values()))
+
+    name = _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:
+        """The name that the group is known by."""
+        return self._names[0]
+
+    def setGroupName(self, name: str) -> None:
+        """Gives it that name."""
+        self._names[0] = name
+
+    def getGroupDesc(self) -> str:
+        """What the group is for."""
+        return self._names[1]
+
+    def setGroupDesc(self, description: str) -> None:
+        """Says what it is for."""
+        self._names[1] = description
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self.devices]
+
+    def _get_backend(self, device) -> "RankGroup":
+        kind = torch.device(device).type
+        if kind not in self.devices:
+            raise RuntimeError(f"No backend type associated with device type {kind}")
+        return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether the backend makes groups of a part of its ranks by itself, as NCCL's does."""
+        return "nccl" in self.devices.values()
+
+    supports_coalescing = supports_splitting
+    supports_time_estimate = False
+
+    def get_group_store(self):
+        """The store that the group was made with."""
+        return self._store
+
+    def eager_connect_single_device(self, device) -> None:
+        """NCCL would make its communicator now, whose memory is none of the allocator's."""
+
+    def perform_nocolor_split(self, device) -> None:
+        """Nothing: this rank is not in the group that the others make."""
+
+    def comm_split_count(self) -> int:
+        """How many groups were split off."""
+        return self._sequence
+
+    def split_group(
+        self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None
+    ) -> "RankGroup | None":
+        """The group of a part of the ranks; None if this one is not among them."""
+        if self.rank() not in new_ranks:
+            return None
+        self._sequence += 1
+        made = type(self)(self._store, sorted(new_ranks).index(self.rank()), len(new_ranks), opts)
+        kinds = None if device_types is None else {torch.device(one).type for one in device_types}
+        made.devices = {kind: name for kind, name in self.devices.items() if kinds is None or kind in kinds}
+        made._world = self._world
+        made._set_group_name(group_name or "")
+        made._set_group_desc(group_desc or "")
+        return made
+
+    def abort(self) -> None:
+        """Nothing is under way."""
+
+    shutdown = abort
+
+    def set_timeout(self, timeout) -> None:
+        """Nothing is waited for."""
+
+    _set_default_timeout = _add_ephemeral_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Sequence numbers tell ranks apart that are out of step; there is one."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return len(self.traffic)
+
+    def _verify_work_timeout(self, work, timeout) -> bool:
+        return True
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """None are pending."""
+
+    def _is_initialized(self) -> bool:
+        return True
+
+    def _group_start(self) -> None:
+        """What follows would be one call of NCCL's."""
+
+    _group_end = _group_start
+
+    def register_mem_pool(self, pool, symm=False) -> None:
+        """NCCL would map the pool's memory for the others."""
+
+    deregister_mem_pool = register_mem_pool
+
+    # --- counting
+
+    def _check(self, tensors) -> None:
+        for tensor in tensors:
+            kind = residence.device_of(tensor).type
+            if kind not in self.devices:
+                raise RuntimeError(f"No backend type associated with device type {kind}")
+
+    def _count(
+        self, name: str, tensors, nbytes: int, root: bool = True, opts=None, peer: int | None = None
+    ) -> transfers.Arrival | None:
+        """Notes a collective of `nbytes` on `tensors`, and puts it on the clock: when it is done."""
+        self._check(tensors)
+        machine, size = machines.current(), self.size()
+        if machine is not None and "nccl" in self.devices.values():
+            if name not in ("send", "recv"):
+                self._stream_of("device", machine)
+            if size > 1:
+                machine.left_out.beside(left_out.NCCL)
+        one = Collective(name, nbytes, size, sent_by_ring(name, nbytes, size, root), self.group_name)
+        self.traffic.add(one)
+        if self._world is not None:
+            self._world.add(one)
+        on_gpu = any(map(residence.on_gpu, tensors)) if tensors else "cuda" in self.devices
+        arrival = self._take_time(one, not getattr(opts, "asyncOp", True), peer) if on_gpu else None
+        if self._coalescing and arrival is not None:
+            self._together.append(arrival)
+        return arrival
+
+    def _take_time(self, one: Collective, waited_for: bool, peer: int | None) -> transfers.Arrival | None:
+        """On the clock a collective that Python waits for at once is on the current stream, another on the group's, a
+        message on that of the pair. Messages that are sent at once run side by side. None if it takes no time."""
+        machine, ranks = machines.current(), self._ranks()
+        if machine is None or one.ranks == 1 or machine.links is None:
+            return None
+        if peer is None:
+            own = machine.stream if waited_for else self._stream_of("device", machine)
+            return transfers.collective(machine, one, ranks, own)
+        own = (one.name, ranks, peer) if self._coalescing else self._stream_of(self._pair(peer), machine)
+        return transfers.message(machine, one, ranks, ranks[self.rank()], ranks[peer], own)
+
+    # --- collectives
+
+    def allreduce(self, tensors, opts=None, timeout=None) -> Finished:
+        """Every rank has the sum, or what else `opts.reduceOp` says, of all."""
+        tensors = _listed(tensors)
+        operation = getattr(opts, "reduceOp", opts)
+        done = self._count("all_reduce", tensors, _bytes(tensors), opts=opts)
+        for tensor in tensors:
+            peers.reduce(tensor, tensor, operation, self.size())
+        return _work(tensors, tensors, opts, done)
+
+    def allreduce_coalesced(self, tensors, opts=None) -> Finished:
+        """Several tensors in one all-reduce."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors, opts=None, timeout=None) -> Finished:
+        """Every rank has the root's, which are this one's."""
+        tensors = _listed(tensors)
+        done = self._count("broadcast", tensors, _bytes(tensors), opts=opts)
+        self._bring(tensors, getattr(opts, "rootRank", opts))
+        return _work(tensors, tensors, opts, done)
+
+    def _bring(self, tensors, root) -> None:
+        """What objects.py expects of another rank comes here."""
+        if root != self.rank() and self.expected:
+            peers.copy(tensors, [self.expected.pop(0)])
+        elif root != self.rank():
+            objects.refuse_states(self.rank(), root)
+
+    def reduce(self, tensors, opts=None, op=None, timeout=None) -> Finished:
+        """The root has the sum of all."""
+        tensors = _listed(tensors)
+        done = self._count("reduce", tensors, _bytes(tensors), opts=opts)
+        if getattr(opts, "rootRank", opts) == self.rank():
+            for tensor in tensors:
+                peers.reduce(tensor, tensor, op if op is not None else getattr(opts, "reduceOp", None), self.size())
+        return Finished(tensors, arrival=done)
+
+    def allgather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
+        """Every rank has a list of all tensors."""
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        done = self._count("all_gather", [*inputs, *_flat(outputs)], self.size() * _bytes(inputs), opts=opts)
+        held = []
+        for ones, given in zip(outputs, inputs, strict=True):
+            held += scratch.flat(self, ones)
+            peers.copy(ones, [given] * len(ones))
+        return _work(held or _flat(outputs), inputs, opts, done)
+
+    def all_gather_single(self, output, given, opts=None, timeout=None) -> Finished:
+        """Every rank has all tensors, one after the other, in one."""
+        done = self._count("all_gather", [output, given], output.nbytes, opts=opts)
+        peers.repeat(output, given, self.size())
+        return _work([output], [given], opts, done)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Finished:
+        """Several tensors in one all-gather."""
+        done = self._count("all_gather", [*outputs, *inputs], _bytes(outputs), opts=opts)
+        for output, given in zip(outputs, inputs, strict=True):
+            peers.repeat(output, given, self.size())
+        return _work(outputs, inputs, opts, done)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs, inputs, opts=None) -> Finished:
+        """Every rank has lists of all tensors."""
+        done = self._count("all_gather", [*inputs, *_flat(outputs)], self.size() * _bytes(inputs), opts=opts)
+        for ones in outputs:
+            peers.copy(ones, inputs)
+        return Finished(_flat(outputs), arrival=done)
+
+    def reduce_scatter(self, outputs, inputs, opts=None, timeout=None) -> Finished:
+        """Each rank has its own one of the sums of a list."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        operation = getattr(opts, "reduceOp", opts)
+        done = self._count("reduce_scatter", [*outputs, *_flat(inputs)], _bytes(_flat(inputs)), opts=opts)
+        held = []
+        for output, ones in zip(outputs, inputs, strict=True):
+            held += scratch.flat(self, ones)
+            peers.reduce(output, ones[self.rank()], operation, self.size())
+        return _work(outputs, [*_flat(inputs), *held], opts, done)
+
+    def reduce_scatter_single(self, output, given, opts=None, timeout=None) -> Finished:
+        """Each rank has its own part of the sum."""
+        done = self._count("reduce_scatter", [output, given], given.nbytes, opts=opts)
+        peers.reduce_part(output, given, getattr(opts, "reduceOp", opts), self.rank(), self.size())
+        return _work([output], [given], opts, done)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Finished:
+        """Several tensors in one reduce-scatter."""
+        operation = getattr(opts, "reduceOp", opts)
+        done = self._count("reduce_scatter", [*outputs, *inputs], _bytes(inputs), opts=opts)
+        for output, given in zip(outputs, inputs, strict=True):
+            peers.reduce_part(output, given, operation, self.rank(), self.size())
+        return _work(outputs, inputs, opts, done)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(self, output, given, output_sizes=None, input_sizes=None, opts=None, timeout=None):
+        """Each rank gives every other one a part of its tensor."""
+        done = self._count("all_to_all", [output, given], given.nbytes, opts=opts)
+        peers.exchange(output, given, output_sizes, input_sizes, self.rank(), self.size())
+        return _work([output], [given], opts, done)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs, inputs, opts=None, timeout=None) -> Finished:
+        """Each rank gives every other one a tensor of its list."""
+        done = self._count("all_to_all", [*outputs, *inputs], _bytes(inputs), opts=opts)
+        peers.copy(outputs, [inputs[self.rank()]] * len(outputs))
+        return _work(outputs, inputs, opts, done)
+
+    def gather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
+        """The root has a list of all tensors."""
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        root = getattr(opts, "rootRank", opts) == self.rank()
+        done = self._count("gather", [*inputs, *_flat(outputs)], _bytes(inputs), root, opts=opts)
+        for ones in outputs if root else ():
+            peers.copy(ones, [inputs[0]] * len(ones))
+        return Finished(_flat(outputs), arrival=done)
+
+    def scatter(self, outputs, inputs, opts=None, timeout=None) -> Finished:
+        """Each rank has its own one of the root's list."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        root = getattr(opts, "rootRank", opts) == self.rank()
+        done = self._count("scatter", [*outputs, *_flat(inputs)], _bytes(outputs), root, opts=opts)
+        if root:
+            peers.copy(outputs, [inputs[0][self.rank()]])
+        self._bring(outputs, self.rank() if root else None)
+        return Finished(outputs, arrival=done)
+
+    def send(self, tensors, dst: int = -1, tag: int = 0) -> Finished:
+        """To one other rank."""
+        done = self._count("send", tensors, _bytes(tensors), peer=dst)
+        for tensor in tensors:
+            messages.send((self._ranks(), self.rank(), dst), tensor)
+        return self._point_to_point(tensors, dst, done)
+
+    def recv(self, tensors, src: int = -1, tag: int = 0) -> Finished:
+        """From one other rank: what arrives is not known, unless it is a message that decides what follows."""
+        done = self._count("recv", tensors, _bytes(tensors), peer=src)
+        for tensor in tensors:
+            if not messages.receive((self._ranks(), src, self.rank()), tensor):
+                peers.forget([tensor])
+        work = self._point_to_point(tensors, src, done)
+        work.source = src
+        return work
+
+    def _pair(self, peer: int) -> tuple[int, int]:
+        return min(self.rank(), peer), max(self.rank(), peer)
+
+    def _point_to_point(self, tensors, peer: int, done: transfers.Arrival | None) -> Finished:
+        """NCCL's stream has used these tensors (pointToPoint records it), and the work of a single one holds them."""
+        pair = "device" if self._coalescing else self._pair(peer)
+        for tensor in tensors:
+            place = residence.of(tensor)
+            if place is not None and place.block is not None:
+                place.machine.allocator.record_stream(place.block, self._stream_of(pair, place.machine))
+        return Finished(() if self._coalescing else tensors, arrival=done)
+
+    def _stream_of(self, who, machine) -> int:
+        """The stream of a communicator: the group's own is that of its "device", and each pair that talks alone has
+        one. It is taken from PyTorch's pool when it is first needed (initNCCLComm)."""
+        if who not in self._streams:
+            self._streams[who] = machine.new_stream_id(-int(self.options.is_high_priority_stream))
+        return self._streams[who]
+
+    def _ranks(self) -> tuple[int, ...]:
+        """The ranks of the world that are in this group."""
+        known = torch.distributed.distributed_c10d._world.pg_group_ranks.get(self)
+        return tuple(range(self.size())) if known is None else tuple(known)
+
+    def recv_anysource(self, tensors, tag: int = 0) -> Finished:
+        """From any other rank: it came from the next one."""
+        return self.recv(tensors, (self.rank() + 1) % self.size(), tag)
+
+    def barrier(self, opts=None, timeout=None) -> Finished:
+        """All ranks come here before any goes on."""
+        done = self._count("barrier", (), 0, opts=opts)
+        kept = scratch.barrier(self, getattr(opts, "device", None), not getattr(opts, "asyncOp", False))
+        return Finished(kept=kept, arrival=done)
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
+        """The same, of gloo's."""
+        self._count("barrier", (), 0)
+
+    def start_coalescing(self, device) -> None:
+        """What follows would be one call of NCCL's."""
+        self._coalescing, self._together = True, []
+
+    def end_coalescing(self, device) -> Finished:
+        """The end of what would be one call of NCCL's."""
+        self._coalescing = False
+        return Finished(arrival=transfers.Arrivals(self._together))
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+
+def _work(outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
+    """The handle of a collective, which keeps the inputs until it is waited for if the program goes on meanwhile."""
+    return Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
+
+
+def _listed(tensors) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _flat(lists) -> list[torch.Tensor]:
+    return [one for ones in lists for one in _listed(ones)]
+
+
+def _bytes(tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

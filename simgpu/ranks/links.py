@@ -1,0 +1,86 @@
+"""What connects the ranks of a world: the link inside a machine, and the network between machines."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from simgpu.hardware.gpus import Spec
+from simgpu.timing.communication import SHARE, Path
+
+if TYPE_CHECKING:
+    from simgpu.ranks.world import World
+
+NAMES = ("nvlink", "pcie", "infiniband")
+
+ETHERNET = 12.5e9
+"""Bytes/s in each direction for each GPU, of the network between machines with GPUs that come in no DGX: 100 Gb/s, an
+assumption, as 100 Gb/s Ethernet has it. Whoever has another one names it: `link=`, in bytes/s."""
+
+BRIDGED = 2
+"""GPUs that an NVLink bridge joins: cards that come in no DGX have their NVLink by such bridges (NVIDIA RTX A6000
+datasheet, NVLink bridge)."""
+
+
+def checked(link: str | float | None) -> str | float | None:
+    """What a world was given for `link`. TypeError for what is neither text nor number, ValueError for another name or
+    for a number that is no bandwidth."""
+    if link is None:
+        return None
+    if isinstance(link, str):
+        if link.lower() not in NAMES:
+            raise ValueError(
+                f"link={link!r} is none that is known: they are {', '.join(map(repr, NAMES))}, or a number, the "
+                "bytes per second that a rank reaches in each direction"
+            )
+        return link.lower()
+    if isinstance(link, bool) or not isinstance(link, (int, float)):
+        raise TypeError(f"link is one of {', '.join(map(repr, NAMES))} or a number of bytes per second, not {link!r}")
+    if not link > 0:
+        raise ValueError(f"link={link!r}: a link takes more than 0 bytes per second")
+    return float(link)
+
+
+class Links:
+    """The links of the ranks of `world` on GPUs of kind `spec`.
+
+    `world.link`: "nvlink" or "pcie", inside a machine; "infiniband", the network of the GPU's DGX, for every message;
+    a number, the bytes/s that a rank reaches in each direction to any other, without latency; None for NVLink inside a
+    machine where the GPU has it, else PCIe. Between machines it is the network. ValueError for a link that the GPU does
+    not have.
+    """
+
+    def __init__(self, spec: Spec, world: "World"):
+        self._world = world
+        self._network = (spec.network or ETHERNET) * SHARE["network"]
+        self._peaks = {"nvlink": spec.nvlink, "pcie": spec.host_link}
+        link, bridged = world.link, not spec.network and world.per_node > BRIDGED
+        if link == "nvlink" and not spec.nvlink:
+            raise ValueError(f"link='nvlink': a {spec.key} has no NVLink; it has 'pcie'")
+        if link == "nvlink" and bridged:
+            raise ValueError(
+                f"link='nvlink': an NVLink bridge joins {BRIDGED} GPUs of the kind {spec.key}, and a machine of this "
+                f"world has {world.per_node}; say per_node={BRIDGED}, or link='pcie'"
+            )
+        if link == "infiniband" and not spec.network:
+            raise ValueError(
+                f"link='infiniband': there is no DGX with a {spec.key} whose network could be meant; give a number of "
+                "bytes per second"
+            )
+        self._given = link if isinstance(link, (int, float)) else None
+        default = "nvlink" if spec.nvlink and not bridged else "pcie"
+        self._inside = link if isinstance(link, str) else default
+
+    def path(self, ranks: Sequence[int]) -> Path:
+        """How a group of ranks of the world reach each other."""
+        if self._given is not None:
+            return Path("given", self._given, len(ranks))
+        if self._inside == "infiniband":
+            return Path("network", self._network, len(ranks), len(ranks))
+        machines = Counter(rank // self._world.per_node for rank in ranks)
+        inside = self._peaks[self._inside] * SHARE[self._inside]
+        if len(machines) == 1:
+            return Path(self._inside, inside, len(ranks))
+        rings = min(machines.values())
+        across = self._network * rings
+        alone = max(machines.values()) == 1
+        return Path(self._inside, across if alone else min(inside, across), len(ranks), len(machines))

@@ -1,0 +1,93 @@
+"""What ranks send to each other one by one, as far as it decides what they do: small whole numbers, objects as bytes.
+
+A pipeline's ranks vote, and tell each other the shapes of what follows (torch/distributed/pipelining/stage.py). One
+rank runs at a time, so a message is kept for the rank that it goes to: run in turn in one process, 0 first, each finds
+what those before it have sent. What nobody has sent yet is answered where there is one answer only: a vote, with the
+votes of this rank alone; gradients' shapes, which are those of what they are the gradients of.
+"""
+
+import pickle
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simgpu.errors import NoValueError
+from simgpu.tensors import residence, values
+
+Way = tuple[tuple[int, ...], int, int]  # the ranks of the group, the sender and the receiver among them
+
+_kept: dict[Way, list[torch.Tensor]] = {}
+_read: dict[Way, int] = {}
+
+
+def begin(rank: int, ranks: int) -> None:
+    """Rank `rank` of a world of `ranks` starts: what it sent before is void, and it reads from the first on."""
+    for way in [*_kept]:
+        group, sender, receiver = way
+        if group[-1] < ranks and group[sender] == rank:
+            del _kept[way]
+            _read.pop(way, None)
+        elif group[-1] < ranks and group[receiver] == rank:
+            _read[way] = 0
+
+
+def send(way: Way, tensor: torch.Tensor) -> None:
+    """Keeps what goes to another rank, if it is of whole numbers that are known."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return
+    known = tensor if residence.of(tensor) is None else values.of(tensor)
+    if known is not None:
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            _kept.setdefault(way, []).append(known.detach().clone())
+
+
+def receive(way: Way, tensor: torch.Tensor) -> bool:
+    """Puts into `tensor` what the other rank has sent, or what it can only have sent; whether anything is known."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return False
+    there, at = _kept.get(way, ()), _read.get(way, 0)
+    if at < len(there) and (there[at].dtype, there[at].numel()) == (tensor.dtype, tensor.numel()):
+        _read[way] = at + 1
+        _put(tensor, there[at])
+        return True
+    if tensor.dtype == torch.int32 and tensor.numel() == 1:
+        _put(tensor, torch.full((1,), _vote(way), dtype=torch.int32, device="cpu"))
+        return True
+    return False
+
+
+def _vote(way: Way) -> int:
+    """The product of all votes, where this rank alone may have voted no: what it last sent to that peer, or 1."""
+    group, sender, receiver = way
+    sent = [one for one in _kept.get((group, receiver, sender), ()) if one.dtype == torch.int32 and one.numel() == 1]
+    return int(sent[-1]) if sent else 1
+
+
+def _put(tensor: torch.Tensor, known: torch.Tensor) -> None:
+    known = known.reshape(tensor.shape)
+    if residence.of(tensor) is None:
+        tensor.copy_(known)
+    else:
+        values.keep(tensor, known)
+
+
+def waiting(way: Way) -> bool:
+    """Whether there is something that has not been received yet."""
+    return _read.get(way, 0) < len(_kept.get(way, ()))
+
+
+def expect(way: Way, made) -> None:
+    """An object that the other rank can only send, `made()`, is kept as if it had, unless something is there of it."""
+    if waiting(way):
+        return
+    content = torch.frombuffer(bytearray(pickle.dumps(made())), dtype=torch.uint8)
+    _kept.setdefault(way, []).extend([torch.tensor([content.numel()], device="cpu"), content])
+
+
+def none_from(peer: int, rank: int, what: str) -> NoValueError:
+    """What explains that a rank waits for something that nobody has sent."""
+    return NoValueError(
+        f"rank {rank} waits for {what} from rank {peer}, which has sent none in this process. Run the ranks in turn, "
+        f"rank {peer} before rank {rank}, each in a one_rank(...) of the same simulated GPU or of one after the other; "
+        "or let nothing depend on it: PipelineStage(..., input_args=, output_args=) says the shapes beforehand"
+    )

@@ -1,0 +1,104 @@
+"""Objects that one rank gives to all: broadcast_object_list and scatter_object_list on a rank that is not their source.
+
+They are what this rank has itself, as if every rank had the same. What comes over the wire for them, sizes and bytes,
+is expected here, so that PyTorch's own functions unpack it, and take the memory that they take.
+"""
+
+import pickle
+import sys
+from functools import wraps
+
+import torch
+
+from simgpu.errors import NoValueError
+from simgpu.ranks import operators
+
+
+def broadcasting(broadcast):
+    """broadcast_object_list (`broadcast` is PyTorch's own): the list is this rank's own."""
+
+    @wraps(broadcast)
+    def broadcast_object_list(object_list, *args, **kwargs):
+        group = _group(args[1:2], kwargs)
+        if group is None:
+            return broadcast(object_list, *args, **kwargs)
+        parts = [_bytes(one) for one in _of_the_source(object_list, sys._getframe(1).f_locals)]
+        sizes = torch.tensor([part.numel() for part in parts], device="cpu")
+        with _Expected(group, [sizes, torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device="cpu")]):
+            return broadcast(object_list, *args, **kwargs)
+
+    return broadcast_object_list
+
+
+def scattering(scatter):
+    """scatter_object_list (`scatter` is PyTorch's own): this rank's object is that of its own list."""
+
+    @wraps(scatter)
+    def scatter_object_list(scatter_object_output_list, scatter_object_input_list=None, *args, **kwargs):
+        group = _group(args[1:2], kwargs)
+        given = (scatter_object_output_list, scatter_object_input_list, *args)
+        if group is None:
+            return scatter(*given, **kwargs)
+        if scatter_object_input_list is None:
+            raise NoValueError(
+                f"rank {group.rank()} waits for an object that another rank scatters, and the others are not there: "
+                "give scatter_object_input_list on every rank"
+            )
+        parts = [_bytes(one) for one in scatter_object_input_list]
+        mine, most = parts[group.rank()], max(part.numel() for part in parts)
+        padded = torch.nn.functional.pad(mine, (0, most - mine.numel()))
+        sizes = [torch.tensor([number], device="cpu") for number in (most, mine.numel())]
+        with _Expected(group, [sizes[0], padded, sizes[1]]):
+            return scatter(*given, **kwargs)
+
+    return scatter_object_list
+
+
+def _of_the_source(object_list, asking: dict):
+    """What the source's list is like: this rank's. But FSDP1's ranks hand over the keys of an optimizer's state to the
+    others, and keep theirs, which are the same, beside (torch/distributed/fsdp/_optim_utils.py,
+    _map_param_key_to_optim_keys)."""
+    keys = asking.get("optim_state_key_to_param_key")
+    return [list(keys)] if keys is not None and list(object_list) == [None] else object_list
+
+
+def refuse_states(rank: int, root) -> None:
+    """NoValueError where ZeroRedundancyOptimizer gathers its states, of which each rank has another part."""
+    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    frame = sys._getframe(1) if zero is not None else None
+    for _ in range(8):
+        if frame is None:
+            return
+        if frame.f_code is zero._broadcast_object.__code__:  # pyright: ignore[reportOptionalMemberAccess]
+            raise NoValueError(
+                f"rank {rank} waits for the optimizer's state of rank {root} (ZeroRedundancyOptimizer."
+                "consolidate_state_dict), which no other rank has, and rank "
+                f"{root} is not there: leave the call out, or save each rank's own part, optimizer.optim.state_dict()"
+            )
+        frame = frame.f_back
+
+
+class _Expected:
+    """Inside the `with`, these are what a group's broadcasts and scatters bring to a rank that is not their source."""
+
+    def __init__(self, group, coming: list[torch.Tensor]):
+        self.group, self.coming = group, coming
+
+    def __enter__(self):
+        self.group.expected = self.coming
+
+    def __exit__(self, *error):
+        self.group.expected = []
+
+
+def _group(position, kwargs):
+    """The group of a call, if it is one of this package's and this rank is in it."""
+    from torch.distributed import distributed_c10d as c10d
+
+    group = kwargs.get("group", position[0] if position else None)
+    group = (c10d._get_default_group() if c10d.is_initialized() else None) if group is None else group
+    return group if operators.is_rank(group) else None
+
+
+def _bytes(one) -> torch.Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(one)), dtype=torch.uint8)

@@ -1,0 +1,215 @@
+"""Playing the logs of several ranks against each other, each on a clock of its own: messages and collectives are where
+one waits for another."""
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from simgpu.ranks.log import Piece, RankLog
+from simgpu.ranks.transfers import ONE_WAY
+from simgpu.timing.clock import Clock
+from simgpu.timing.communication import Transfer
+from simgpu.timing.lanes import COMPUTE, Lanes
+
+
+@dataclass(eq=False)
+class Awaited:
+    """A transfer of one rank whose time depends on others: a receive, or a collective that others take part in."""
+
+    player: "Player"
+    own: Hashable
+    transfer: Transfer
+    place: int  # among those of its kind, of the same ranks
+    ready: float  # when its own rank is
+    before: "Awaited | None"  # on the same stream
+    end: float | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether it is known when its stream is free."""
+        return self.before is None or self.before.end is not None
+
+    @property
+    def begin(self) -> float:
+        """When its own rank lets it begin."""
+        return max(self.ready, self.player.clock.streams.get(self.own, 0.0))
+
+    def carry(self, begin: float) -> None:
+        """It begins then."""
+        self.end = self.player.clock.carried(self.own, self.transfer, begin)
+
+    def __str__(self) -> str:
+        transfer = self.transfer
+        what = f"{transfer.name} of ranks {', '.join(map(str, transfer.members))}"
+        if transfer.peer is not None:
+            what = f"message {self.place + 1} from rank {transfer.peer}"
+        return f"rank {self.player.log.rank} waits for {what}"
+
+
+class Players:
+    """The ranks that are played, and what they have given each other so far."""
+
+    def __init__(self, logs: list[RankLog]):
+        self.each = [Player(self, log) for log in logs]
+        self.present = frozenset(log.rank for log in logs)
+        self.sent: dict[Hashable, list[float]] = defaultdict(list)  # when messages began to move, by who to whom
+        self.met: dict[Hashable, dict[int, Awaited]] = defaultdict(dict)  # the ranks that came to a collective
+
+    def play(self) -> None:
+        """All logs, to their ends."""
+        waiting = self.each
+        while waiting:
+            if not [player for player in waiting if player.advance()]:
+                raise RuntimeError(
+                    "these ranks wait for each other for ever: " + "; ".join(str(player.blocked) for player in waiting)
+                )
+            waiting = [player for player in waiting if not player.finished]
+
+    def settle(self, one: Awaited) -> bool:
+        """Whether it is known now when a transfer ends."""
+        if one.end is None and one.before is not None:
+            self.settle(one.before)
+        if one.end is not None or not one.free:
+            return one.end is not None
+        transfer, rank = one.transfer, one.player.log.rank
+        if transfer.peer is not None:
+            messages = self.sent[transfer.members, transfer.group, transfer.peer, rank]
+            if one.place >= len(messages):
+                return False
+            one.carry(max(one.begin, messages[one.place]))
+            return True
+        came = self.met[transfer.members, transfer.group, one.place]
+        if len(came) < len(self.present.intersection(transfer.members)):
+            return False
+        for other in came.values():
+            if other is not one and other.before is not None:
+                self.settle(other.before)
+        if not all(other.free for other in came.values()):
+            return False
+        begin = max(other.begin for other in came.values())
+        for other in came.values():
+            other.carry(begin)
+        return True
+
+
+class Player:
+    """One rank that is played: its clock, and how far it has come in its log."""
+
+    def __init__(self, players: Players, log: RankLog):
+        self.players, self.log = players, log
+        self.clock = Clock(log.spec, log.slowness)
+        self.clock.lanes = self.record = Lanes()
+        self.blocked: Awaited | None = None
+        self.finished = False
+        self._at = 0
+        self._moments: dict[int, float | Awaited] = {}
+        self._last: dict[Hashable, Awaited] = {}  # that each stream was given
+        self._places: dict[Hashable, int] = defaultdict(int)
+        self._open: list[tuple[Piece, int]] = []
+        self._done: list[tuple[Piece, int, int]] = []  # pieces, and the intervals between their beginning and end
+
+    def advance(self) -> bool:
+        """Goes on as far as it can; whether that was anywhere."""
+        begun = self._at, self.finished
+        while self._at < len(self.log.entries):
+            what, *arguments = self.log.entries[self._at]
+            if self._must_wait(what, arguments):
+                return (self._at, self.finished) != begun
+            getattr(self, f"_{what}")(*arguments)
+            self._at += 1
+        self.finished = self._all_known()
+        return (self._at, self.finished) != begun
+
+    def _must_wait(self, what: str, arguments: list) -> bool:
+        """Whether the next entry needs a moment that is not known yet."""
+        if what == "hold":
+            return not self._known(self._moments.get(arguments[1]))
+        if what == "wait":
+            return not self._known(self._moments.get(arguments[0]))
+        if what == "synchronize" and arguments[0] is None:
+            return not self._all_known()
+        stream = arguments[0] if what in ("launch", "copy", "record", "synchronize", "transfer") else None
+        return stream is not None and not self._known(self._last.get(stream))
+
+    def _known(self, moment: "float | Awaited | None") -> bool:
+        if isinstance(moment, Awaited) and not self.players.settle(moment):
+            self.blocked = moment
+            return False
+        return True
+
+    def _all_known(self) -> bool:
+        return all(map(self._known, self._last.values()))
+
+    def _time(self, number: int | None) -> float:
+        """The time of a moment that is known; the beginning for one from before."""
+        found = 0.0 if number is None else self._moments[number]
+        return (found.end or 0.0) if isinstance(found, Awaited) else found
+
+    # The entries of a log
+
+    def _host(self, seconds: float) -> None:
+        self.clock.host += seconds
+
+    def _launch(self, stream: int, work: float, kernels: int, overhead: float, name: str) -> None:
+        self.clock.launch(stream, work, kernels, overhead, name)
+
+    def _copy(self, stream: int, nbytes: int, direction: str, pinned: bool, blocking: bool) -> None:
+        self.clock.copy(stream, nbytes, direction, pinned=pinned, blocking=blocking)
+
+    def _record(self, stream: int, number: int) -> None:
+        self._moments[number] = self.clock.record(stream)
+
+    def _hold(self, stream: int, number: int | None) -> None:
+        self.clock.hold(stream, self._time(number))
+
+    def _wait(self, number: int) -> None:
+        self.clock.wait_until(self._time(number))
+
+    def _synchronize(self, stream: int | None) -> None:
+        self.clock.synchronize(stream)
+
+    def _begin(self, piece: Piece) -> None:
+        self._open.append((piece, len(self.record.intervals)))
+
+    def _end(self, piece: Piece) -> None:
+        for position in reversed(range(len(self._open))):
+            if self._open[position][0] == piece:
+                self._done.append((*self._open.pop(position), len(self.record.intervals)))
+                return
+
+    def _transfer(self, stream: int, own: Hashable, transfer: Transfer, number: int) -> None:
+        shared = self.players.present.intersection(transfer.members) - {self.log.rank}
+        if transfer.name == "send" or not (shared if transfer.peer is None else transfer.peer in shared):
+            end = self._moments[number] = self.clock.communicate(stream, own, transfer)
+            if transfer.name == "send":
+                to = transfer.members, transfer.group, self.log.rank, transfer.peer
+                self.players.sent[to].append(end - transfer.seconds)
+            return
+        ready = self.clock.asked(stream, own)
+        between = transfer.members, transfer.group, transfer.peer
+        awaited = Awaited(self, own, transfer, self._places[between], ready, self._last.get(own))
+        self._places[between] += 1
+        if transfer.name not in ONE_WAY:
+            self.players.met[transfer.members, transfer.group, awaited.place][self.log.rank] = awaited
+        self._moments[number] = self._last[own] = awaited
+
+    def stretches(self) -> list[tuple[Piece, float, float]]:
+        """When the pieces ran; what a stage did for one micro-batch counts once, and is not said again by a range
+        around it."""
+        spans: dict[tuple[Piece, int], tuple[float, float]] = {}
+        seen: dict[Piece, int] = defaultdict(int)
+        for piece, first, last in sorted(self._done, key=lambda one: one[1:]):
+            if piece.stage is None and any(
+                other.stage is not None and first <= begin and end <= last for other, begin, end in self._done
+            ):
+                continue
+            kernels = [one for one in self.record.intervals[first:last] if one.lane == COMPUTE]
+            if not kernels:
+                continue
+            key = piece, 0
+            if piece.stage is None:
+                key, seen[piece] = (piece, seen[piece]), seen[piece] + 1
+            begin, end = min(one.start for one in kernels), max(one.end for one in kernels)
+            before = spans.get(key, (begin, end))
+            spans[key] = min(before[0], begin), max(before[1], end)
+        return [(piece, *span) for (piece, _), span in spans.items()]

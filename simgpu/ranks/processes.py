@@ -1,0 +1,58 @@
+"""A script that starts its ranks itself, with torch.multiprocessing.spawn: of a world's ranks this one runs, here."""
+
+from functools import wraps
+
+import torch
+
+from simgpu.errors import NotModelledError
+from simgpu.machine import Machine
+from simgpu.ranks.world import Alone
+
+UNSEEN = ("_cuda_setDevice", "not compiled with CUDA", "No CUDA GPUs")
+"""What a process without a simulated GPU says where it asks for one, on PyTorch's build for the CPU."""
+
+
+def spawning(machine: "Machine | Alone", spawn):
+    """torch.multiprocessing.spawn (`spawn` is PyTorch's own). In a world it calls the function once, in this process,
+    as the process of this rank's number on its machine would; ValueError if it is to start another number of processes
+    than the machine has ranks. Alone it starts processes, and those see no simulated GPU: NotModelledError if they ask
+    for one."""
+
+    @wraps(spawn)
+    def one(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+        world = machine.world
+        if world is None:
+            try:
+                return spawn(fn, args, nprocs, join, daemon, start_method)
+            except torch.multiprocessing.ProcessRaisedException as error:
+                if not any(text in str(error) for text in UNSEEN):
+                    raise
+                raise NotModelledError(
+                    f"torch.multiprocessing.spawn started {nprocs} processes, and the simulated GPU is this process's "
+                    f"alone. Make it one rank of them, and spawn runs that one here: `simgpu run --ranks {nprocs} "
+                    f"--rank 0`, or simulated_gpu(..., ranks={nprocs}, rank=0)"
+                ) from error
+        if nprocs != world.local_ranks:
+            raise ValueError(
+                f"torch.multiprocessing.spawn is to start nprocs={nprocs}, and this process is rank {world.rank} of "
+                f"{world.ranks}, with {world.local_ranks} on its machine: make it one of {nprocs} ranks, "
+                f"simulated_gpu(..., ranks={nprocs}, rank=)"
+            )
+        fn(world.local_rank, *args)
+        return None if join else _Ended()
+
+    return one
+
+
+class _Ended:
+    """What spawn(join=False) gives: the processes, all at their end."""
+
+    processes: tuple = ()
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """True: they have ended."""
+        return True
+
+    def pids(self) -> list[int]:
+        """There are none."""
+        return []

@@ -1,0 +1,47 @@
+"""What DTensor remembers of the meshes of a world, which another world in the same process must not be answered with.
+
+Two meshes of the same shape are equal to PyTorch, whichever rank they were made on; but the process groups of their
+dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them.
+"""
+
+import contextlib
+import sys
+from typing import Any
+
+import torch
+
+
+def begin(leave: contextlib.ExitStack) -> None:
+    """Forgets what is remembered of former worlds; `leave` forgets this one's, and puts back what draws random
+    numbers for DTensors."""
+    _forget()
+    random = sys.modules.get("torch.distributed.tensor._random")
+    leave.callback(_tracker, getattr(random, "_rng_tracker", None))
+    leave.callback(_forget)
+    _tracker(None)
+
+
+def _forget() -> None:
+    redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
+    api = sys.modules.get("torch.distributed.tensor._api")
+    if redistribute is None or api is None:
+        return
+    propagator = api.DTensor._op_dispatcher.sharding_propagator
+    costs = sys.modules.get("torch.distributed.tensor._collective_utils")
+    for cached in (
+        getattr(redistribute, "_gen_transform_infos", None),
+        getattr(propagator, "propagate_op_sharding", None),
+        getattr(getattr(costs, "MeshTopoInfo", None), "build_from_mesh", None),
+    ):
+        clear = getattr(cached, "cache_clear", None)
+        if clear is not None:
+            clear()
+    in_cpp = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    if in_cpp is not None:
+        in_cpp()
+
+
+def _tracker(one) -> None:
+    random: Any = sys.modules.get("torch.distributed.tensor._random")
+    if random is not None:
+        random._rng_tracker = one

@@ -1,0 +1,129 @@
+"""What collectives give on one rank of N, and what they count."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import simgpu
+from simgpu.ranks.traffic import KINDS, sent_by_ring
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
+
+RANKS, RANK = 8, 3
+
+
+@pytest.fixture(params=[False, True], ids=["", "values"])
+def traffic(request):
+    with simgpu.simulated_gpu("H100", ranks=RANKS, rank=RANK, values=request.param):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        yield simgpu.traffic()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_all_ranks_have_what_this_one_has(traffic, device):
+    def ones():
+        return torch.tensor([1.0, 2.0, 3.0], device=device)
+
+    for operation, expected in (
+        ("SUM", [8, 16, 24]),
+        ("AVG", [1, 2, 3]),
+        ("MAX", [1, 2, 3]),
+        ("PRODUCT", [1, 256, 6561]),
+    ):
+        x = ones()
+        if operation == "AVG" and device == "cpu":
+            continue
+        dist.all_reduce(x, op=getattr(dist.ReduceOp, operation))
+        assert x.tolist() == expected
+    parts = [torch.empty(3, device=device) for _ in range(RANKS)]
+    dist.all_gather(parts, ones())
+    assert [part.tolist() for part in parts] == [[1, 2, 3]] * RANKS
+    given = torch.arange(2.0 * RANKS, device=device)
+    mine = torch.empty(2, device=device)
+    dist.reduce_scatter(mine, list(given.chunk(RANKS)))
+    assert mine.tolist() == [6 * RANKS, 7 * RANKS]
+    exchanged = torch.empty(2 * RANKS, device=device)
+    dist.all_to_all_single(exchanged, given)
+    assert exchanged.tolist() == [6, 7] * RANKS
+    x = ones()
+    dist.broadcast(x, src=0)
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_each_is_counted_with_its_bytes(traffic):
+    x = torch.empty(1024, device="cuda")
+    whole = torch.empty(1024 * RANKS, device="cuda")
+    dist.all_reduce(x)
+    dist.distributed_c10d._get_default_group()._allgather_base(whole, x)
+    dist.distributed_c10d._get_default_group()._reduce_scatter_base(x, whole, dist.ReduceScatterOptions())
+    for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 4), dist.P2POp(dist.irecv, x.clone(), 2)]):
+        request.wait()
+    got = {kind: (one.count, one.nbytes, one.sent) for kind, one in traffic.by_kind().items()}
+    nbytes = 4096
+    assert got == {
+        "all_reduce": (1, nbytes, 2 * 7 * nbytes // 8),
+        "all_gather": (1, 8 * nbytes, 7 * nbytes),
+        "reduce_scatter": (1, 8 * nbytes, 7 * nbytes),
+        "send": (1, nbytes, nbytes),
+        "recv": (1, nbytes, 0),
+    }
+    assert traffic.sent == sum(one.sent for one in traffic)
+    assert "all_reduce" in str(traffic)
+    with pytest.raises(KeyError, match="no kind of collective"):
+        traffic["allreduce"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_alone_nothing_is_sent(name):
+    assert sent_by_ring(name, 1000, 1) == (1000 if name == "send" else 0)
+
+
+def test_groups_and_meshes(traffic):
+    group = dist.new_group([1, 3, 5])
+    assert (dist.get_rank(group), group.size()) == (1, 3)
+    assert dist.new_group([0, 1]) == dist.GroupMember.NON_GROUP_MEMBER
+    mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("copies", "parts"))
+    assert mesh.get_coordinate() in ((0, 3), [0, 3])
+    dist.all_reduce(torch.ones(3, device="cuda"), group=mesh["parts"].get_group())
+    assert [one.ranks for one in traffic] == [4]
+
+
+def test_groups_split_off():
+    with simgpu.simulated_gpu("H100", ranks=8, rank=5):
+        dist.init_process_group("nccl", device_id=torch.device("cuda", 5))
+        mesh = init_device_mesh("cuda", (2, 4))
+        assert mesh.get_group(1).size() == 4
+        assert dist.get_rank(mesh.get_group(1)) == 1
+
+
+def test_objects(traffic):
+    everybodys = [None] * RANKS
+    dist.all_gather_object(everybodys, {"rank": dist.get_rank()})
+    assert everybodys == [{"rank": RANK}] * RANKS
+    told = ["a", {"b": 1}]
+    dist.broadcast_object_list(told, src=0)
+    assert told == ["a", {"b": 1}]
+    mine = [None]
+    dist.scatter_object_list(mine, list(range(RANKS)), src=0)
+    assert mine == [RANK]
+
+
+def test_a_group_knows_its_devices():
+    with simgpu.simulated_gpu("H100", ranks=2):
+        dist.init_process_group("nccl")
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+            dist.all_reduce(torch.ones(2))
+
+
+def test_functional_collectives(traffic):
+    functional, world = torch.ops._c10d_functional, dist.group.WORLD.group_name
+    x = torch.ones(RANKS, 16, device="cuda")
+    before = torch.cuda.memory_allocated()
+    whole = functional.wait_tensor(functional.all_gather_into_tensor(x, RANKS, world))
+    assert whole.shape == (RANKS * RANKS, 16)
+    assert torch.cuda.memory_allocated() - before == whole.nbytes
+    part = functional.wait_tensor(functional.reduce_scatter_tensor(whole, "sum", RANKS, world))
+    assert part.shape == x.shape
+    assert functional.wait_tensor(functional.all_reduce(x, "sum", world)).sum().item() == 8 * x.numel()
+    assert [one.name for one in traffic] == ["all_gather", "reduce_scatter", "all_reduce"]

@@ -1,0 +1,90 @@
+"""Sphinx's configuration of the site. What is not here is what myst-nb and sphinx-book-theme do by themselves."""
+
+import json
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from tools import readers_copy  # noqa: E402 - the project need not be installed
+from tools.site import repository  # noqa: E402
+
+ADDRESS = repository.url()
+GITHUB = ADDRESS is not None and ADDRESS.startswith("https://github.com/")
+
+project = "GPU memory, byte by byte"
+author = "The contributors of GPU memory, byte by byte"
+html_show_copyright = False
+html_context = {"default_mode": "auto"}
+language = "en"
+extensions = ["myst_nb", "sphinx_copybutton", "sphinx_design", "tools.site.mathml"]
+
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+html_math_renderer = "mathml"
+
+html_theme = "sphinx_book_theme"
+html_title = project
+html_static_path = [str(HERE / "static")]
+html_css_files = ["site.css"]
+html_logo = str(HERE / "static" / "logo.svg")
+html_favicon = str(HERE / "static" / "logo.svg")
+html_theme_options = {
+    "logo": {"text": project, "alt_text": project},
+    "show_navbar_depth": 2,
+    "show_toc_level": 2,
+    "use_download_button": True,
+    "navbar_persistent": [],  # the sidebar has the search
+}
+if ADDRESS:
+    html_theme_options |= {
+        "repository_url": ADDRESS,
+        "repository_branch": "main",
+        "use_repository_button": True,
+        "use_issues_button": True,
+        "use_source_button": True,
+    }
+if GITHUB:
+    # The notebooks' own paths in the repository are their pages' paths here (tools/site/stage.py).
+    html_theme_options["launch_buttons"] = {
+        "notebook_interface": "jupyterlab",
+        "colab_url": "https://colab.research.google.com",
+        "binderhub_url": "https://mybinder.org",
+    }
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+def add_kaggle(app, pagename, templatename, context, doctree):
+    """A third place to run a chapter; the theme knows the other two."""
+    for group in context.get("header_buttons", []):
+        if group.get("label") == "launch-buttons":
+            file = quote(f"{ADDRESS}/blob/main/{pagename}.ipynb", safe=":/")
+            url = f"https://kaggle.com/kernels/welcome?src={file}"
+            group["buttons"].append({"type": "link", "text": "Kaggle", "tooltip": "Launch on Kaggle", "url": url})
+
+
+def only_of_files(app, pagename, templatename, context, doctree):
+    """No button to the source of a page that is written by the build and has no file in the repository."""
+    suffix = context.get("page_source_suffix") or ""
+    if (HERE.parents[1] / f"{pagename}{suffix}").is_file():
+        return
+    for group in context.get("header_buttons", []):
+        if "buttons" in group:
+            group["buttons"] = [one for one in group["buttons"] if one.get("label") != "source-file-button"]
+
+
+def offer_readers_copies(app, error):
+    """The notebook that a page offers is the reader's: without outputs, to be run, its solutions collapsed."""
+    for path in (Path(app.outdir) / "_sources" / "notebooks").glob("*.ipynb"):
+        notebook = json.loads((HERE.parents[1] / "notebooks" / path.name).read_text(encoding="utf-8"))
+        path.write_text(json.dumps(readers_copy.cleared(notebook), indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def setup(app):
+    app.connect("html-page-context", add_kaggle, priority=900)
+    app.connect("html-page-context", only_of_files, priority=901)
+    app.connect("build-finished", offer_readers_copies)
