@@ -131,7 +131,7 @@ def cuda(move):
 
     @wraps(move)
     def call(storage, device=None, non_blocking=False):
-        return storage.to(device="cuda" if device is None else named(device), non_blocking=non_blocking)
+        return storage.to(device=torch.device("cuda", device) if device else "cuda", non_blocking=non_blocking)
 
     return call
 
