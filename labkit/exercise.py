@@ -7,7 +7,7 @@ from fractions import Fraction
 from numbers import Real
 from typing import Any
 
-from labkit.guesses import BYTES, Nonsense, exact, in_unit, read
+from labkit.guesses import BYTES, Nonsense, exact, in_unit, read, without_unit
 
 
 def judge(
@@ -54,6 +54,8 @@ def _judge_number(answer: Any, right: Fraction, unit: str, terms: Mapping[str, f
         return f"Correct: {in_unit(right, unit)}" + (", to the byte" if unit == BYTES else "")
     if abs(off) <= Fraction(within) * abs(right):
         return f"Correct: within {100 * within:g} % of {in_unit(right, unit)}"
+    if unit == BYTES and (note := without_unit(answer, right)):
+        return note
     share = "" if right == 0 else f" ({100 * float(off / abs(right)):+.1f} %)"
     return f"off by {in_unit(off, unit, sign=True)}{share}{_named(off, terms)}"
 

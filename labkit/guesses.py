@@ -20,7 +20,7 @@ from typing import Any
 from labkit.units import MIB, Size, mib
 
 BYTES = "B"
-UNITS = {"B": 1, "KiB": 2**10, "MiB": MIB, "GiB": 2**30}
+UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": 2**30}
 WANTED = "a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'"
 CLOSE = Fraction(1, 100)  # a guess within 1 % is a good one
 
@@ -96,8 +96,8 @@ def compare(question: str, *, guess: Any, measured: Any, paper: Any = None, unit
     _asked[question] = asked
     if nonsense:
         print(nonsense)
-    elif unit == BYTES and isinstance(guess, int | float) and 0 < guess < 65_536 <= abs(asked.measured):
-        print(f"{guess} without a unit is {guess} B; if you meant MiB, write {guess} * MiB")
+    elif unit == BYTES and (note := without_unit(guess, asked.measured)):
+        print(note)
     print(asked)
 
 
@@ -132,7 +132,7 @@ def read(guess: Any, unit: str = BYTES) -> Fraction | None:
     if isinstance(guess, str):
         return _read_text(guess, unit, wanted)
     if isinstance(guess, bool) or not isinstance(guess, Real):
-        raise Nonsense(f"{wanted}; {_short(guess)} is neither")
+        raise Nonsense(f"{wanted}; {_short(guess)} is {_none(unit)}")
     if guess != guess or guess in (float("inf"), float("-inf")):
         raise Nonsense(f"{wanted}; {guess} is no number")
     return exact(guess)
@@ -156,8 +156,20 @@ def _read_text(text: str, unit: str, wanted: str) -> Fraction:
     found = re.fullmatch(r"\s*([-+]?[\d_,]*\.?\d+)\s*([^\d\s].*?)?\s*", text)
     if found is None or (found[2] or unit) not in units:
         hint = f" ({found[2]} is 10⁶ or 2²⁰ bytes, as people like it)" if found and found[2] == "MB" else ""
-        raise Nonsense(f"{wanted}; {text!r} is neither{hint}")
+        raise Nonsense(f"{wanted}; {text!r} is {_none(unit)}{hint}")
     return Fraction(re.sub("[_,]", "", found[1])) * units[found[2] or unit]
+
+
+def _none(unit: str) -> str:
+    """The word for what is no guess: two kinds are wanted of bytes, one of any other unit."""
+    return "neither" if unit == BYTES else "none"
+
+
+def without_unit(answer: Any, measured: Fraction) -> str:
+    """A line on a number without a unit that was probably meant to be MiB; "" of any other."""
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not 0 < answer < 65_536 <= abs(measured):
+        return ""
+    return f"{answer} without a unit is {answer} B; if you meant MiB, write {answer} * MiB"
 
 
 def _short(value: object) -> str:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.plots import BLUE, DARK, GREEN, LIGHT, ORANGE, PURPLE, Drawing, _legend, _titled, new
+from labkit.plots import BLUE, DARK, GREEN, LIGHT, ORANGE, PURPLE, YELLOW, Drawing, _legend, _titled, new
 
-COLOURS = {"forward": BLUE, "backward": GREEN, "weights": ORANGE, "": PURPLE}
-NAMES = {"forward": "forward", "backward": "backward", "weights": "weights' gradients", "": "other"}
+COLOURS = {"forward": BLUE, "backward": GREEN, "weights": ORANGE, "gradients": YELLOW, "": PURPLE}
+NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "weights": "weights' gradients",
+    "gradients": "gradients, once a step",
+    "": "other",
+}
 _STAGE_TINTS = (0.0, 0.45, 0.65, 0.8)  # how much lighter the first, second, ... stage of a rank is
 _NARROWEST = 0.012  # of the figure: a box that is narrower has no number
 
@@ -61,11 +67,17 @@ def in_words(timeline) -> str:
     start, end = timeline.span
     length = end - start
     said = "; ".join(
-        f"rank {rank} works on {len(timeline.of(rank))} pieces and is idle {1e3 * timeline.idle(rank):.4g} ms "
+        f"rank {rank} works on {_count(timeline.of(rank))} and is idle {1e3 * timeline.idle(rank):.4g} ms "
         f"({timeline.idle(rank) / length:.1%})"
         for rank in timeline.ranks
     )
     return f"In {1e3 * length:.4g} ms, {said}."
+
+
+def _count(pieces) -> str:
+    """How many pieces there are, those that come once a step by name."""
+    once = sum(one.piece.kind == "gradients" for one in pieces)
+    return f"{len(pieces) - once} pieces" + (f", on the gradients of {once} stages once a step," if once else "")
 
 
 def table(timeline) -> pd.DataFrame:

@@ -20,14 +20,15 @@ from simgpu.timing import rates
 from simgpu.timing.clock import Clock
 from simgpu.timing.communication import Transfer
 
-FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+FORWARD, BACKWARD, WEIGHTS, GRADIENTS = "forward", "backward", "weights", "gradients"
 
 
 class Piece(NamedTuple):
     """A named part of a rank's work: what it does for one micro-batch of one stage, or a range that the program named.
 
     `name`: "forward 3". `kind`: "forward", "backward" or, where a schedule computes the weights' gradients apart from
-    those of the inputs, "weights"; "" of another name. `stage`, `microbatch`: None where nobody said.
+    those of the inputs, "weights"; "gradients" where a stage's gradients are reduced and divided by the number of
+    micro-batches, once a step; "" of another name. `stage`, `microbatch`: None where nobody said.
     """
 
     name: str
@@ -195,10 +196,13 @@ def record_rank() -> Iterator[RankLog]:
 
 
 _NUMBERED = re.compile(r"\s*(forward|backward)\D*(\d+)\s*", re.IGNORECASE)
+_REDUCED = re.compile(r"PP:(\d+)REDUCE_GRAD")  # torch/distributed/pipelining/schedules.py, _get_profiler_function_name
 
 
 def named(name: str) -> Piece:
     """The piece that a range of this name is: "Forward 3" is that of micro-batch 3."""
+    if reduced := _REDUCED.fullmatch(name):
+        return Piece(f"gradients of stage {reduced[1]}", GRADIENTS, int(reduced[1]))
     found = _NUMBERED.fullmatch(name)
     if found is None:
         return Piece(name)

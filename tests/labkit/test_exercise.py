@@ -42,6 +42,12 @@ def test_wrong_answers_say_how_far_off_and_by_what(said):
     assert said(1, right=0) == "off by +1 B"
 
 
+def test_bytes_that_were_meant_as_mib_are_asked_back(said):
+    assert said(380, right=380 * MIB, hint="x") == "380 without a unit is 380 B; if you meant MiB, write 380 * MiB. Hint: x"
+    assert said(4, right=16).startswith("off by -12 B")
+    assert said("16 bytes", right=16) == "Correct: 16 B, to the byte"
+
+
 def test_a_term_may_be_a_fraction_of_the_unit(said):
     terms = {"a share": 4 / 64, "nothing": 0.0}
     assert said(12, right=12 + 4 / 64, unit="bytes", terms=terms).endswith("that is a share too little")

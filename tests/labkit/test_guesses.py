@@ -108,7 +108,7 @@ def test_other_units(capsys):
     guesses.compare("step", guess="12 ms", paper=12.25, measured=12.25, unit="ms")
     assert lines(capsys)[1:3] == ["  your guess      12 ms  0.250 ms too low, 2.0 %", "  on paper    12.250 ms  equal"]
     guesses.compare("step", guess="12 s", measured=12.25, unit="ms")
-    assert lines(capsys)[0] == "a guess is a number of ms; '12 s' is neither"
+    assert lines(capsys)[0] == "a guess is a number of ms; '12 s' is none"
     guesses.compare("nothing", guess=3, measured=0)
     assert lines(capsys)[1] == "  your guess      3 B  3 B too high"
 

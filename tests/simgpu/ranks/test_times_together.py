@@ -316,6 +316,15 @@ def test_ranges_with_the_names_of_passes_are_passes():
     assert named("optimizer")[1:] == named("forward")[1:] == ("", None, None)
 
 
+def test_reducing_a_stage_s_gradients_is_named():
+    """PyTorch's own range for it is called PP:3REDUCE_GRAD."""
+    timeline = pipeline(ScheduleInterleaved1F1B, 2, 2, each=2)
+    last = timeline.of(1)[-1].piece
+    assert last == ("gradients of stage 1", "gradients", 1, None)
+    assert all(one.piece.kind for one in timeline.pieces)
+    assert "rank 1 works on 8 pieces, on the gradients of 2 stages once a step, and is idle" in schedules.in_words(timeline)
+
+
 def test_the_figure_of_a_schedule():
     timeline = pipeline(ScheduleInterleaved1F1B, 2, 2, each=2)
     with simgpu.simulated_gpu("H100"):
