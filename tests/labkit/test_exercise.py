@@ -43,7 +43,8 @@ def test_wrong_answers_say_how_far_off_and_by_what(said):
 
 
 def test_bytes_that_were_meant_as_mib_are_asked_back(said):
-    assert said(380, right=380 * MIB, hint="x") == "380 without a unit is 380 B; if you meant MiB, write 380 * MiB. Hint: x"
+    asked = "380 without a unit is 380 B; if you meant MiB, write 380 * MiB. Hint: x"
+    assert said(380, right=380 * MIB, hint="x") == asked
     assert said(4, right=16).startswith("off by -12 B")
     assert said("16 bytes", right=16) == "Correct: 16 B, to the byte"
 

@@ -322,7 +322,8 @@ def test_reducing_a_stage_s_gradients_is_named():
     last = timeline.of(1)[-1].piece
     assert last == ("gradients of stage 1", "gradients", 1, None)
     assert all(one.piece.kind for one in timeline.pieces)
-    assert "rank 1 works on 8 pieces, on the gradients of 2 stages once a step, and is idle" in schedules.in_words(timeline)
+    said = "rank 1 works on 8 pieces, on the gradients of 2 stages once a step, and is idle"
+    assert said in schedules.in_words(timeline)
 
 
 def test_the_figure_of_a_schedule():
