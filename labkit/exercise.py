@@ -39,7 +39,7 @@ def judge(
     elif isinstance(value, Real) and not isinstance(value, bool):
         said = _judge_number(answer, exact(value), unit, terms or {}, within)
     else:
-        said = "Correct" if _same(answer, value) else f"{answer!r} is not it"
+        said = "Correct" if _same(answer, value) else _not_it(answer, value)
     print(said if said.startswith("Correct") else said + _then(hint))
 
 
@@ -78,6 +78,16 @@ def _judge_parts(answer: Any, right: Mapping, unit: str) -> str:
     if not wrong:
         return f"Correct: all {len(right)}"
     return f"{len(right) - len(wrong)} of {len(right)} are right; look again at {', '.join(wrong)}"
+
+
+def _not_it(answer: Any, right: Any) -> str:
+    """A wrong answer: of a list how many parts are right; what kind of thing was wanted, if it is of another kind."""
+    for kind, several in (("list", list | tuple), ("set", set | frozenset)):
+        if isinstance(right, several) and not isinstance(answer, list | tuple | set | frozenset):
+            return f"wanted a {kind} of several answers; given: {type(answer).__name__}"
+    if isinstance(right, list | tuple) and isinstance(answer, list | tuple) and len(answer) == len(right):
+        return f"{sum(map(_same, answer, right))} of {len(right)} are right"
+    return f"{answer!r} is not it"
 
 
 def _same(answer: Any, right: Any, unit: str = BYTES) -> bool:

@@ -75,6 +75,9 @@ def test_names_sets_lists_and_truths(said):
     assert said(1, right=True) == "1 is not it"
     assert said([1, 2], right=[1, 2]) == "Correct"
     assert said([1], right=[1, 2]) == "[1] is not it"
+    assert said([3, 3], right=[3, 0], hint="x") == "1 of 2 are right. Hint: x"
+    assert said("3 and 0", right=[3, 0]) == "wanted a list of several answers; given: str"
+    assert said(4, right={2, 4}) == "wanted a set of several answers; given: int"
     assert "not it" in said(torch.zeros(2), right="backward")
 
 
