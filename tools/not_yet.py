@@ -18,7 +18,6 @@ _LISTED = {
     "14b_everything_together": "everywhere",
     "17_from_36_gb_down": "everywhere",
     "17b_the_speed_ladder": "everywhere",
-    "21_pipeline_parallel": "everywhere",
     "23_will_it_fit": "everywhere",
     "23b_which_technique_first": "everywhere",
 }
