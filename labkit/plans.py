@@ -139,26 +139,26 @@ def layers_of(layers: int, stages: int) -> list[int]:
 def memory(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
     """Bytes on a rank of a stage, by what they are for; not all of it is alive at once (`moments`).
 
-    "states": this rank's share of them. "gathered": whole weights in bfloat16, of two layers, or behind a pipeline of
-    the whole stage, which is gathered once a step. "gradients": whole ones, a layer's in bfloat16 and in float32, or
-    behind a pipeline the stage's in float32. "embedding": with tensor parallel each rank sums up a gradient of all
-    words (`embedding_dense_backward` in torch/distributed/tensor/_ops/_embedding_ops.py), in both types. "kept": what
-    forward keeps of the micro-batches in flight. "at work": what the layer keeps that is computed again. "logits": in
+    "states": this rank's share of them. "gathered weights": whole weights in bfloat16, of two layers, or behind a pipeline of
+    the whole stage, which is gathered once a step. "whole gradients": whole ones, a layer's in bfloat16 and in float32, or
+    behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each rank sums up a gradient of all
+    words (`embedding_dense_backward` in torch/distributed/tensor/_ops/_embedding_ops.py), in both types. "kept activations": what
+    forward keeps of the micro-batches in flight. "activations at work": what the layer keeps that is computed again. "logits": in
     bfloat16, and thrice in float32, on the last stage. Left out: other temporaries, rounding, fragments.
     """
     first, last = stage == 0, stage == plan.pipeline - 1
     layers, piped = layers_of(model.layers, plan.pipeline)[stage], plan.pipeline > 1
-    own = (layers * model.of_layer + (first + last) * model.of_words) // plan.tensor
+    own = (layers * model.of_layer + (first + last) * model.of_words + last * model.hidden) // plan.tensor
     tokens = plan.sequences * model.length // plan.context
     at_work = layer_keeps(model, plan, tokens)
     kept = BF16 * tokens * model.hidden // plan.tensor if plan.checkpointed else at_work
     return {
         "states": STATES * own // (plan.shards * plan.context),
-        "gathered": BF16 * (own if piped else 2 * model.of_layer // plan.tensor),
-        "gradients": FLOAT * own if piped else (BF16 + FLOAT) * model.of_layer // plan.tensor,
-        "embedding": (BF16 + FLOAT) * model.of_words * (first and plan.tensor > 1),
-        "kept": min(plan.micro_batches, plan.pipeline - stage) * layers * kept,
-        "at work": at_work if plan.checkpointed else 0,
+        "gathered weights": BF16 * (own if piped else 2 * model.of_layer // plan.tensor),
+        "whole gradients": FLOAT * own if piped else (BF16 + FLOAT) * model.of_layer // plan.tensor,
+        "embedding's gradient": (BF16 + FLOAT) * model.of_words * (first and plan.tensor > 1),
+        "kept activations": min(plan.micro_batches, plan.pipeline - stage) * layers * kept,
+        "activations at work": at_work if plan.checkpointed else 0,
         "logits": last * (BF16 + 3 * FLOAT) * tokens * model.vocabulary // plan.tensor,
     }
 
@@ -168,12 +168,12 @@ def moments(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
     "embedding" has its gradient. The largest is the peak."""
     of, piped = memory(model, plan, stage), plan.pipeline > 1
     flight = min(plan.micro_batches, plan.pipeline - stage)
-    always = of["states"] + piped * (of["gathered"] + of["gradients"])
-    for_layers = 0 if piped else of["gathered"]
+    always = of["states"] + piped * (of["gathered weights"] + of["whole gradients"])
+    for_layers = 0 if piped else of["gathered weights"]
     return {
-        "loss": always + for_layers + of["kept"] + of["logits"],
-        "backward": always + for_layers + of["kept"] + of["at work"] + (0 if piped else of["gradients"]),
-        "embedding": always + of["kept"] * (flight - 1) // flight + of["embedding"],
+        "loss": always + for_layers + of["kept activations"] + of["logits"],
+        "backward": always + for_layers + of["kept activations"] + of["activations at work"] + (0 if piped else of["whole gradients"]),
+        "embedding": always + of["kept activations"] * (flight - 1) // flight + of["embedding's gradient"],
     }
 
 
@@ -203,8 +203,8 @@ def sent(model: Model, plan: Plan) -> dict[str, int]:
 
     "tensor": four all-gathers and four reduce-scatters of the activations for each layer and micro-batch, and three
     more to compute it again. "context": keys and values to all others of the group, again for backward, and their
-    gradients. "data": FSDP's weights and gradients, and the all-reduce between replicas. "pipeline": activations one
-    way, gradients the other.
+    gradients. "data": FSDP's weights and gradients. "replicas": the all-reduce of shares between them. "pipeline":
+    activations one way, gradients the other.
     """
     layers, micro = max(layers_of(model.layers, plan.pipeline)), plan.micro_batches
     tokens = plan.sequences * model.length // plan.context
@@ -213,11 +213,11 @@ def sent(model: Model, plan: Plan) -> dict[str, int]:
     own = layers * model.of_layer // plan.tensor
     gathers = BF16 if plan.pipeline > 1 else 2 * BF16
     keys = 2 * whole * model.shared_heads // model.heads // plan.tensor
-    all_reduce = 2 * FLOAT * own * (plan.replicas - 1) // (shards * plan.replicas)
     return {
         "tensor": layers * micro * (8 + 3 * plan.checkpointed) * whole * (plan.tensor - 1) // plan.tensor,
         "context": layers * micro * (3 + plan.checkpointed) * keys * (plan.context - 1),
-        "data": times * (own * (gathers + FLOAT) * (shards - 1) // shards + all_reduce),
+        "data": times * own * (gathers + FLOAT) * (shards - 1) // shards,
+        "replicas": times * own * 2 * FLOAT * (plan.replicas - 1) // (shards * plan.replicas),
         "pipeline": micro * 2 * whole // plan.tensor * (plan.pipeline > 1),
     }
 
@@ -227,9 +227,9 @@ def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) 
 
     `rate`: operations a second that the GPU reaches in bfloat16. Links are as the simulated clock has them
     (simgpu/timing/communication.py). "compute", "tensor", "context", "pipeline": of the micro-batches, one after the
-    other; "bubble": what a pipeline waits; "data": what of FSDP's traffic is left when "compute" has hidden what it can,
-    nothing of it behind a pipeline, where weights are gathered before the first micro-batch and gradients summed up
-    after the last. Left out: norms and other small kernels, the loss, the optimizer, the host, and all that
+    other; "bubble": what a pipeline waits; "data": what of FSDP's traffic, and of the replicas', is left when "compute"
+    has hidden what it can, nothing of it behind a pipeline, where weights are gathered before the first micro-batch and
+    gradients summed up after the last. Left out: norms and other small kernels, the loss, the optimizer, the host, and all that
     simgpu/timing/communication.py leaves out. Raises what `simgpu.hardware.gpus.spec` raises for another GPU.
     """
     moved, paths = sent(model, plan), _paths(plan, gpu, per_node)
@@ -239,13 +239,14 @@ def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) 
         "context": layers * micro * (3 + plan.checkpointed),
         "pipeline": 2 * micro,
         "data": layers * (2 if plan.pipeline > 1 else 3 * micro),
+        "replicas": layers * (1 if plan.pipeline > 1 else micro),
     }
     found = {"compute": micro * operations(model, plan) / rate}
     for name, count in counts.items():
         path = paths[name]
-        steps = 1 if name == "pipeline" else path.ranks - 1
+        steps = 1 if name == "pipeline" else (path.ranks - 1) * (2 if name == "replicas" else 1)
         found[name] = count * path.seconds(moved[name] // count, steps) if moved[name] else 0.0
-    data, idle = found.pop("data"), bubble(plan.pipeline, micro)
+    data, idle = found.pop("data") + found.pop("replicas"), bubble(plan.pipeline, micro)
     found["bubble"] = sum(found.values()) * idle / (1 - idle)
     found["data"] = data if plan.pipeline > 1 else max(0.0, data - found["compute"])
     return found
@@ -261,7 +262,8 @@ def _paths(plan: Plan, gpu: str, per_node: int) -> dict:
         "tensor": plan.group("tensor"),
         "context": plan.group("context"),
         "pipeline": [0, plan.first_rank(1)] if plan.pipeline > 1 else [0],
-        "data": plan.group("replicas", "shards", "context"),
+        "data": plan.group("shards", "context"),
+        "replicas": plan.group("replicas"),
     }
     return {name: links.path(ranks) for name, ranks in groups.items()}
 
@@ -307,3 +309,31 @@ def peak(model: Model, plan: Plan) -> int:
     """Bytes on the fullest rank at its fullest moment (`moments`): of the first stage, the second or the last."""
     stages = {0, min(1, plan.pipeline - 1), plan.pipeline - 1}
     return max(max(moments(model, plan, stage).values()) for stage in stages)
+
+
+def of_each_kind(plans: Iterable[Plan]) -> list[Plan]:
+    """The first plan of each kind, that is with the same of `KINDS` above 1: of `best`, each kind's fastest."""
+    found: dict[tuple[bool, ...], Plan] = {}
+    for plan in plans:
+        found.setdefault(tuple(size > 1 for size in plan.dims), plan)
+    return list(found.values())
+
+
+def links(model: Model, plan: Plan, per_node: int = 8) -> tuple[int, int]:
+    """Bytes that a rank of a middle stage sends in a step inside its machine, and between machines (`sent`): a group of
+    ranks on several machines sends between them, by a ring each rank as much as any other."""
+    groups = {"data": ("shards", "context")}
+    inside = {kind: max(plan.group(*groups.get(kind, (kind,)))) < per_node for kind in sent(model, plan)}
+    sizes = sent(model, plan)
+    near = sum(size for kind, size in sizes.items() if inside[kind])
+    return near, sum(sizes.values()) - near
+
+
+def sent_by(traffic: Iterable, mesh) -> dict[str, int]:
+    """Bytes that a rank has sent (`simgpu.ranks.traffic.Traffic`), by the dimension of its mesh, named as `KINDS`, whose
+    group it sent them in. Messages from stage to stage are the pipeline's."""
+    names = {mesh.get_group(kind).group_name: kind for kind in KINDS}
+    sums = dict.fromkeys(KINDS, 0)
+    for one in traffic:
+        sums[names.get(one.group, "pipeline")] += one.sent
+    return sums
