@@ -19,6 +19,7 @@ _LISTED = {
     "17_from_36_gb_down": "everywhere",
     "17b_the_speed_ladder": "everywhere",
     "21_pipeline_parallel": "everywhere",
+    "22_planning_a_large_run": "everywhere",
     "23_will_it_fit": "everywhere",
     "23b_which_technique_first": "everywhere",
 }
