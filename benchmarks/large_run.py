@@ -42,7 +42,8 @@ def main(stage: str = "0"):
     simulate = cells()["simulate"]
     before, start = resident(), time.perf_counter()
     one = simulate(model, PLAN, layers[int(stage)], int(stage))
-    print(f"405B, {PLAN}: stage {stage}, rank {PLAN.first_rank(int(stage))} of {PLAN.gpus}, {layers[int(stage)]} layers")
+    rank = PLAN.first_rank(int(stage))
+    print(f"405B, {PLAN}: stage {stage} of {layers[int(stage)]} layers, rank {rank} of {PLAN.gpus}")
     print(f"simulated peak {one.peak / GIB:.2f} GiB allocated, {one.reserved / GIB:.2f} GiB reserved")
     print(f"host memory: {resident() / GIB:.2f} GiB at most, {(resident() - before) / GIB:.2f} of it for this")
     print(f"{time.perf_counter() - start:.1f} s")

@@ -1,9 +1,9 @@
-"""Plans of large runs on paper: which parts a model is cut into, and what that makes of a rank's memory, links and time.
+"""Plans of large runs on paper: how a model is cut, and what that makes of a rank's memory, traffic and time.
 
-The rules are those of a decoder like `labkit.models.Llama`, trained by PyTorch's own FSDP2, DTensor and 1F1B with AdamW:
-weights, gradients and states in float32, each layer gathered in bfloat16, gradients summed in float32, tokens cut along
-with tensors (sequence parallel), the loss computed of logits that are cut by words. Plain arithmetic, to sort out plans;
-what decides between the last few is a simulation of one rank.
+The rules are those of a decoder like `labkit.models.Llama`, trained by PyTorch's own FSDP2, DTensor and 1F1B with
+AdamW: weights, gradients and states in float32, each layer gathered in bfloat16, gradients summed in float32, tokens
+cut along with tensors (sequence parallel), the loss computed of logits that are cut by words. Plain arithmetic, to sort
+out plans; what decides between the last few is a simulation of one rank.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Plan:
     works on `micro_batches`.
 
     `shards` is FSDP; with `replicas` it is HSDP, and copies of the shards are summed up by all-reduce. `checkpointed`:
-    each layer keeps its input only. Raises ``ValueError`` for a number below 1, and for fewer micro-batches than stages.
+    each layer keeps its input only. Raises ``ValueError`` for a number below 1, and for fewer micro-batches than
+    stages.
     """
 
     pipeline: int = 1
@@ -119,7 +120,8 @@ class Plan:
     def __str__(self) -> str:
         names = {"pipeline": "PP", "replicas": "replicas", "shards": "FSDP", "context": "CP", "tensor": "TP"}
         cuts = " · ".join(f"{names[name]} {size}" for name in KINDS if (size := getattr(self, name)) > 1)
-        return f"{cuts or 'one GPU'}, {self.micro_batches} × {self.sequences}" + ("" if self.checkpointed else ", no checkpoints")
+        keeping = "" if self.checkpointed else ", no checkpoints"
+        return f"{cuts or 'one GPU'}, {self.micro_batches} × {self.sequences}{keeping}"
 
 
 def layers_of(layers: int, stages: int) -> list[int]:
@@ -139,12 +141,13 @@ def layers_of(layers: int, stages: int) -> list[int]:
 def memory(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
     """Bytes on a rank of a stage, by what they are for; not all of it is alive at once (`moments`).
 
-    "states": this rank's share of them. "gathered weights": whole weights in bfloat16, of two layers, or behind a pipeline of
-    the whole stage, which is gathered once a step. "whole gradients": whole ones, a layer's in bfloat16 and in float32, or
-    behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each rank sums up a gradient of all
-    words (`embedding_dense_backward` in torch/distributed/tensor/_ops/_embedding_ops.py), in both types. "kept activations": what
-    forward keeps of the micro-batches in flight. "activations at work": what the layer keeps that is computed again. "logits": in
-    bfloat16, and thrice in float32, on the last stage. Left out: other temporaries, rounding, fragments.
+    "states": this rank's share of weights, gradients and AdamW's states. "gathered weights": in bfloat16, of two layers,
+    or behind a pipeline of the whole stage, which is gathered once a step. "whole gradients": a layer's in bfloat16 and
+    in float32, or behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each rank sums
+    up one of all words (`embedding_dense_backward` in torch/distributed/tensor/_ops/_embedding_ops.py), in both types.
+    "kept activations": what forward keeps of the micro-batches in flight. "activations at work": what the layer keeps
+    that is computed again. "logits": in bfloat16, and thrice in float32, on the last stage. Left out: other
+    temporaries, rounding, fragments. Raises ``ValueError`` for more stages than layers.
     """
     first, last = stage == 0, stage == plan.pipeline - 1
     layers, piped = layers_of(model.layers, plan.pipeline)[stage], plan.pipeline > 1
@@ -169,10 +172,10 @@ def moments(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
     of, piped = memory(model, plan, stage), plan.pipeline > 1
     flight = min(plan.micro_batches, plan.pipeline - stage)
     always = of["states"] + piped * (of["gathered weights"] + of["whole gradients"])
-    for_layers = 0 if piped else of["gathered weights"]
+    for_layers, of_one_layer = (0, 0) if piped else (of["gathered weights"], of["whole gradients"])
     return {
         "loss": always + for_layers + of["kept activations"] + of["logits"],
-        "backward": always + for_layers + of["kept activations"] + of["activations at work"] + (0 if piped else of["whole gradients"]),
+        "backward": always + for_layers + of["kept activations"] + of["activations at work"] + of_one_layer,
         "embedding": always + of["kept activations"] * (flight - 1) // flight + of["embedding's gradient"],
     }
 
@@ -180,7 +183,7 @@ def moments(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
 def layer_keeps(model: Model, plan: Plan, tokens: int) -> int:
     """Bytes that a layer keeps for backward on a rank, for so many tokens of the group.
 
-    2·s·b·h · (4 + (4 + 2·g + 4·f/h)/t) with t ranks, g the share of heads of keys and values, f the inner width: the
+    s·b·h · (4 + (8 + 4·g + 8·f/h)/t) with t ranks, g the share of heads of keys and values, f the inner width: the
     two gathered inputs are whole, everything else is cut; without tensor parallel `formulas.llama_layer`, but for what
     norms and attention keep for each token.
     """
@@ -229,8 +232,8 @@ def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) 
     (simgpu/timing/communication.py). "compute", "tensor", "context", "pipeline": of the micro-batches, one after the
     other; "bubble": what a pipeline waits; "data": what of FSDP's traffic, and of the replicas', is left when "compute"
     has hidden what it can, nothing of it behind a pipeline, where weights are gathered before the first micro-batch and
-    gradients summed up after the last. Left out: norms and other small kernels, the loss, the optimizer, the host, and all that
-    simgpu/timing/communication.py leaves out. Raises what `simgpu.hardware.gpus.spec` raises for another GPU.
+    gradients summed up after the last. Left out: norms and other small kernels, the loss, the optimizer, the host, and
+    all that simgpu/timing/communication.py leaves out. Raises what `simgpu.hardware.gpus.spec` raises for another GPU.
     """
     moved, paths = sent(model, plan), _paths(plan, gpu, per_node)
     layers, micro = max(layers_of(model.layers, plan.pipeline)), plan.micro_batches
@@ -282,8 +285,8 @@ def candidates(
 ) -> list[Plan]:
     """All plans for so many GPUs and a step of `batch` sequences that divide evenly, from the sizes given.
 
-    The heads of keys and values limit `tensor`, the layers `pipeline`; a step of fewer sequences than data-parallel ranks
-    has no plan. Raises ``ValueError`` for less than one GPU or sequence.
+    The heads of keys and values limit `tensor`, the layers `pipeline`; a step of fewer sequences than data-parallel
+    ranks has no plan. Raises ``ValueError`` for less than one GPU or sequence.
     """
     if gpus < 1 or batch < 1:
         raise ValueError(f"a plan is for one GPU and one sequence or more; gpus={gpus}, batch={batch}")
@@ -330,8 +333,8 @@ def links(model: Model, plan: Plan, per_node: int = 8) -> tuple[int, int]:
 
 
 def sent_by(traffic: Iterable, mesh) -> dict[str, int]:
-    """Bytes that a rank has sent (`simgpu.ranks.traffic.Traffic`), by the dimension of its mesh, named as `KINDS`, whose
-    group it sent them in. Messages from stage to stage are the pipeline's."""
+    """Bytes that a rank has sent, of its `simgpu.ranks.traffic.Traffic`, by the dimension of its mesh in which it sent
+    them; the mesh has its dimensions named as `KINDS`. Messages from stage to stage are the pipeline's."""
     names = {mesh.get_group(kind).group_name: kind for kind in KINDS}
     sums = dict.fromkeys(KINDS, 0)
     for one in traffic:

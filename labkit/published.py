@@ -420,13 +420,14 @@ the script lists, the 3B one (28 layers, h 3072) with sequences of 4096 has the 
 TFLOP/s at 14167.25 tokens/s) that these comments give."""
 
 TITAN_3D = {"1F1B": (100, 82.5), "Interleaved 1F1B": (128, 72.7)}
-"""Tokens a second on each GPU, and GiB of the fullest GPU: `TITAN_BENCHMARK`'s table 5. Llama 3.1 405B, 512 H100s with 96 GB
-(FSDP 8, TP 8, PP 8), 32 sequences of 8192 tokens for each data-parallel group, full checkpointing, torch.compile,
-Float8 and AsyncTP, which the chapter's simulation has not."""
+"""Tokens a second on each GPU, and GiB of the fullest GPU: table 5 of the page that `TITAN_BENCHMARK` names. Llama 3.1
+405B, 512 H100s with 96 GB (FSDP 8, TP 8, PP 8), 32 sequences of 8192 tokens for each data-parallel group, full
+checkpointing, torch.compile, Float8 and AsyncTP. Stages and micro-batches are the defaults of the commit that the page
+names (torchtitan/parallelisms/pipelining_utils.py): as many micro-batches as stages."""
 
 TITAN_2D = (829, 71.9)
-"""The same of its table 4, without AsyncTP: Llama 3.1 70B, 256 GPUs (FSDP 32, TP 8), 16 sequences of 8192 tokens."""
+"""The same of table 4, without AsyncTP: Llama 3.1 70B, 256 GPUs (FSDP 32, TP 8), 16 sequences of 8192 tokens."""
 
 TITAN_CONTEXT = {1: 83.9, 2: 84.2, 4: 84.0, 8: 84.5}
-"""GiB by GPUs that share a sequence of 32,768 tokens times their number: `TITAN_BENCHMARK`'s table 2. Llama 3.1 8B on 8
+"""GiB by GPUs that share a sequence of 32,768 tokens times their number: table 2 of the same page. Llama 3.1 8B on 8
 GPUs, the rest FSDP, one sequence, full checkpointing, torch.compile and Float8."""
