@@ -17,7 +17,7 @@ from labkit.turns import bubble
 
 BF16, FLOAT = 2, 4  # bytes of a number
 STATES = 4 * FLOAT  # of a parameter: weight, gradient, AdamW's two
-KINDS = ("pipeline", "replicas", "shards", "context", "tensor")
+KINDS: tuple[str, ...] = ("pipeline", "replicas", "shards", "context", "tensor")
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ def layers_of(layers: int, stages: int) -> list[int]:
 def memory(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
     """Bytes on a rank of a stage, by what they are for; not all of it is alive at once (`moments`).
 
-    "states": this rank's share of weights, gradients and AdamW's states. "gathered weights": in bfloat16, of two layers,
-    or behind a pipeline of the whole stage, which is gathered once a step. "whole gradients": a layer's in bfloat16 and
-    in float32, or behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each rank sums
+    "states": this rank's share of weights, gradients and AdamW's states. "gathered weights": in bfloat16, of two
+    layers, or behind a pipeline of the whole stage, which is gathered once a step. "whole gradients": a layer's in
+    bfloat16 and float32, or behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each rank sums
     up one of all words (`embedding_dense_backward` in torch/distributed/tensor/_ops/_embedding_ops.py), in both types.
     "kept activations": what forward keeps of the micro-batches in flight. "activations at work": what the layer keeps
     that is computed again. "logits": in bfloat16, and thrice in float32, on the last stage. Left out: other
