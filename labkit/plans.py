@@ -143,11 +143,12 @@ def memory(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
 
     "states": this rank's share of weights, gradients and AdamW's states. "gathered weights": in bfloat16, of two
     layers, or behind a pipeline of the whole stage, which is gathered once a step. "whole gradients": a layer's in
-    bfloat16 and float32, or behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each rank sums
-    up one of all words (`embedding_dense_backward` in torch/distributed/tensor/_ops/_embedding_ops.py), in both types.
-    "kept activations": what forward keeps of the micro-batches in flight. "activations at work": what the layer keeps
-    that is computed again. "logits": in bfloat16, and thrice in float32, on the last stage. Left out: other
-    temporaries, rounding, fragments. Raises ``ValueError`` for more stages than layers.
+    bfloat16 and float32, or behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each
+    rank sums up one of all words, in both types (`embedding_dense_backward` in
+    torch/distributed/tensor/_ops/_embedding_ops.py). "kept activations": what forward keeps of the micro-batches in
+    flight. "activations at work": what the layer keeps that is computed again. "logits": in bfloat16, and thrice in
+    float32, on the last stage. Left out: other temporaries, rounding, fragments. Raises ``ValueError`` for more stages
+    than layers.
     """
     first, last = stage == 0, stage == plan.pipeline - 1
     layers, piped = layers_of(model.layers, plan.pipeline)[stage], plan.pipeline > 1
