@@ -19,6 +19,7 @@ keeps, layer_keeps       what one operator, or one layer of a model, keeps for b
 Kinds                    the six kinds of memory over a training step
 operators, on_paper      what each operator of a piece of work computes and moves; how long that takes at least
 formulas                 predictions on paper
+plans                    how a large run is cut: memory, traffic and time of a rank, on paper
 models                   the course's models, with random weights
 published                figures that others published, with their sources
 plots, sweep             figures; a measurement over a range of sizes
@@ -30,7 +31,7 @@ course_file              a file of the course's folder, from wherever a notebook
 from importlib import metadata as _metadata
 
 import labkit.needs  # noqa: F401 - before all others: it says in one line what is not installed
-from labkit import formulas, guesses, models, plots, published, schedules, techniques
+from labkit import formulas, guesses, models, plans, plots, published, schedules, techniques
 from labkit.counters import requested
 from labkit.exercise import judge
 from labkit.folder import course_file
@@ -68,6 +69,7 @@ __all__ = [
     "one_rank",
     "operators",
     "owners",
+    "plans",
     "plots",
     "product_rate",
     "published",

@@ -96,7 +96,7 @@ class LlamaLayer(nn.Module):
         q, k, v = (part(n).unflatten(-1, (-1, width)).transpose(1, 2) for part in (self.q, self.k, self.v))
         q, k = self.rotate(q), self.rotate(k)
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return y.transpose(1, 2).reshape(n.shape)
+        return y.transpose(1, 2).flatten(2)
 
     def rotate(self, t: Tensor) -> Tensor:
         """Each pair of numbers turned by an angle that depends on the position."""
@@ -109,8 +109,9 @@ class Llama(nn.Module):
     """A decoder like Llama 3's, of `LlamaLayer`s: embedding, layers, RMSNorm, an output layer of its own.
 
     Input ``[batch, length]`` token ids below ``vocabulary``, output the logits ``[batch, length, vocabulary]``. The
-    shape is Llama 3 8B's with ``layers=32``. ``longest``: tokens of the longest sequence. Raises what `LlamaLayer`
-    raises.
+    shape is Llama 3 8B's with ``layers=32``. ``longest``: tokens of the longest sequence. A stage of a pipeline that is
+    not the ``first`` has no embedding, and one that is not the ``last`` neither norm nor output layer: there it takes,
+    and gives, hidden states ``[batch, length, hidden]``. Raises what `LlamaLayer` raises.
     """
 
     def __init__(
@@ -122,12 +123,15 @@ class Llama(nn.Module):
         inner: int = 14_336,
         vocabulary: int = 128_256,
         longest: int = 8192,
+        *,
+        first: bool = True,
+        last: bool = True,
     ):
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.tokens = nn.Embedding(vocabulary, hidden) if first else nn.Identity()
         self.layers = nn.ModuleList(LlamaLayer(hidden, heads, shared_heads, inner, longest) for _ in range(layers))
-        self.norm = nn.RMSNorm(hidden)
-        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        self.norm = nn.RMSNorm(hidden) if last else nn.Identity()
+        self.head = nn.Linear(hidden, vocabulary, bias=False) if last else nn.Identity()
 
     def forward(self, indices: Tensor) -> Tensor:
         x = self.tokens(indices)

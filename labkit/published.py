@@ -412,3 +412,22 @@ Supercharged V1.0", nv-adlr.github.io/MegatronLMV1). GPT-2 of 1.2, 2.0, 4.2 and 
 NANOTRON_PEAKS = {2: 43650.72, 4: 25808.34}
 """MiB of allocated peak by tensor parallel ranks: nanotron/old_bench, Llama 1B, sequences of 4096, 8 GPUs, no pipeline,
 micro-batch 8 (dp4 tp2 and dp2 tp4). Which nanotron and which other settings is not told."""
+
+NANOTRON_3B_SPEEDS = {(2, 3): 14167.25, (4, 9): 13460.16, (8, 18): 10888.53, (16, 40): 6159.30, (32, 90): 3609.73}
+"""Tokens a second on each GPU, by (tensor parallel ranks, sequences that fit): huggingface/nanotron, comments in
+scripts/scaling_benchmarks.py, the sweeps of "The Ultra-Scale Playbook" (Hugging Face 2025). H100s. Of the models that
+the script lists, the 3B one (28 layers, h 3072) with sequences of 4096 has the operations for each token (363.66
+TFLOP/s at 14167.25 tokens/s) that these comments give."""
+
+TITAN_3D = {"1F1B": (100, 82.5), "Interleaved 1F1B": (128, 72.7)}
+"""Tokens a second on each GPU, and GiB of the fullest GPU: table 5 of the page that `TITAN_BENCHMARK` names. Llama 3.1
+405B, 512 H100s with 96 GB (FSDP 8, TP 8, PP 8), 32 sequences of 8192 tokens for each data-parallel group, full
+checkpointing, torch.compile, Float8 and AsyncTP. Stages and micro-batches are the defaults of the commit that the page
+names (torchtitan/parallelisms/pipelining_utils.py): as many micro-batches as stages."""
+
+TITAN_2D = (829, 71.9)
+"""The same of table 4, without AsyncTP: Llama 3.1 70B, 256 GPUs (FSDP 32, TP 8), 16 sequences of 8192 tokens."""
+
+TITAN_CONTEXT = {1: 83.9, 2: 84.2, 4: 84.0, 8: 84.5}
+"""GiB by GPUs that share a sequence of 32,768 tokens times their number: table 2 of the same page. Llama 3.1 8B on 8
+GPUs, the rest FSDP, one sequence, full checkpointing, torch.compile and Float8."""
