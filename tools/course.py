@@ -7,7 +7,8 @@
     python course.py student                  the notebooks without outputs and solutions, in student/
     python course.py slides                   the lecture of each notebook, in slides/
     python course.py site                     the course as a site, in site/: open site/index.html
-    python course.py translate zh             the notebooks in Chinese, in notebooks-zh_CN/; site --language zh: the site
+    python course.py translate zh             the notebooks in Chinese, in notebooks-zh_CN/
+    python course.py site --language zh       the site in Chinese, in site-zh_CN/
     python course.py rehearse H200            the notebooks as a simulated H200 prints them, in rehearsed/
     python course.py gpu                      the notebooks on this machine's GPU, compared with its simulated twin
     python course.py setup                    the environment alone

@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def known(name: str | None) -> Language | None:
-    """The language that is asked for. Raises ValueError for none of translations/, or if its translations would not do."""
+    """The language that is asked for. Raises ValueError if it is not there or would not do."""
     if name is None or name == "en":
         return None
     code = catalogues.language(name)

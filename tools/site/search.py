@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -43,4 +44,4 @@ def pieces(run: str) -> Iterator[str]:
         yield run
         return
     yield from run
-    yield from map("".join, zip(run, run[1:], strict=False))
+    yield from map("".join, itertools.pairwise(run))

@@ -10,14 +10,14 @@ TITLE = "GPU memory, byte by byte"
 ALL = {
     TITLE: "the site's name",
     stage.CHAPTER: "how a text names a chapter; what is written so becomes a link",
-    **{part: "a part of the course" for part in chapters.PARTS.values()},
-    **{caption: "a group of pages" for caption in stage.CAPTIONS},
+    **dict.fromkeys(chapters.PARTS.values(), "a part of the course"),
+    **dict.fromkeys(stage.CAPTIONS, "a group of pages"),
     stage.QUESTION: "the head of a column",
     stage.MINUTES: "the head of a column",
     stage.SECOND: "a note on a chapter",
     stage.SECOND_TO: "a note on a chapter",
     stage.MORE: "before a list of chapters",
-    **{words: "folds and unfolds an answer" for words in notebooks.SOLUTION.values()},
+    **dict.fromkeys(notebooks.SOLUTION.values(), "folds and unfolds an answer"),
     stage.NOT_TRANSLATED: "a note on a page",
     stage.PARTLY: "a note on a page",
 }

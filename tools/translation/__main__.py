@@ -6,8 +6,8 @@
     python -m tools.translation build zh          the notebooks in a language: python course.py translate zh
     python -m tools.translation extract FOLDER    every page's messages as .pot files, for a platform or another program
 
-A page is a notebook's number, or the path of a notebook, of a page of docs/, or of tools/site/index.md. docs/translating.md
-is the page for translators.
+A page is a notebook's number, or the path of a notebook, of a page of docs/, or of tools/site/index.md. The page for
+translators is docs/translating.md.
 """
 
 from __future__ import annotations

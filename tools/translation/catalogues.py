@@ -1,4 +1,4 @@
-"""The catalogues of translations/: a folder for each language, in it a PO file for each page that somebody translates."""
+"""The catalogues of translations/: a folder for each language, in it a PO file for each page that is translated."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def content(catalogue: Catalog) -> bytes:
 def updated(language: str, page: str, folder: Path = FOLDER, root: Path = ROOT) -> Catalog:
     """The catalogue of a page with the messages that the page has now; a new one where there is none.
 
-    What has changed a little keeps its translation as "fuzzy"; what has gone stays at the end of the file, as a comment.
+    What has changed a little keeps its translation as "fuzzy"; what has gone stays at the end of the file.
     """
     wanted, path = template(page, root), path_of(language, page, folder)
     if not path.is_file():

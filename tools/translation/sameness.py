@@ -26,7 +26,7 @@ def problems(english: str, translation: str) -> list[str]:
 
 
 def of_catalogue(catalogue: Catalog) -> Iterator[tuple[str, str]]:
-    """Each problem of a catalogue's translations, after the message that it is of; not of fuzzy ones, which nobody sees."""
+    """The problems of a catalogue's translations, each after its message; not of fuzzy ones, which nobody sees."""
     for message in catalogue:
         if message.id and message.string and not message.fuzzy:
             yield from ((str(message.id), line) for line in problems(str(message.id), str(message.string)))
