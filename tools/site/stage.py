@@ -145,8 +145,6 @@ class Stage:
         english = json.loads(one.path.read_text(encoding="utf-8"))
         shown = self.language.notebook(english, page) if self.language else english
         made = notebooks.page(shown, lambda text: self._text(text, page), self.say)
-        if note := self._note(page):
-            made["cells"].insert(1, notebooks.markdown(note))
         lessons = [other for other in self.chapters if other.second and other.number == one.number]
         if one.second:
             main = self.numbers.get(f"{one.number:02}")
@@ -158,6 +156,8 @@ class Stage:
             tree = "\n".join(other.path.stem for other in lessons)
             text = f":::{{seealso}}\n{self.say(MORE)}\n\n{names}\n:::\n\n"
             made["cells"].append(notebooks.markdown(f"{text}```{{toctree}}\n:hidden:\n\n{tree}\n```"))
+        if note := self._note(page):
+            made["cells"].insert(1, notebooks.markdown(note))
         self._write(page, json.dumps(made, ensure_ascii=False, indent=1))
 
     def _written(self, page: str, drawn: Path) -> str:
