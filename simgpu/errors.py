@@ -5,6 +5,8 @@ from functools import wraps
 
 import torch
 
+from simgpu.memory.invalid_free import InvalidFree
+
 
 class NotModelledError(NotImplementedError):
     """Something of CUDA that the simulated GPU does not model; the message names it."""
@@ -20,6 +22,19 @@ class CaptureError(torch.AcceleratorError):
             f"CUDA error: {text}\nSearch for `cudaErrorStreamCapture{name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
             "group__CUDART__TYPES.html for more information."
         )
+
+
+def as_cuda_error(error: InvalidFree) -> Exception:
+    """What a program gets of PyTorch for it: CUDA's error, or none that is known."""
+    if error.inside:
+        return torch.AcceleratorError(
+            "CUDA error: invalid argument\nSearch for `cudaErrorInvalidValue' in https://docs.nvidia.com/cuda/"
+            "cuda-runtime-api/group__CUDART__TYPES.html for more information."
+        )
+    return NotModelledError(
+        "max_split_size_mb was lowered while a segment was split, and PyTorch now gives this segment back to CUDA with "
+        "blocks in use; what follows is undefined. Set max_split_size_mb before the first allocation"
+    )
 
 
 REMEDY = (

@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import wraps
 
-from simgpu.errors import NotModelledError
+from simgpu.errors import NotModelledError, as_cuda_error
 from simgpu.interrupts import between_operators, have_room, in_one_piece
 from simgpu.left_out import LeftOut
 from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.invalid_free import InvalidFree
 from simgpu.memory.out_of_memory import OutOfMemory
 
 WAITING = ("free", "empty_cache", "synchronize", "record_stream")
@@ -88,6 +89,8 @@ class Turns:
             return function(*args, **kwargs)
         except (OutOfMemory, ValueError):
             raise
+        except InvalidFree as error:
+            raise as_cuda_error(error) from None
         except BaseException as error:  # that a signal's handler raised, or another thread in this one
             if not self._of_observer:
                 self._left_out.add(

@@ -7,6 +7,8 @@
     python course.py student                  the notebooks without outputs and solutions, in student/
     python course.py slides                   the lecture of each notebook, in slides/
     python course.py site                     the course as a site, in site/: open site/index.html
+    python course.py translate zh             the notebooks in Chinese, in notebooks-zh_CN/
+    python course.py site --language zh       the site in Chinese, in site-zh_CN/
     python course.py rehearse H200            the notebooks as a simulated H200 prints them, in rehearsed/
     python course.py gpu                      the notebooks on this machine's GPU, compared with its simulated twin
     python course.py setup                    the environment alone
@@ -76,6 +78,8 @@ def check(command: str, arguments: list[str]) -> None:
     """Ends the program, before anything is set up, if a command cannot do with these arguments."""
     if command == "setup" and arguments:
         sys.exit(f"setup takes no arguments; given: {' '.join(arguments)}")
+    if command == "translate" and not arguments:
+        sys.exit(f"translate wants a language: {', '.join(languages()) or 'there is none in translations/'}")
     if command == "rehearse" and not arguments:
         sys.exit("rehearse wants the name of a GPU, e.g. H200, and may be given notebooks after it.")
     if command == "rehearse":
@@ -85,6 +89,12 @@ def check(command: str, arguments: list[str]) -> None:
     missing = [name for name in split(arguments)[0] if not (ROOT / name).is_file()]
     if missing:
         sys.exit(f"no such notebook: {', '.join(missing)}")
+
+
+def languages() -> list[str]:
+    """The languages of translations/."""
+    folder = ROOT / "translations"
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def known(gpu: str) -> None:
@@ -339,6 +349,10 @@ def command_rehearse(python: Path, arguments: list[str]) -> int:
     return convert(python, notebooks, f"rehearsed/{gpu}", *options, environment={"LABKIT_GPU": gpu})
 
 
+def command_translate(python: Path, arguments: list[str]) -> int:
+    return run(python, "-m", "tools.translation", "build", *arguments)
+
+
 def command_site(python: Path, arguments: list[str]) -> int:
     return run(python, "-m", "tools.site", *arguments)
 
@@ -349,6 +363,7 @@ COMMANDS = {
     "student": command_student,
     "slides": command_slides,
     "site": command_site,
+    "translate": command_translate,
     "rehearse": command_rehearse,
     "gpu": command_gpu,
     "setup": command_setup,

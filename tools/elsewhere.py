@@ -1,7 +1,8 @@
 """The cell that runs the course on Colab and Kaggle, and the README's buttons: `python -m tools.elsewhere` writes both.
 
-The buttons need the repository's public address: the entry Repository of `[project.urls]` in pyproject.toml. While
-there is none, none is made up: the README has no buttons, and the cell asks for the address.
+The buttons need the repository's public address: the entry Repository of `[project.urls]` in pyproject.toml
+(tools/site/repository.py). While there is none, none is made up: the README has no buttons, and the cell asks for the
+address.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+
+from tools.site import repository
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, README = ROOT / "docs" / "elsewhere.md", ROOT / "README.md"
@@ -20,13 +23,6 @@ UNKNOWN = "THE ADDRESS OF THIS REPOSITORY"
 THERE = {"numpy", "torch", "accelerate", "ipykernel", "ipywidgets", "matplotlib", "nbconvert", "pandas", "tqdm"}
 THERE |= {"transformers"}
 NOT_NEEDED = {"jupyterlab"}  # they are notebooks' hosts themselves
-
-
-def address() -> str | None:
-    """https://github.com/owner/name, or None where pyproject.toml has no entry Repository."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r'^\[project\.urls\]\n(?:.+\n)*?Repository = "(.+?)/?"$', text, re.MULTILINE)
-    return found[1] if found else None
 
 
 def missing() -> list[str]:
@@ -82,7 +78,7 @@ def between(text: str, mark: str, new: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Both pages as they should be."""
-    where = address()
+    where = repository.url({})  # what is in the repository does not depend on an environment
     page = between(PAGE.read_text(encoding="utf-8"), "cell", f"```\n{cell(where)}\n```\n")
     readme = between(README.read_text(encoding="utf-8"), "buttons", buttons(where))
     return {PAGE: page, README: readme}

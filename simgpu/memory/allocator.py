@@ -24,6 +24,7 @@ from simgpu.memory import snapshot as snapshots
 from simgpu.memory.blocks import LARGE, SMALL, Block, BlockPool, Segment
 from simgpu.memory.event_log import ALL, DEFAULT_POOL, STATE, History
 from simgpu.memory.expandable import ExpandableSegments
+from simgpu.memory.invalid_free import InvalidFree
 from simgpu.memory.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
 from simgpu.memory.pending_frees import PendingFrees
 from simgpu.memory.physical import Device
@@ -165,8 +166,9 @@ class CachingAllocator:
     def malloc(self, nbytes: int, stream: int = 0) -> Block | None:
         """A block of at least `nbytes` bytes for work on `stream`; None for 0 bytes.
 
-        Raises OutOfMemory when the device has no room even after every free segment was given back, and
-        ValueError for a negative number of bytes.
+        Raises OutOfMemory when the device has no room even after every free segment was given back, ValueError for a
+        negative number of bytes, and InvalidFree where `max_split_size` was lowered below the size of a free block that
+        is a part of a segment, and that block's turn comes to be given back.
         """
         if nbytes <= 0:
             if nbytes < 0:
@@ -550,13 +552,15 @@ class CachingAllocator:
         return released >= wanted
 
     def _release_block(self, block: Block, frames: list | None) -> None:
-        """Give the segment of a free, unsplit block back to the device (`cudaFree`)."""
+        """Give the segment of a free block back to the device (`cudaFree`). Raises InvalidFree for a part of one."""
         pool = block.pool
         statistics = self._statistics
         statistics.num_device_free += 1
         if self.history.enabled:
             frames = frames or block.segment_frames
             self.history.record("segment_free", block.address, block.size, block.stream, frames, pool.id)
+        if block.is_split:
+            raise InvalidFree(block)
         self.device.free(block.address)
         statistics.segment.decrease(pool.index, 1)
         statistics.reserved(pool, -block.size)

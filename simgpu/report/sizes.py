@@ -4,6 +4,7 @@ import re
 
 MIB = 2**20
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.|e|$)", re.IGNORECASE)
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
@@ -27,7 +28,8 @@ def share(nbytes: int, whole: int) -> str:
 def parse(text: str | int) -> int:
     """Bytes from "12 GiB", "12GiB", "500 MiB", "16GB" (10⁹ B), "4 bytes" or a number of bytes, "1e9" too.
 
-    "12G" is 12 GiB, as docker and PyTorch's limits mean it. Raises ValueError for anything else, and for less than 1 B.
+    "12G" is 12 GiB, as docker and PyTorch's limits mean it. Commas group thousands: "1,500 MiB". Raises ValueError for
+    anything else, a decimal comma among it, and for less than 1 B.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         found = text
@@ -38,6 +40,8 @@ def parse(text: str | int) -> int:
         if match is None:
             raise ValueError(f"{text!r} is no size; wanted one like '12 GiB', '500 MiB' or a number of bytes")
         number, letter, rest = (part.lower() for part in match.groups(default=""))
+        if "," in number and not _GROUPED.match(number):
+            raise ValueError(f"{text!r} is no size: a comma groups thousands ('1,500 MiB'); wanted a point ('1.5 GiB')")
         scale = _DECIMAL.get(letter + rest, _UNITS[letter])
         found = round(float(number.replace(",", "").replace("_", "")) * scale)
     if found <= 0:

@@ -336,3 +336,13 @@ def test_an_old_python_is_told_so():
 def test_the_site_is_built_with_what_is_passed_on(ran):
     assert course.command_site(PYTHON, ["elsewhere", "--strict"]) == 0
     assert ran == [("-m", "tools.site", "elsewhere", "--strict")]
+
+
+def test_an_edition_in_another_language_is_made_of_what_is_passed_on(ran):
+    assert course.command_translate(PYTHON, ["zh", "notebooks/00_start_here.ipynb"]) == 0
+    assert ran == [("-m", "tools.translation", "build", "zh", "notebooks/00_start_here.ipynb")]
+
+
+def test_translate_wants_a_language_and_lists_them():
+    with pytest.raises(SystemExit, match="translate wants a language: zh_CN"):
+        course.check("translate", [])

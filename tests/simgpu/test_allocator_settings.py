@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import simgpu
+from simgpu.errors import NotModelledError
 from simgpu.memory.physical import MIB
 from simgpu.memory.settings import AllocatorSettings, SettingsError
 from simgpu.memory.settings_text import signed
@@ -228,3 +229,39 @@ def test_settings_change_the_running_allocator():
 @pytest.mark.parametrize(("word", "number"), [(0, 0), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)])
 def test_words_as_signed_numbers(word, number):
     assert signed(word) == number
+
+
+def split_and_filled(*sizes):
+    """A segment of the sum of these sizes (MiB), cut into them; the rest of a GPU of 2 GiB is to be asked for."""
+    whole = torch.empty(sum(sizes) * MIB, dtype=torch.uint8, device="cuda")
+    del whole
+    return [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in sizes]
+
+
+def test_a_lowered_max_split_size_gives_a_part_of_a_segment_back():
+    """PyTorch asks CUDA to free the part (release_available_cached_blocks), and CUDA refuses the address."""
+    with simgpu.simulated_gpu("T4", total_memory=2 * 2**30):
+        parts = split_and_filled(30, 150)
+        del parts[1]
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:100")
+        before = torch.cuda.memory_stats()
+        with pytest.raises(torch.AcceleratorError, match=r"CUDA error: invalid argument\n.*cudaErrorInvalidValue"):
+            torch.empty(2**31, dtype=torch.uint8, device="cuda")
+        after = torch.cuda.memory_stats()
+        assert {key for key in after if after[key] != before[key]} == {"num_device_free"}
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:200")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2**31, dtype=torch.uint8, device="cuda")
+        again = torch.empty(150 * MIB, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_reserved() == 180 * MIB and again.numel()
+
+
+def test_a_lowered_max_split_size_at_the_start_of_a_segment_is_refused():
+    """CUDA would free the whole segment, with a tensor in it."""
+    with simgpu.simulated_gpu("T4", total_memory=2 * 2**30):
+        parts = split_and_filled(150, 30)
+        del parts[0]
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:100")
+        with pytest.raises(NotModelledError, match="gives this segment back to CUDA with blocks in use"):
+            torch.empty(2**31, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_reserved() == 180 * MIB and torch.cuda.memory_allocated() == 30 * MIB

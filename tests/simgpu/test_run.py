@@ -466,6 +466,10 @@ def test_a_report_that_is_none(tmp_path):
         ("1e9", 10**9),
         ("1.5e3 KiB", 1500 * 2**10),
         ("4 bytes", 4),
+        ("1,500 MiB", 1500 * 2**20),
+        ("16,000,000,000", 16 * 10**9),
+        ("1,024.5 KiB", 1049088),
+        ("1_500 MiB", 1500 * 2**20),
     ],
 )
 def test_sizes(text, nbytes):
@@ -475,6 +479,14 @@ def test_sizes(text, nbytes):
 @pytest.mark.parametrize("text", ["", "GiB", "-1 GiB", "0", "12 KiBi", "1e", "1e-3", True, None])
 def test_what_is_no_size(text):
     with pytest.raises(ValueError, match="is no size"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1,5 GiB", "0,5g", "1,50 GiB", "1500,000 MiB", "1,5000", ",500", "1,500,0", "1,500_000"]
+)
+def test_a_decimal_comma_is_not_taken_for_thousands(text):
+    with pytest.raises(ValueError, match=r"is no size: a comma groups thousands .* wanted a point \('1.5 GiB'\)"):
         parse(text)
 
 

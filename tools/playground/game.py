@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simgpu.memory.allocator import Block, CachingAllocator, OutOfMemory
+from simgpu.memory.invalid_free import InvalidFree
 from simgpu.memory.physical import Device
 from simgpu.memory.settings import AllocatorSettings, SettingsError
 from simgpu.report import sizes
@@ -152,7 +153,7 @@ class Playground:
                 got.append(self.allocator.malloc(nbytes))
             except OutOfMemory as error:
                 failure = error
-            except ValueError:  # of Device.free
+            except InvalidFree:
                 failure = NotASegment()
         many = count != 1
         text = f"{name} = {telling.exact(nbytes)}" + (f" × {len(got) if count is None else count:,}" if many else "")

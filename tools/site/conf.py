@@ -9,16 +9,18 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tools import readers_copy  # noqa: E402 - the project need not be installed
-from tools.site import repository  # noqa: E402
+from tools.site import repository, words  # noqa: E402
+from tools.site.language import Language  # noqa: E402
+from tools.site.search import SearchChinese  # noqa: E402
 
 ADDRESS = repository.url()
 GITHUB = ADDRESS is not None and ADDRESS.startswith("https://github.com/")
 
-project = "GPU memory, byte by byte"
+project = words.TITLE
 author = "The contributors of GPU memory, byte by byte"
 html_show_copyright = False
 html_context = {"default_mode": "auto"}
-language = "en"
+language = "en"  # `--language` gives another, a folder of translations/
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx_design", "tools.site.mathml"]
 
 nb_execution_mode = "off"
@@ -58,6 +60,16 @@ if GITHUB:
 copybutton_exclude = ".linenos, .gp, .go"
 
 
+def in_language(app, config):
+    """A site in another language has its title in it, and no buttons that launch the English notebooks."""
+    if config.language == "en":
+        return
+    title = Language(config.language).say(words.TITLE)
+    config.html_title = title
+    config.html_theme_options["logo"] |= {"text": title, "alt_text": title}
+    config.html_theme_options.pop("launch_buttons", None)
+
+
 def add_kaggle(app, pagename, templatename, context, doctree):
     """A third place to run a chapter; the theme knows the other two."""
     for group in context.get("header_buttons", []):
@@ -81,10 +93,14 @@ def offer_readers_copies(app, error):
     """The notebook that a page offers is the reader's: without outputs, to be run, its solutions collapsed."""
     for path in (Path(app.outdir) / "_sources" / "notebooks").glob("*.ipynb"):
         notebook = json.loads((HERE.parents[1] / "notebooks" / path.name).read_text(encoding="utf-8"))
+        if app.config.language != "en":
+            notebook = Language(app.config.language).notebook(notebook, f"notebooks/{path.name}")
         path.write_text(json.dumps(readers_copy.cleared(notebook), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def setup(app):
+    app.add_search_language(SearchChinese)
+    app.connect("config-inited", in_language)
     app.connect("html-page-context", add_kaggle, priority=900)
     app.connect("html-page-context", only_of_files, priority=901)
     app.connect("build-finished", offer_readers_copies)

@@ -50,8 +50,11 @@ def rewrite(text: str, page: str, resolve: Callable[[str], str | None]) -> str:
     return outside(CODE, text, lambda prose: TARGET.sub(target, prose))
 
 
-def mentions(text: str, page: str, chapters: Mapping[str, str]) -> str:
-    """Markdown with "chapter 03" as a link, where 03 is one of `chapters` (number to path) and not the page itself."""
+def mentions(text: str, page: str, chapters: Mapping[str, str], other: str = "") -> str:
+    """Markdown with "chapter 03" as a link, where 03 is one of `chapters` (number to path) and not the page itself.
+
+    `other`: what another language writes for that, with %number% in the place of the number.
+    """
 
     def link(words: str, number: str) -> str:
         path = chapters.get(number)
@@ -68,7 +71,11 @@ def mentions(text: str, page: str, chapters: Mapping[str, str]) -> str:
 
         return MENTION.sub(mention, prose)
 
-    return outside(f"{CODE}|{LINKED}", text, linked)
+    text = outside(f"{CODE}|{LINKED}", text, linked)
+    if "%number%" not in other:
+        return text
+    written = re.compile(re.escape(other).replace("%number%", rf"(?P<number>{NUMBER})"))
+    return outside(f"{CODE}|{LINKED}", text, lambda prose: written.sub(lambda hit: link(hit[0], hit["number"]), prose))
 
 
 def relative(path: str, page: str) -> str:

@@ -10,10 +10,13 @@ DROPPED = ("application/vnd.jupyter.widget-view+json", "application/vnd.labkit")
 SOLUTION = {"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 
 
-def page(notebook: dict, text: Callable[[str], str]) -> dict:
-    """The notebook as the site shows it; `text` changes the Markdown of a cell. The one given stays as it is."""
+def page(notebook: dict, text: Callable[[str], str], say: Callable[[str], str] = str) -> dict:
+    """The notebook as the site shows it; `text` changes the Markdown of a cell, and `say` the site's own words.
+
+    The one given stays as it is.
+    """
     made = copy.deepcopy(notebook)
-    made["cells"] = [new for cell in made["cells"] for new in _cells(cell, text)]
+    made["cells"] = [new for cell in made["cells"] for new in _cells(cell, text, say)]
     made["metadata"].pop("widgets", None)
     made["nbformat"], made["nbformat_minor"] = 4, 4  # in which a cell has no id: some are new
     return made
@@ -24,7 +27,7 @@ def markdown(source: str) -> dict:
     return {"cell_type": "markdown", "metadata": {}, "source": source}
 
 
-def _cells(cell: dict, text: Callable[[str], str]) -> list[dict]:
+def _cells(cell: dict, text: Callable[[str], str], say: Callable[[str], str]) -> list[dict]:
     """What becomes of a cell: nothing, itself, or one cell for each of its figures."""
     metadata, source = cell["metadata"], "".join(cell["source"])
     if metadata.get("slideshow", {}).get("slide_type") == "notes":
@@ -38,7 +41,7 @@ def _cells(cell: dict, text: Callable[[str], str]) -> list[dict]:
     tags = metadata.get("tags", [])
     cell["metadata"] = {"tags": [*tags, *(["hide-cell"] if "solution" in tags else [])]}
     if "solution" in tags:
-        cell["metadata"]["mystnb"] = dict(SOLUTION)
+        cell["metadata"]["mystnb"] = {name: say(words) for name, words in SOLUTION.items()}
     return list(_one_figure_each(cell)) if cell["source"].strip() or cell["outputs"] else []
 
 

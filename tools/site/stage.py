@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from tools.site import chapters, cite, exactness, links, notebooks, pictures, repository, tables
+
+if TYPE_CHECKING:
+    from tools.site.language import Language
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -28,6 +33,15 @@ CAPTIONS = {
         *("docs/teachers.md", "docs/syllabi.md", "CONTRIBUTING.md", "simgpu/README.md", "docs/cite.md"),
     ],
 }
+# What stands on pages besides what is in files; tools/site/words.py lists it for translators.
+CHAPTER = "chapter %number%"
+SECOND = "A second lesson, which may be skipped."
+SECOND_TO = "A second lesson to [chapter %number%](%page%), which may be skipped."
+MORE = "More on this, which may be skipped:"
+QUESTION, MINUTES = "the question", "minutes"
+NOT_TRANSLATED = "This page has not been translated yet."
+PARTLY = "Parts of this page have not been translated yet."
+FIRST_PAGE = "tools/site/index.md"
 INSTEAD = {"README.md": "index.md", "docs/exactness.json": "docs/exactness.md"}  # what stands for a file
 SOURCES = "sources"  # the folder of the pages that show a file
 LARGEST = 100_000  # bytes of a file that is shown; a larger one can be downloaded
@@ -43,12 +57,16 @@ LANGUAGES = {
 
 
 class Stage:
-    """One staging of the site into `folder`; `wanted` are the files that belong to it, by path in the site."""
+    """One staging of the site into `folder`; `wanted` are the files that belong to it, by path in the site.
 
-    def __init__(self, folder: Path, root: Path = ROOT) -> None:
-        self.folder, self.root = folder, root
+    `language`: the other language that the site is in, if it is.
+    """
+
+    def __init__(self, folder: Path, root: Path = ROOT, language: Language | None = None) -> None:
+        self.folder, self.root, self.language = folder, root, language
+        self.say = language.say if language else str
         self.address = repository.url(project=root / "pyproject.toml")
-        self.chapters = chapters.find(root / "notebooks")
+        self.chapters = [self._titled(one) for one in chapters.find(root / "notebooks")]
         self.numbers = {one.key: f"notebooks/{one.path.name}" for one in self.chapters}
         self.wanted: set[str] = set()
         self.shown: set[str] = set()  # files and folders of the repository that need a page of their own
@@ -62,7 +80,8 @@ class Stage:
         drawn = self.folder / "docs" / "pictures"
         for page in sorted(self.pages - set(self.numbers.values())):
             text = self._written(page, drawn)
-            self._write(page, self._text(pictures.into(text, PurePosixPath(page).stem, drawn), page))
+            text = self._in_language(pictures.into(text, PurePosixPath(page).stem, drawn), page)
+            self._write(page, self._text(text, page))
         self.wanted |= {path.relative_to(self.folder).as_posix() for path in drawn.glob("*.svg")}
         self._write("index.md", self._text(self._index(), "index.md"))
         self._copy("docs/three-linear.png")
@@ -98,25 +117,47 @@ class Stage:
         found[list(found)[-1]] += [page for page in others if page not in named]
         return found
 
+    def _titled(self, one: chapters.Chapter) -> chapters.Chapter:
+        """A chapter with its heading in the site's language."""
+        translate = self.language.translator(f"notebooks/{one.path.name}") if self.language else str
+        return replace(one, title=translate(one.title) or one.title)
+
+    def _note(self, page: str) -> str:
+        """What a page of another language says of itself where it is in English, in whole or in part."""
+        left, of = self.language.left(page) if self.language else (0, 0)
+        return f":::{{note}}\n{self.say(NOT_TRANSLATED if left == of else PARTLY)}\n:::" if left else ""
+
+    def _in_language(self, text: str, page: str) -> str:
+        """A page of Markdown in the site's language, its note under its heading."""
+        if self.language is None:
+            return text
+        heading, after, rest = self.language.markdown(text, page).partition("\n")
+        note = self._note(page)
+        return f"{heading}\n\n{note}\n{rest}" if note else heading + after + rest
+
     def _text(self, text: str, page: str) -> str:
-        return links.mentions(links.rewrite(text, page, self.resolve), page, self.numbers)
+        other = self.say(CHAPTER) if self.language else ""
+        return links.mentions(links.rewrite(text, page, self.resolve), page, self.numbers, other)
 
     def _chapter(self, one: chapters.Chapter) -> None:
         """A notebook; a main chapter has its second lessons under it, and says so at its end."""
         page = f"notebooks/{one.path.name}"
-        made = notebooks.page(json.loads(one.path.read_text(encoding="utf-8")), lambda text: self._text(text, page))
+        english = json.loads(one.path.read_text(encoding="utf-8"))
+        shown = self.language.notebook(english, page) if self.language else english
+        made = notebooks.page(shown, lambda text: self._text(text, page), self.say)
         lessons = [other for other in self.chapters if other.second and other.number == one.number]
         if one.second:
             main = self.numbers.get(f"{one.number:02}")
-            after = f" to [chapter {one.number:02}]({PurePosixPath(main).name})" if main else ""
-            made["cells"].insert(
-                1, notebooks.markdown(f":::{{note}}\nA second lesson{after}, which may be skipped.\n:::")
-            )
+            text = self.say(SECOND_TO if main else SECOND).replace("%number%", f"{one.number:02}")
+            text = text.replace("%page%", PurePosixPath(main or "").name)
+            made["cells"].insert(1, notebooks.markdown(f":::{{note}}\n{text}\n:::"))
         elif lessons:
             names = "\n".join(f"- [{other.title}]({other.path.name})" for other in lessons)
             tree = "\n".join(other.path.stem for other in lessons)
-            text = f":::{{seealso}}\nMore on this, which may be skipped:\n\n{names}\n:::\n\n"
+            text = f":::{{seealso}}\n{self.say(MORE)}\n\n{names}\n:::\n\n"
             made["cells"].append(notebooks.markdown(f"{text}```{{toctree}}\n:hidden:\n\n{tree}\n```"))
+        if note := self._note(page):
+            made["cells"].insert(1, notebooks.markdown(note))
         self._write(page, json.dumps(made, ensure_ascii=False, indent=1))
 
     def _written(self, page: str, drawn: Path) -> str:
@@ -133,10 +174,16 @@ class Stage:
         for part in dict.fromkeys(one.part for one in self.chapters):
             found = [one for one in self.chapters if one.part == part]
             rows = [[one.key, f"[{_question(one)}](notebooks/{one.path.name})", one.minutes] for one in found]
-            listed.append(f"### {part}\n\n{tables.write(['', 'the question', 'minutes'], rows)}")
-            trees.append(_tree(part, [f"notebooks/{one.path.stem}" for one in found if not self._nested(one)]))
-        trees += [_tree(title, [page.removesuffix(".md") for page in pages]) for title, pages in self.captions.items()]
-        text = (HERE / "index.md").read_text(encoding="utf-8")
+            head = ["", self.say(QUESTION), self.say(MINUTES)]
+            listed.append(f"### {self.say(part)}\n\n{tables.write(head, rows)}")
+            trees.append(
+                _tree(self.say(part), [f"notebooks/{one.path.stem}" for one in found if not self._nested(one)])
+            )
+        trees += [
+            _tree(self.say(title), [page.removesuffix(".md") for page in pages])
+            for title, pages in self.captions.items()
+        ]
+        text = self._in_language((HERE / "index.md").read_text(encoding="utf-8"), FIRST_PAGE)
         hours = sum(one.minutes for one in self.chapters) / 60
         text = text.replace("%chapters%", "\n".join(listed)).replace("%trees%", "\n".join(trees))
         return text.replace("%count%", str(len(self.chapters))).replace("%hours%", f"{hours:.0f}")
