@@ -70,6 +70,47 @@ def test_hooks_in_half_precision():
     assert torch.version.cuda is None or torch.cuda.is_available()
 
 
+def test_what_follows_a_collective_runs_on_a_stream_of_the_pool():
+    with simgpu.simulated_gpu("H100", ranks=2, rank=0):
+        dist.init_process_group("nccl")
+        x = torch.randn(512, 512, device="cuda")
+        x @ x
+        before, streams = torch.cuda.memory_allocated(), []
+
+        def multiplied(future):
+            streams.append(torch.cuda.current_stream().stream_id)
+            return future.value()[0] @ x
+
+        found = dist.all_reduce(x, async_op=True).get_future().then(multiplied).wait()
+        assert streams[0] != torch.cuda.current_stream().stream_id == 0
+        assert torch.cuda.memory_allocated() - before == 32 * 2**20 + found.nbytes  # a workspace of cuBLAS's, once more
+
+
+def test_an_error_in_what_follows_is_that_of_the_one_who_waits():
+    def wrong(future):
+        raise KeyError("no such gradient")
+
+    with simgpu.simulated_gpu("H100", ranks=2, rank=0):
+        dist.init_process_group("nccl")
+        failed = dist.all_reduce(torch.ones(1, device="cuda"), async_op=True).get_future().then(wrong)
+        with pytest.raises(KeyError, match="no such gradient"):
+            failed.wait()
+
+
+def test_what_only_the_watchdog_lets_go_is_named():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    with simgpu.simulated_gpu("H100", ranks=2, rank=1) as gpu:
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024, device="cuda"))
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        x = torch.randn(2, 1024, device="cuda")
+        model(x).sum().backward()
+        with pytest.warns(simgpu.LeftOutWarning, match="when NCCL's watchdog lets its tensors go"):
+            model(x).sum().backward()
+        assert "a collective whose handle nobody waits for" in dict(gpu.left_out)
+
+
 def test_an_optimizers_state_of_other_ranks_is_refused():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

@@ -30,6 +30,22 @@ def ddp(stage, accumulate=1, steps=3, **options):
         stage(f"end {step}")
 
 
+def hooked(stage, hook):
+    """DDP whose gradients are averaged by a communication hook."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = network()
+    model = DistributedDataParallel(model, device_ids=[torch.cuda.current_device()], gradient_as_bucket_view=True)
+    if hook == "power":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    else:
+        model.register_comm_hook(None, getattr(default_hooks, hook))
+    stage("wrapped")
+    train(stage, model, torch.optim.AdamW(model.parameters()), steps=4)
+
+
 def zero(stage, **options):
     """DDP with ZeroRedundancyOptimizer: each rank keeps the optimizer's states of its share of the parameters."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -113,6 +129,10 @@ KINDS = {
     "ddp_accumulated_copied": (ddp, {"accumulate": 2}),
     "ddp_static": (ddp, {"gradient_as_bucket_view": True, "static_graph": True}),
     "ddp_small_buckets": (ddp, {"bucket_cap_mb": 1}),
+    "ddp_all_reduce_hook": (hooked, {"hook": "allreduce_hook"}),
+    "ddp_fp16_hook": (hooked, {"hook": "fp16_compress_hook"}),
+    "ddp_bf16_hook": (hooked, {"hook": "bf16_compress_hook"}),
+    "ddp_power_sgd": (hooked, {"hook": "power"}),
     "zero1": (zero, {}),
     "zero1_views": (zero, {"parameters_as_bucket_view": True}),
     "fsdp2": (fsdp2, {}),
