@@ -36,8 +36,8 @@ WHY = {
     "from the kernels that it would fuse",
     NCCL: "they are none of the allocator's, and show in nvidia-smi's figure alone; from 0.5 GiB for one communicator "
     "to several GiB for a few are reported (NVIDIA/nccl, issues 964, 864, 1685, 2363)",
-    WATCHDOG: "it looks every 0.1 s; here they go with the first collective after the backward pass, and on a GPU whose "
-    "steps are shorter they pile up",
+    WATCHDOG: "it looks every 0.1 s; here they go with the first collective after the backward pass, and on a GPU with "
+    "shorter steps they pile up",
     UNCOMPARED: "nobody has compared it with CUDA yet",
 }
 # Operators of CUDA that take a workspace of a library, by name without overload.

@@ -224,7 +224,7 @@ class RankGroup(ProcessGroup):
         return transfers.message(machine, one, ranks, ranks[self.rank()], ranks[peer], own)
 
     def _work(self, outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
-        """The handle of a collective, which keeps the inputs until it is waited for if the program goes on meanwhile."""
+        """The handle of a collective, which keeps the inputs until it is waited for, if the program goes on."""
         work = Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
         self._shelves.add(work.kept)
         return work
