@@ -70,6 +70,42 @@ def test_hooks_in_half_precision():
     assert torch.version.cuda is None or torch.cuda.is_available()
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_norm_over_all_ranks_of_equal_batches_is_that_of_one(layout):
+    torch.manual_seed(0)
+    given, found = torch.randn(4, 6, 5, 5), []
+    for synced in (False, True):
+        with simgpu.simulated_gpu("H100", values=True, ranks=2, rank=1):
+            dist.init_process_group("nccl")
+            model = torch.nn.BatchNorm2d(6, device="cuda")
+            if synced:
+                model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            x = given.to("cuda", memory_format=layout).requires_grad_()
+            y = model(x)
+            y.pow(3).sum().backward()
+            tensors = (y.detach(), x.grad, model.weight.grad, model.bias.grad, model.running_mean)
+            found.append([one.cpu() for one in tensors])
+            variance = model.running_var.cpu()
+    for alone, together in zip(*found, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+    moments = given.transpose(0, 1).reshape(6, -1).repeat(1, 2).var(1)  # of both ranks' values
+    torch.testing.assert_close(variance, 0.9 + 0.1 * moments)
+
+
+def test_batch_norm_over_all_ranks_selects_those_with_a_batch():
+    with simgpu.simulated_gpu("H100", ranks=8, rank=3) as gpu:
+        dist.init_process_group("nccl")
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(64, device="cuda"))
+        x = torch.randn(32, 64, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        y = model(x)
+        # the result, and for the backward pass the mean, the inverse deviation, and a count of each rank
+        assert torch.cuda.memory_allocated() - before == 32 * 64 * 4 + 3 * 512
+        y.sum().backward()
+        assert x.grad.shape == x.shape
+        assert not [name for name, _ in gpu.left_out if "batch_norm" in name]
+
+
 def test_what_follows_a_collective_runs_on_a_stream_of_the_pool():
     with simgpu.simulated_gpu("H100", ranks=2, rank=0):
         dist.init_process_group("nccl")

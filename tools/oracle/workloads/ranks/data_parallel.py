@@ -1,9 +1,11 @@
 """Data parallel training: DDP, with sharded states of the optimizer, and both generations of FSDP."""
 
 from contextlib import nullcontext
+from unittest.mock import patch
 
 import torch
 from torch import distributed as dist
+from torch import nn
 
 from tools.oracle.workloads.ranks.model import Layer, Network, loss_of, network, tokens, train
 
@@ -44,6 +46,41 @@ def hooked(stage, hook):
         model.register_comm_hook(None, getattr(default_hooks, hook))
     stage("wrapped")
     train(stage, model, torch.optim.AdamW(model.parameters()), steps=4)
+
+
+def synced_batch_norm(stage, affine=True, bf16=False):
+    """SyncBatchNorm in DDP: of vectors, and of images whose channels lie apart or together.
+
+    As in a CUDA graph it does not select the ranks that have a batch: how many that are a kernel counts, and those of
+    the oracle do nothing."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    options = {"affine": affine, "device": "cuda"}
+    model = nn.Sequential(
+        nn.BatchNorm1d(512, **options), nn.Linear(512, 16 * 32 * 32, device="cuda"), nn.Unflatten(1, (16, 32, 32)),
+        nn.BatchNorm2d(16, **options), nn.ReLU(), ChannelsLast(), nn.BatchNorm2d(16, **options), nn.Flatten(),
+    )  # fmt: skip
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
+    stage("wrapped")
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    for step in range(2):
+        capturing = patch("torch.cuda.is_current_stream_capturing", lambda: True)
+        with capturing, torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+            x = model(torch.randn(48, 512, device="cuda"))
+        stage(f"forward {step}")
+        x.float().square().mean().backward()
+        stage(f"backward {step}")
+        optimizer.step()
+        optimizer.zero_grad()
+        stage(f"end {step}")
+
+
+class ChannelsLast(nn.Module):
+    """Lays the channels of a pixel together."""
+
+    def forward(self, x):
+        return x.to(memory_format=torch.channels_last)
 
 
 def zero(stage, **options):
@@ -133,6 +170,9 @@ KINDS = {
     "ddp_fp16_hook": (hooked, {"hook": "fp16_compress_hook"}),
     "ddp_bf16_hook": (hooked, {"hook": "bf16_compress_hook"}),
     "ddp_power_sgd": (hooked, {"hook": "power"}),
+    "synced_batch_norm": (synced_batch_norm, {}),
+    "synced_batch_norm_plain": (synced_batch_norm, {"affine": False}),
+    "synced_batch_norm_bf16": (synced_batch_norm, {"bf16": True}),
     "zero1": (zero, {}),
     "zero1_views": (zero, {"parameters_as_bucket_view": True}),
     "fsdp2": (fsdp2, {}),
