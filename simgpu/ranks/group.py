@@ -333,7 +333,9 @@ class RankGroup(ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def all_to_all_single(self, output, given, output_sizes=None, input_sizes=None, opts=None, timeout=None):
-        """Each rank gives every other one a part of its tensor."""
+        """Each rank gives every other one a part of its tensor. RuntimeError where the sizes are not the tensor's."""
+        _check_parts(output_sizes, output, self.size())
+        _check_parts(input_sizes, given, self.size())
         done = self._count("all_to_all", [output, given], given.nbytes, opts=opts)
         peers.exchange(output, given, output_sizes, input_sizes, self.rank(), self.size())
         return self._work([output], [given], opts, done)
@@ -343,7 +345,10 @@ class RankGroup(ProcessGroup):
     def alltoall(self, outputs, inputs, opts=None, timeout=None) -> Finished:
         """Each rank gives every other one a tensor of its list."""
         done = self._count("all_to_all", [*outputs, *inputs], _bytes(inputs), opts=opts)
-        peers.copy(outputs, [inputs[self.rank()]] * len(outputs))
+        mine = inputs[self.rank()]
+        alike = [one for one in outputs if one.shape == mine.shape]
+        peers.copy(alike, [mine] * len(alike))
+        peers.forget([one for one in outputs if one.shape != mine.shape])
         return self._work(outputs, inputs, opts, done)
 
     def gather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
@@ -432,6 +437,17 @@ class RankGroup(ProcessGroup):
         return Finished(arrival=transfers.Arrivals(self._together))
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+
+def _check_parts(sizes, tensor: torch.Tensor, ranks: int) -> None:
+    """torch/csrc/distributed/c10d/Utils.hpp, checkSplitSizes."""
+    if not sizes:
+        if tensor.shape[0] % ranks:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+    elif len(sizes) != ranks:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    elif sum(sizes) != tensor.shape[0]:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
 
 
 def _listed(tensors) -> list[torch.Tensor]:
