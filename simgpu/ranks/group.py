@@ -367,9 +367,10 @@ class RankGroup(ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         root = getattr(opts, "rootRank", opts) == self.rank()
         done = self._count("scatter", [*outputs, *_flat(inputs)], _bytes(outputs), root, opts=opts)
-        if root:
+        if root and not self.expected:
             peers.copy(outputs, [inputs[0][self.rank()]])
-        self._bring(outputs, self.rank() if root else None)
+        else:
+            self._bring(outputs, None)
         return Finished(outputs, arrival=done)
 
     def send(self, tensors, dst: int = -1, tag: int = 0) -> Finished:
