@@ -179,3 +179,44 @@ def on_a_gpu(rank):
 def test_processes_that_spawn_starts_see_no_simulated_gpu():
     with simgpu.simulated_gpu("H100"), pytest.raises(NotModelledError, match="simgpu run --ranks 1 --rank 0"):
         torch.multiprocessing.spawn(on_a_gpu, nprocs=1)
+
+
+def trained_by_accelerate():
+    """A step by accelerate, with batches in an order of chance, which the ranks agree on."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    model = torch.nn.Linear(64, 64)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 64))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for (x,) in loader:
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    return str(accelerator.device), len(loader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_in_one_world_after_the_other():
+    pytest.importorskip("accelerate")
+    for rank in (0, 3):
+        with simgpu.simulated_gpu("H100", ranks=4, rank=rank):
+            assert trained_by_accelerate() == (f"cuda:{rank}", 4)
+    from accelerate.state import PartialState
+
+    assert PartialState._shared_state == {}
+
+
+def test_a_generator_of_the_host_takes_a_state_that_came_back():
+    with simgpu.simulated_gpu("H100"):
+        generator = torch.Generator()
+        state = generator.get_state()
+        drawn = torch.rand(3, generator=generator)
+        generator.set_state(state.cuda().cpu())
+        assert torch.equal(torch.rand(3, generator=generator), drawn)
+        state = torch.get_rng_state()
+        drawn = torch.rand(3)
+        torch.set_rng_state(state.cuda().cpu())
+        assert torch.equal(torch.rand(3), drawn)
