@@ -177,6 +177,7 @@ KINDS = {
     "zero1_views": (zero, {"parameters_as_bucket_view": True}),
     "fsdp2": (fsdp2, {}),
     "fsdp2_resharded": (fsdp2, {"reshard_after_forward": True}),
+    "fsdp2_resharded_to_two": (fsdp2, {"reshard_after_forward": 2}),
     "fsdp2_kept": (fsdp2, {"reshard_after_forward": False}),
     "fsdp2_bf16": (fsdp2, {"bf16": True}),
     "fsdp2_offload": (fsdp2, {"offload": True}),
