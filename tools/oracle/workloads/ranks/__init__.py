@@ -14,10 +14,10 @@ import torch
 from torch import distributed as dist
 
 from simgpu.recording.provenance import digest
-from tools.oracle.workloads.ranks import collectives, data_parallel, model, pipelines, tensor_parallel
+from tools.oracle.workloads.ranks import collectives, data_parallel, model, pipelines, tensor_parallel, ways_of_ddp
 
 PREFIX = "ranks_"
-KINDS = collectives.KINDS | data_parallel.KINDS | tensor_parallel.KINDS | pipelines.KINDS
+KINDS = collectives.KINDS | data_parallel.KINDS | tensor_parallel.KINDS | pipelines.KINDS | ways_of_ddp.KINDS
 LEAST = {
     "hsdp": 2,
     "fsdp2_resharded_to_two": 8,

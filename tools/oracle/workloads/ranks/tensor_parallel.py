@@ -53,22 +53,6 @@ def tensor_parallel(stage, sequence=False):
     train(stage, model, torch.optim.AdamW(model.parameters(), foreach=False))
 
 
-def replicated_two_dimensions(stage):
-    """DDP over tensor parallel groups of two."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
-    from torch.nn.parallel import DistributedDataParallel
-
-    mesh = init_device_mesh("cuda", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
-    model = network()
-    stage("model")
-    cut(model, mesh["tensor"], False)
-    _pre_dp_module_transform(model)
-    model = DistributedDataParallel(model, device_mesh=mesh["data"])
-    stage("wrapped")
-    train(stage, model, torch.optim.AdamW(model.parameters(), foreach=False))
-
-
 def two_dimensions(stage, sequence=False, bf16=False):
     """FSDP2 over tensor parallel groups of two, as torchtitan does it."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -117,7 +101,6 @@ def context(stage):
 KINDS = {
     "tp": (tensor_parallel, {}),
     "tp_sequence": (tensor_parallel, {"sequence": True}),
-    "ddp_tp": (replicated_two_dimensions, {}),
     "fsdp2_tp": (two_dimensions, {}),
     "fsdp2_tp_sequence_bf16": (two_dimensions, {"sequence": True, "bf16": True}),
     "context": (context, {}),
