@@ -348,7 +348,7 @@ def command_student(python: Path, arguments: list[str]) -> int:
 
 
 def command_slides(python: Path, arguments: list[str]) -> int:
-    return convert(python, arguments, "slides", "--to=slides")
+    return run(python, "-m", "tools.slides", *arguments)
 
 
 def command_rehearse(python: Path, arguments: list[str]) -> int:
