@@ -25,7 +25,8 @@ CAPTIONS = {
         *("docs/oracle.md", "recordings/README.md"),
     ],
     "Teach it, take part": [
-        *("docs/teachers.md", "docs/syllabi.md", "CONTRIBUTING.md", "simgpu/README.md", "docs/cite.md"),
+        *("docs/teachers.md", "docs/syllabi.md", *(f"docs/notes_part_{part}.md" for part in range(1, 6))),
+        *("CONTRIBUTING.md", "simgpu/README.md", "docs/cite.md"),
     ],
 }
 INSTEAD = {"README.md": "index.md", "docs/exactness.json": "docs/exactness.md"}  # what stands for a file
