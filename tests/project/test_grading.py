@@ -48,7 +48,7 @@ def folder(tmp_path):
         ),
         *exercise("Again", right_of(5, "size(5)")),
         *exercise("Once more", right_of(6, "size(6)")),
-        *exercise("The last", right_of(7, "size(7)")),
+        *exercise("The last", right_of(7, "lambda: print('measured') or size(7)")),
     ]
     (tmp_path / "course").mkdir()
     nbformat.write(new_notebook(cells=cells), tmp_path / "course" / "01_topic.ipynb")
@@ -134,6 +134,13 @@ def test_an_answer_that_says_yes_to_everything_is_none(folder):
     assert results[4].verdict == "off by -5 B (-41.7 %)"
     assert results[5].error == "took more than 15 s"
     assert results[7].error == "the notebook's process ended here"
+
+
+def test_what_a_measurement_prints_is_no_verdict(folder):
+    results = graded(
+        copy_of(folder, answer_7='answer_7 = "28 B"\n\njudge(answer_7, right=lambda: print("measured") or size(7))')
+    )
+    assert (results[7].points, results[7].verdict, results[7].changed) == (1, "Correct: 28 B, to the byte", ())
 
 
 def test_nothing_is_run_where_nothing_is_answered(folder, monkeypatch):
