@@ -136,6 +136,15 @@ def test_an_answer_that_says_yes_to_everything_is_none(folder):
     assert results[7].error == "the notebook's process ended here"
 
 
+@pytest.mark.parametrize(
+    "more", ["answer_5, rest = 20, 0", "answer_5 = 4\nanswer_5 += 16", "for answer_5 in (4, 20): ..."]
+)
+def test_an_answer_that_is_computed_below_the_dots_is_one(folder, more):
+    source = f"answer_5 = ...\n{more}\njudge(answer_5, right=size(5))"
+    attempt = copy_of(folder, answer_5=source).attempts[4]
+    assert attempt.touched and attempt.untouched_slots == set() and attempt.changed == []
+
+
 def test_what_a_measurement_prints_is_no_verdict(folder):
     results = graded(
         copy_of(folder, answer_7='answer_7 = "28 B"\n\njudge(answer_7, right=lambda: print("measured") or size(7))')

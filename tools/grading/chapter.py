@@ -24,6 +24,8 @@ class Statement:
     same: str
     binds: str | None
     """The name that it assigns to or defines, where that is one name."""
+    stores: frozenset[str] = frozenset()
+    """All names that it gives a value to, in a loop or a tuple, too."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,7 @@ def statements(source: str) -> list[Statement]:
     """The statements of a cell's source. Raises SyntaxError."""
     source = TransformerManager().transform_cell(source)
     return [
-        Statement(ast.get_source_segment(source, node) or "", ast.dump(node), _binds(node))
-        if not _decorated(node)
-        else Statement(_with_decorators(source, node), ast.dump(node), _binds(node))
+        Statement(_text_of(source, node), ast.dump(node), _binds(node), _stores(node))
         for node in ast.parse(source).body
     ]
 
@@ -94,13 +94,18 @@ def tags_of(cell) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _decorated(node: ast.stmt) -> bool:
-    return bool(getattr(node, "decorator_list", []))
+def _text_of(source: str, node: ast.stmt) -> str:
+    """The source of a statement, with its decorators."""
+    decorators = getattr(node, "decorator_list", [])
+    if not decorators:
+        return ast.get_source_segment(source, node) or ""
+    return "\n".join(source.splitlines()[min(one.lineno for one in decorators) - 1 : node.end_lineno])
 
 
-def _with_decorators(source: str, node: ast.stmt) -> str:
-    first = min(one.lineno for one in node.decorator_list)  # type: ignore[attr-defined]
-    return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+def _stores(node: ast.stmt) -> frozenset[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return frozenset({node.name})
+    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
 
 
 def _binds(node: ast.stmt) -> str | None:

@@ -49,13 +49,13 @@ class Attempt:
     @cached_property
     def untouched_slots(self) -> set[str]:
         """The names that the copy binds exactly as the course does."""
-        bound = {name: {one.same for one in self.found if one.binds == name} for name in self.exercise.slots}
+        bound = {name: {one.same for one in self.found if name in one.stores} for name in self.exercise.slots}
         return {name for name, statement in self.exercise.slots.items() if bound[name] == {statement.same}}
 
     def merged(self) -> list[tuple[str, bool]]:
         """The course's statements with the reader's at their places: (source, whether it is the reader's)."""
         wanted, found = list(self.exercise.statements), list(self.found)
-        bound = {one.binds for one in found}
+        bound = frozenset[str]().union(*(one.stores for one in found))
         parts: list[tuple[str, bool]] = []
         matcher = difflib.SequenceMatcher(None, [one.same for one in wanted], [one.same for one in found], False)
         for what, first, last, start, end in matcher.get_opcodes():
