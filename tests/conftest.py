@@ -33,7 +33,7 @@ CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 
 def pytest_addoption(parser):
     parser.addoption("--everywhere", action="store_true", help="run the notebooks on every GPU, twice, at other sizes")
-    parser.addoption("--browser", action="store_true", help="look at the site's playground in Chromium")
+    parser.addoption("--browser", action="store_true", help="look at the playground and the slides in Chromium")
     parser.addoption("--exactness", type=Path, metavar="PATH", help="write what the accuracy ladder's tests find")
 
 

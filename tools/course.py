@@ -4,6 +4,7 @@
     python course.py open notebooks/03*       the same, at one chapter
     python course.py test                     every test, every notebook included
     python course.py test notebooks/03*       what follows the command is passed on (here: to pytest)
+    python course.py grade mine/03*.ipynb     points for a reader's answers, judged by the course's own exercises
     python course.py student                  the notebooks without outputs and solutions, in student/
     python course.py slides                   the lecture of each notebook, in slides/
     python course.py site                     the course as a site, in site/: open site/index.html
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on")
     options = parser.parse_args(argv)
-    arguments = expand(options.arguments)
+    arguments = options.arguments if options.command == "grade" else expand(options.arguments)
     check(options.command, arguments)
     folder = options.venv.absolute()
     try:
@@ -84,6 +85,9 @@ def check(command: str, arguments: list[str]) -> None:
         sys.exit("rehearse wants the name of a GPU, e.g. H200, and may be given notebooks after it.")
     if command == "rehearse":
         known(arguments[0])
+    if command == "grade":
+        gradable(arguments)
+        return
     if command == "gpu" and "LABKIT_GPU" in os.environ:
         sys.exit(f"gpu is for a real one, and LABKIT_GPU={os.environ['LABKIT_GPU']} asks for a simulated one.")
     missing = [name for name in split(arguments)[0] if not (ROOT / name).is_file()]
@@ -95,6 +99,20 @@ def languages() -> list[str]:
     """The languages of translations/."""
     folder = ROOT / "translations"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def gradable(arguments: list[str]) -> None:
+    """Ends the program if no notebook is named, or one that is not there. Status 2: it could not be graded."""
+    notebooks, others = split(arguments)
+    if "--help" in others or "-h" in others:
+        return
+    if not notebooks and not any(Path(other).exists() for other in others):
+        say("grade wants a notebook, e.g. mine/03_a_linear_model.ipynb; it takes --json FILE and --pass PERCENT.")
+        sys.exit(2)
+    missing = [name for name in notebooks if not Path(name).is_file()]
+    if missing:
+        say(f"no such notebook: {', '.join(missing)}")
+        sys.exit(2)
 
 
 def known(gpu: str) -> None:
@@ -340,7 +358,7 @@ def command_student(python: Path, arguments: list[str]) -> int:
 
 
 def command_slides(python: Path, arguments: list[str]) -> int:
-    return convert(python, arguments, "slides", "--to=slides")
+    return run(python, "-m", "tools.slides", *arguments)
 
 
 def command_rehearse(python: Path, arguments: list[str]) -> int:
@@ -357,9 +375,14 @@ def command_site(python: Path, arguments: list[str]) -> int:
     return run(python, "-m", "tools.site", *arguments)
 
 
+def command_grade(python: Path, arguments: list[str]) -> int:
+    return run(python, "-m", "tools.grading", *arguments, environment={"PYTHONPATH": str(ROOT)}, folder=Path.cwd())
+
+
 COMMANDS = {
     "open": command_open,
     "test": command_test,
+    "grade": command_grade,
     "student": command_student,
     "slides": command_slides,
     "site": command_site,
@@ -396,11 +419,11 @@ def expand(arguments: list[str]) -> list[str]:
     return expanded
 
 
-def run(python: Path, *arguments: str, environment=None) -> int:
-    """Runs the environment's Python in the project's folder and returns its exit status."""
+def run(python: Path, *arguments: str, environment=None, folder: Path = ROOT) -> int:
+    """Runs the environment's Python, in the project's folder or another, and returns its exit status."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     seen = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(python.parent.parent), **(environment or {})}
-    with subprocess.Popen([str(python), *arguments], cwd=ROOT, env=seen) as process:
+    with subprocess.Popen([str(python), *arguments], cwd=folder, env=seen) as process:
         while True:
             try:
                 return process.wait()

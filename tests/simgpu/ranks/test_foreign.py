@@ -14,6 +14,14 @@ pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch witho
 SCRIPTS = Path(__file__).parents[2] / "data" / "scripts" / "ranks"
 
 
+@pytest.fixture(autouse=True)
+def cudnn_as_it_was():
+    """A script may switch cuDNN off for the whole process, as one of these does."""
+    enabled = torch.backends.cudnn.enabled
+    yield
+    torch.backends.cudnn.enabled = enabled
+
+
 def environment() -> dict[str, str]:
     """os.environ, but for what PyTorch's compiler writes there when it is imported."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR")}

@@ -1,0 +1,150 @@
+"""The slides: what a lecturer shows, without a network, and each of 1440 × 810."""
+
+import re
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tools import chromium
+from tools.slides import __main__ as command
+from tools.slides import assets, look, pages
+
+
+def installed(name):
+    return pytest.importorskip(name) is not None
+
+
+def cell(made, kind):
+    made.metadata["slideshow"] = {"slide_type": kind}
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The slides of a notebook whose second slide is too long, and whose third has notes."""
+    code = new_code_cell(
+        "# NBVAL_IGNORE_OUTPUT\nx = 1", execution_count=7, outputs=[new_output("stream", text="one\n")]
+    )
+    bar = {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}, "text/plain": "a bar"}
+    code.outputs.append(new_output("display_data", bar))
+    long = new_code_cell("\n".join(f"line_{n} = {n}" for n in range(120)))
+    wide = new_code_cell("print()", outputs=[new_output("stream", text="wide " * 200)])
+    link = "See [03](03_a_linear_model.ipynb#peak) and [the page](../docs/times.md), $a_1 < b$.\n\n$$\\sqrt{2}$$"
+    cells = [
+        cell(new_markdown_cell(f"# A title\n\n{link}"), "slide"),
+        cell(code, "fragment"),
+        cell(long, "slide"),
+        cell(new_markdown_cell("# The last"), "slide"),
+        cell(wide, "fragment"),
+        cell(new_markdown_cell("Ask who was off."), "notes"),
+        cell(new_markdown_cell("left out"), "skip"),
+    ]
+    path = tmp_path / "01_topic.ipynb"
+    nbformat.write(new_notebook(cells=cells), path)
+    installed("sphinx_revealjs")
+    command.write([path], tmp_path / "slides")
+    return tmp_path / "slides"
+
+
+def test_a_slide_shows_no_prompt_no_line_for_nbval_and_no_widget(folder):
+    text = (folder / "01_topic.slides.html").read_text(encoding="utf-8")
+    body = text[text.index("<body") :]
+    assert "NBVAL" not in body and "a bar" not in body and "left out" not in body
+    assert "In&nbsp;[" not in body and "Out[" not in body and "[7]" not in body
+    assert "A title" in body and "one" in body
+    assert '<aside class="notes">' in body and "Ask who was off." in body
+
+
+def test_formulas_are_drawn_by_the_browser_and_links_lead_to_slides(folder):
+    text = (folder / "01_topic.slides.html").read_text(encoding="utf-8")
+    assert (
+        text.count("<math") == 2 and "<msqrt>" in text and "$" not in text[text.index("A title") : text.index("sqrt")]
+    )
+    assert 'href="03_a_linear_model.slides.html"' in text
+    assert 'href="../docs/times.md"' in text
+
+
+def test_a_page_names_no_other_host(folder):
+    text = (folder / "01_topic.slides.html").read_text(encoding="utf-8")
+    fetched = re.findall(r'(?:src|href)="([^"]*)"', text) + re.findall(r"url\(([^)]*)\)", text)
+    assert not [one for one in fetched if "//" in one and not one.lstrip("'\"").startswith("data:")]
+    assert "MathJax" not in text and "require(" not in text
+    here = [one for one in fetched if one.startswith("assets/")]
+    assert len(here) >= 6 and all((folder / one).is_file() for one in here)
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(assets.importlib.util, "find_spec", lambda name: None)
+    assert command.main([str(_empty(tmp_path)), f"--output-dir={tmp_path / 'slides'}"]) == 1
+    assert "sphinx-revealjs, which is not installed" in capsys.readouterr().err
+
+
+def test_a_notebook_that_is_not_there_is_named(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["none.ipynb"])
+    assert "no such notebook: none.ipynb" in capsys.readouterr().err
+
+
+def test_the_notebook_that_is_given_stays_as_it_is(tmp_path):
+    notebook = new_notebook(cells=[new_code_cell("# NBVAL_SKIP\n1", outputs=[new_output("stream", text="1")])])
+    assert pages.of_lecturer(notebook).cells[0].source == "1"
+    assert notebook.cells[0].source == "# NBVAL_SKIP\n1"
+
+
+def _empty(folder):
+    nbformat.write(new_notebook(cells=[]), folder / "00_empty.ipynb")
+    return folder / "00_empty.ipynb"
+
+
+@pytest.fixture
+def browser():
+    if chromium.FOUND is None:
+        pytest.skip("there is no Chromium")
+    installed("websocket")
+    opened = chromium.Chromium(look.WIDTH, look.HEIGHT)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def served(folder):
+    server = chromium.Server(folder)
+    yield server.url
+    server.close()
+
+
+@pytest.mark.browser
+def test_a_slide_that_is_too_long_scrolls_and_the_others_fit(folder, browser):
+    from collections import Counter
+
+    counts: Counter = Counter()
+    assert list(look.problems(folder, counts=counts)) == []
+    assert counts == {"fit": 2, "scroll": 1}
+
+
+@pytest.mark.browser
+def test_a_slide_that_does_not_fit_is_reported(folder, browser):
+    script = folder / "assets" / "fit.js"
+    script.write_text(script.read_text().replace("fitAll();\n  document", "document"))
+    assert [line for line in look.problems(folder) if "slide 2.1 ends" in line]
+
+
+@pytest.mark.browser
+def test_the_speakers_view_opens_without_a_network_and_has_the_notes(served, browser):
+    browser.open(f"{served}01_topic.slides.html")
+    browser.wait(look.READY)
+    browser.evaluate("Reveal.slide(2, 0)")  # the notes stand behind its fragment, which is not shown yet
+    browser.evaluate("{ const open = window.open; window.open = (...given) => (window.speaker = open(...given)); }")
+    browser.press("s", 83, "s")
+    notes = "window.speaker?.document.querySelector('.speaker-controls-notes .value')?.textContent ?? ''"
+    browser.wait(f"({notes}).includes('Ask who was off.')")
+    assert browser.said == []
+    assert [asked for asked in browser.requested if not asked.startswith((served, "data:", "blob:", "about:"))] == []
+
+
+@pytest.mark.browser
+def test_every_slide_of_the_course_fits_or_scrolls(tmp_path, browser):
+    installed("sphinx_revealjs")
+    assert command.main([f"--output-dir={tmp_path}"]) == 0
+    assert list(look.problems(tmp_path)) == []
