@@ -23,6 +23,7 @@ plans                    how a large run is cut: memory, traffic and time of a r
 models                   the course's models, with random weights
 published                figures that others published, with their sources
 plots, sweep             figures; a measurement over a range of sizes
+grid                     a measurement over two or three sizes at once, and a figure to slide through it
 schedules                the figure of a pipeline's schedule
 techniques               what each way of saving memory saved: the rows of the course's summary table
 course_file              a file of the course's folder, from wherever a notebook is run
@@ -44,6 +45,7 @@ from labkit.operators import on_paper, operators
 from labkit.ranks import one_rank
 from labkit.rates import memory_rate, product_rate
 from labkit.saved import keeps, layer_keeps, owners, saving
+from labkit.sliding import grid
 from labkit.stopwatch import host_work, seconds, stopwatch
 from labkit.sweep import sweep
 from labkit.units import MIB as MiB
@@ -56,6 +58,7 @@ __all__ = [
     "MiB",
     "course_file",
     "formulas",
+    "grid",
     "guesses",
     "host_work",
     "judge",

@@ -1,0 +1,164 @@
+"""A measurement over a grid of sizes, and a figure in which the reader slides through it.
+
+Every point was measured; nothing between two points is guessed. Where no script may run (a printed page, GitHub, an
+untrusted notebook) there is the still: the whole grid as a table in colours.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+from matplotlib.patches import Rectangle
+
+from labkit import plots, sliding_page
+from labkit.gpu import current
+from labkit.units import mib, whole_bytes
+
+GIB = 2**30
+GAP = 0.6  # columns between two tables
+SHADES = ("#CDE7DC", "#FBE3B5", "#F6C7A0", "#E9A68F", "#D98C8C")  # of cards, from the smallest to the largest
+
+
+@dataclass
+class Grid:
+    """Measured bytes for each point of a grid; ``None`` where memory ended.
+
+    ``axes`` has the name and the values of each axis, ``measured`` the bytes by a tuple of values, in the axes' order.
+    """
+
+    axes: dict[str, list]
+    measured: dict[tuple, int | None] = field(default_factory=dict)
+
+    def at(self, **point) -> int | None:
+        """Bytes at one point, ``at(attention="sdpa", batch=8, length=512)``; ``None`` where memory ended.
+
+        Raises ``KeyError`` where nothing was measured, with the points that were.
+        """
+        if set(point) != set(self.axes):
+            raise KeyError(f"a point of this grid has {', '.join(self.axes)}, not {', '.join(point) or 'nothing'}")
+        for name, value in point.items():
+            if value not in self.axes[name]:
+                raise KeyError(f"{name} {value!r} was not measured: {', '.join(map(str, self.axes[name]))} were")
+        return self.measured[tuple(point[name] for name in self.axes)]
+
+    def plot(self, about: str, counter: str = "Allocated peak", cards: Mapping[str, int] | None = None, **start):
+        """The figure: a slider for each axis, and the still, a table in colours.
+
+        ``about`` names the model. ``cards`` are GPUs by name with the bytes that a process may take there: the figure
+        names the smallest that has more. That is a lower limit: the cache and another GPU's kernels may want more.
+        ``start`` is the point at which the sliders stand, else their middles.
+        Raises ``KeyError`` for a start that was not measured, ``ValueError`` for more than five cards and where memory
+        ended at every point.
+        """
+        if len(cards or {}) > len(SHADES):
+            raise ValueError(f"at most {len(SHADES)} cards can be told apart, not {len(cards or {})}")
+        if all(size is None for size in self.measured.values()):
+            raise ValueError("nothing to draw: memory ended at every point")
+        point = {name: values[len(values) // 2] for name, values in self.axes.items()} | start
+        self.at(**point)
+        return Sliding(self, f"{counter}: {about}", _by_size(cards or {}), point)
+
+
+def grid(measure: Callable[..., int], **axes: Sequence) -> Grid:
+    """Call ``measure(attention="sdpa", batch=8, length=512)``, which returns bytes, for each point of the axes given.
+
+    The last axis varies fastest. Cached segments are given back before each call. A call that runs out of memory
+    leaves ``None``. Two or three axes of at least two values; of three, the first makes a table of its own for each
+    value in the still. Raises ``ValueError`` for other axes, and ``TypeError`` or ``ValueError`` for what is no number
+    of bytes.
+    """
+    if len(axes) not in (2, 3) or any(len(values) < 2 for values in axes.values()):
+        given = ", ".join(f"{name} with {len(values)}" for name, values in axes.items()) or "none"
+        raise ValueError(f"two or three axes are wanted, each of at least two values, not {given}")
+    found = Grid({name: list(values) for name, values in axes.items()})
+    for values in product(*found.axes.values()):
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            measured = whole_bytes(measure(**dict(zip(axes, values, strict=True))))
+        except torch.cuda.OutOfMemoryError:
+            measured = None
+        found.measured[values] = measured
+    return found
+
+
+class Sliding:
+    """The figure of a :class:`Grid`: a page with sliders, and the still beside it for where no script runs."""
+
+    def __init__(self, found: Grid, title: str, cards: dict[str, int], start: dict[str, Any]):
+        self.still = _still(found, title, cards)
+        self.page = sliding_page.page(found, f"{title}, {current()}", cards, start, self.still.description)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
+        data, metadata = self.still._repr_mimebundle_()
+        return data | {"text/html": self.page}, metadata
+
+    def __repr__(self) -> str:
+        return repr(self.still)
+
+
+def _by_size(cards: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(cards.items(), key=lambda one: one[1]))
+
+
+def smallest(size: int | None, cards: Mapping[str, int]) -> str | None:
+    """The first of ``cards``, smallest first, that has ``size`` bytes or more; None if there is none."""
+    return next((name for name, room in cards.items() if size is not None and size <= room), None)
+
+
+def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
+    """The whole grid as a table, in the colours of the smallest card that has more."""
+    *outer, (down, rows), (along, columns) = found.axes.items()
+    panels: list[tuple] = [(value,) for value in outer[0][1]] if outer else [()]
+    words = _in_words(found, cards)
+    ylabel = f"{down}; in the table (GiB)"
+    figure, axes = plots.new(title, words, xlabel=along, ylabel=ylabel, height=1.1 + 0.27 * len(rows))
+    shades = dict(zip(cards, SHADES, strict=False))
+    ticks: dict[float, str] = {}
+    for number, panel in enumerate(panels):
+        left = number * (len(columns) + GAP)
+        ticks |= {left + j: _brief(value) for j, value in enumerate(columns)}
+        axes.text(left - 0.45, -0.62, str(panel[0]) if panel else "", fontsize=8, va="bottom")
+        for (i, row), (j, column) in product(enumerate(rows), enumerate(columns)):
+            size = found.measured[(*panel, row, column)]
+            shade = shades.get(smallest(size, cards) or "", plots.GREY if cards else plots.LIGHT)
+            axes.add_patch(Rectangle((left + j - 0.48, i - 0.46), 0.96, 0.92, color=shade, lw=0))
+            text = "no" if size is None else f"{size / GIB:.1f}"
+            axes.text(left + j, i, text, ha="center", va="center", fontsize=8, color=plots.DARK)
+    axes.set(xlim=(-0.6, len(panels) * (len(columns) + GAP) - GAP - 0.4), ylim=(len(rows) - 0.4, -1.1))
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.set_yticks(range(len(rows)), [_brief(value) for value in rows])
+    axes.tick_params(length=0)
+    handles = [Rectangle((0, 0), 1, 1, color=shade, label=f"{name} has more") for name, shade in shades.items()]
+    if handles:
+        handles.append(Rectangle((0, 0), 1, 1, color=plots.GREY, label="none of them has"))
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    return figure
+
+
+def _brief(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _in_words(found: Grid, cards: Mapping[str, int]) -> str:
+    """Between which bytes the grid lies, and on how many of its points each card is the smallest that is enough."""
+    sizes = {point: size for point, size in found.measured.items() if size is not None}
+    ends = [
+        f"{mib(sizes[one])} at {_named(found, one)}"
+        for one in (min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__))
+    ]
+    counts = [sum(smallest(size, cards) == name for size in found.measured.values()) for name in cards]
+    said = [f"{name} at {count}" for name, count in zip(cards, counts, strict=True)]
+    ran_out = len(found.measured) - len(sizes)
+    words = f"From {ends[0]} to {ends[1]}, {len(found.measured)} points"
+    words += f"; out of memory at {ran_out} of them." if ran_out else "."
+    return words + (f" The smallest GPU that has more: {', '.join(said)} of the points." if said else "")
+
+
+def _named(found: Grid, point: tuple) -> str:
+    return ", ".join(f"{name} {_brief(value)}" for name, value in zip(found.axes, point, strict=True))
