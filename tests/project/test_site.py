@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -317,3 +318,44 @@ def test_without_an_address_nothing_is_invented_and_a_second_staging_writes_noth
     Stage(tmp_path).run()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+# --- several languages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "page", "links"),
+    [
+        ("en", "index", {"中文": "zh_CN/index.html", "Deutsch": "de/index.html"}),
+        ("en", "notebooks/00", {"中文": "../zh_CN/notebooks/00.html", "Deutsch": "../de/notebooks/00.html"}),
+        ("zh_CN", "notebooks/00", {"English": "../../notebooks/00.html", "Deutsch": "../../de/notebooks/00.html"}),
+        ("de", "index", {"English": "../index.html", "中文": "../zh_CN/index.html"}),
+    ],
+)
+def test_a_page_leads_to_itself_in_the_other_languages(language, page, links):
+    from tools.site import conf
+
+    app = SimpleNamespace(config=SimpleNamespace(language=language, in_languages="en,zh_CN,de"))
+    context = {"header_buttons": []}
+    conf.add_languages(app, page, "page.html", context, None)
+    assert {one["text"]: one["url"] for one in context["header_buttons"]} == links
+
+
+def test_a_site_of_one_language_has_no_such_button():
+    from tools.site import conf
+
+    context = {"header_buttons": []}
+    conf.add_languages(SimpleNamespace(config=SimpleNamespace(language="en", in_languages="")), "a", "", context, None)
+    assert context == {"header_buttons": []}
+
+
+def test_templates_are_no_pages_in_any_language(tmp_path):
+    for folder in ("_static", "de/_static", "de"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "x.html").write_text('<a href="{{ nowhere }}">x</a>')
+    assert check.dead_links(tmp_path) == ["de/x.html: {{ nowhere }}"]
+
+
+def test_all_languages_and_one_of_them_is_refused(capsys):
+    with pytest.raises(SystemExit, match="--all has every language: leave --language out"):
+        command.main(["--all", "--language", "zh"])

@@ -2,6 +2,8 @@
 
     python -m tools.site                        then open site/index.html
     python -m tools.site --language zh          in Chinese, as far as it is translated, into site-zh_CN/
+    python -m tools.site --all                  in English, and beside it in every other language, into site/zh_CN/ and
+                                                so on; each page has buttons that lead to it in the others
     python -m tools.site --strict               a warning is an error, every reference is checked, and dead links are
     LABKIT_REPOSITORY=https://host/owner/name   the repository's address, for the buttons that need one
 
@@ -31,34 +33,47 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--language", help="another language than English: one of translations/")
     parser.add_argument("--strict", action="store_true", help="fail for a warning or a dead link")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--all", action="store_true", help="every language, with buttons from one to the other")
     options = parser.parse_args(argv)
     try:
-        from sphinx.cmd.build import main as sphinx
-    except ImportError as error:
-        sys.exit(f"the site needs the extra docs ({error}): python course.py setup, or pip install -e .[docs]")
-    try:
+        if options.all and options.language:
+            raise ValueError("--all has every language: leave --language out")
         language = known(options.language)
+        others = list(filter(None, map(known, catalogues.languages()))) if options.all else []
         name = f"site-{language.code}" if language else "site"
         folder, work = options.folder or ROOT / name, options.work or ROOT / "build" / name
-        Stage(work / "source", language=language).run()
+        names = ["en", *(other.code for other in others)]
+        status = site(language, folder, work, options.strict, names)
+        for other in others:
+            status |= site(other, folder / other.code, work / other.code, options.strict, names)
+    except ImportError as error:
+        sys.exit(f"the site needs the extra docs ({error}): python course.py setup, or pip install -e .[docs]")
     except ValueError as error:
         sys.exit(f"the site: {error}")
-    strict = ["-W", "--keep-going", "-n"] if options.strict else []
-    strict += ["-D", f"language={language.code}"] if language else []
-    given = ["-q", "-j", "auto", "-c", str(HERE), "-d", str(work / "doctrees"), *strict]
+    dead = check.dead_links(folder)
+    print(*dead, sep="\n", end="\n" if dead else "")
+    print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages, {len(dead)} dead links")
+    return status or int(bool(dead) and options.strict)
+
+
+def site(language: Language | None, folder: Path, work: Path, strict: bool, names: list[str]) -> int:
+    """One language's site into `folder`, and Sphinx's exit status; `names` are the languages that have one there."""
+    from sphinx.cmd.build import main as sphinx
+
+    Stage(work / "source", language=language).run()
+    given = ["-W", "--keep-going", "-n"] if strict else []
+    given += ["-D", f"language={language.code}"] if language else []
+    given += ["-D", f"in_languages={','.join(names)}"] if len(names) > 1 else []
     built = work / "html"  # myst-nb writes beside it, too
-    failed = sphinx([*given, "-b", "html", str(work / "source"), str(built)])
-    if failed:
+    where = ["-c", str(HERE), "-d", str(work / "doctrees"), "-b", "html", str(work / "source"), str(built)]
+    if failed := sphinx(["-q", "-j", "auto", *given, *where]):
         return failed
     put(built, folder)
     try:
         build.build(folder / "playground")
     except pyodide.NoPyodide as error:
         print(f"the site has no playground: {error}")
-    dead = check.dead_links(folder)
-    print(*dead, sep="\n", end="\n" if dead else "")
-    print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages, {len(dead)} dead links")
-    return int(bool(dead) and options.strict)
+    return 0
 
 
 def known(name: str | None) -> Language | None:

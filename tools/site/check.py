@@ -25,7 +25,7 @@ class _Page(HTMLParser):
 
 def dead_links(site: Path) -> list[str]:
     """A line for each link within the site that leads nowhere: "page: link". Links to other sites are not asked."""
-    files = [path for path in sorted(site.rglob("*.html")) if path.relative_to(site).parts[0] != "_static"]  # templates
+    files = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
     pages = {path.resolve(): _read(path) for path in files}
     found = []
     for path, page in pages.items():

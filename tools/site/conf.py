@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
+from babel import Locale
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
@@ -79,6 +81,20 @@ def add_kaggle(app, pagename, templatename, context, doctree):
             group["buttons"].append({"type": "link", "text": "Kaggle", "tooltip": "Launch on Kaggle", "url": url})
 
 
+def add_languages(app, pagename, templatename, context, doctree):
+    """A button to the same page in each other language that is built beside this one: `course.py site --all`."""
+    codes = app.config.in_languages.split(",") if app.config.in_languages else []
+    here = "" if app.config.language == "en" else app.config.language
+    up = "../" * (pagename.count("/") + bool(here))
+    for code in codes:
+        if code == app.config.language or "header_buttons" not in context:
+            continue
+        folder = "" if code == "en" else f"{code}/"
+        name = Locale.parse(code).get_language_name(code)
+        button = {"type": "link", "url": f"{up}{folder}{pagename}.html", "text": name, "tooltip": name}
+        context["header_buttons"].append({**button, "icon": "fas fa-language", "label": f"language-{code}"})
+
+
 def only_of_files(app, pagename, templatename, context, doctree):
     """No button to the source of a page that is written by the build and has no file in the repository."""
     suffix = context.get("page_source_suffix") or ""
@@ -101,6 +117,8 @@ def offer_readers_copies(app, error):
 def setup(app):
     app.add_search_language(SearchChinese)
     app.connect("config-inited", in_language)
+    app.add_config_value("in_languages", "", "html", str)
     app.connect("html-page-context", add_kaggle, priority=900)
+    app.connect("html-page-context", add_languages, priority=902)
     app.connect("html-page-context", only_of_files, priority=901)
     app.connect("build-finished", offer_readers_copies)
