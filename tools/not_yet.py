@@ -15,10 +15,7 @@ _LISTED = {
     "11b_bytes_per_parameter": "everywhere",
     "12_optimizers": "everywhere",
     "14_offload": "everywhere",
-    "14b_everything_together": "everywhere",
     "17_from_36_gb_down": "everywhere",
-    "17b_the_speed_ladder": "everywhere",
-    "22_planning_a_large_run": "everywhere",
     "23_will_it_fit": "everywhere",
     "23b_which_technique_first": "everywhere",
 }

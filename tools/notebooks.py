@@ -34,6 +34,7 @@ GPUS = ("T4", "RTX 3090", "RTX 4090", "H100", "B200")
 VERDICT = re.compile(r"\b(True|False|equal|differs?|unequal|Correct|OK|FAIL|nan|inf)\b")
 TRY = re.compile(r"^(\w+) = (\S+)  # .*?\btry ([\d_]+(?:(?:,| or) [\d_]+)*)", re.MULTILINE)
 EMPTY = re.compile(r"^((?:answer|guess)\w*) = \.\.\.", re.MULTILINE)
+ONE_GPU = re.compile(r"\buse_gpu\(([^)]*)\)")
 WRONG = "12345"
 SECONDS = 900  # a cell may take
 
@@ -151,10 +152,21 @@ def invited(path: Path) -> list[dict[str, str]]:
 
 
 def every_way(path: Path) -> list[Way]:
-    """All that is asked of a notebook: every GPU, twice and after the exercises; its other sizes; wrong answers."""
-    ways = [Way(gpu, twice=True, after_exercises=True) for gpu in (None, *GPUS)]
-    ways += [Way(gpu, sizes=sizes) for sizes in invited(path) for gpu in (None, GPUS[0])]
+    """All that is asked of a notebook: every GPU, twice and after the exercises; its other sizes; wrong answers.
+
+    A notebook about one GPU, which `use_gpu(..., only_simulated=True)` gives on every machine, has no other GPUs.
+    """
+    others = () if about_one_gpu(path) else GPUS
+    ways = [Way(gpu, twice=True, after_exercises=True) for gpu in (None, *others)]
+    ways += [Way(gpu, sizes=sizes) for sizes in invited(path) for gpu in (None, *others[:1])]
     return [*ways, Way(wrong_answers=True)]
+
+
+def about_one_gpu(path: Path) -> bool:
+    """Whether the notebook's own GPU, its first `use_gpu`, is the same whatever the reader asks for."""
+    sources = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    calls = ONE_GPU.findall("\n".join(sources))
+    return bool(calls) and "only_simulated=True" in calls[0]
 
 
 def _plan(cells: int, way: Way) -> Iterator[tuple[int, str]]:

@@ -10,6 +10,7 @@ from simgpu.fitting.search import Search
 from simgpu.fitting.subject import Subject, subject_of
 from simgpu.hardware.gpus import SPECS, spec
 from simgpu.report.findings import Report
+from simgpu.report.owners import ACTIVATIONS, DATA, TEMPORARIES
 from simgpu.report.sizes import mib, parse, size
 
 UNLIMITED = 2**50
@@ -19,6 +20,9 @@ SURE = 2**30
 """Bytes by which two GPUs' needs for one plan may differ (workspaces, contexts); nearer than that it is run on each."""
 
 LARGEST = 2**20
+OF_THE_BATCH = (ACTIVATIONS, TEMPORARIES, DATA)
+"""What a larger batch has more of, where the peak is in the forward or backward pass."""
+
 _OF_THE_REPORT = (
     *("fits", "peak", "reserved", "nvidia_smi", "total_memory"),
     *("at", "parts", "lines", "left_out", "status"),
@@ -33,10 +37,10 @@ class Fit:
     simulated clock.
     """
 
-    def __init__(self, subject: Subject, plan: Plan, gpu: str, memory: int | None = None):
+    def __init__(self, subject: Subject, plan: Plan, gpu: str, memory: int | None = None, known: dict | None = None):
         subject.check(plan.length)
         self.subject, self.plan, self.gpu, self.memory = subject, plan, spec(gpu).key, memory
-        self._known: dict[tuple, Measured] = {}
+        self._known: dict[tuple, Measured] = {} if known is None else known  # of this model, by plan, GPU and memory
         self.measured = self.of(plan)
         self.report: Report = self.measured.report
         self.step = self.measured.step
@@ -53,16 +57,22 @@ class Fit:
         if unknown:
             known = ", ".join(one.name for one in dataclasses.fields(Plan))
             raise ValueError(f"a plan has {known}, and no {', '.join(sorted(unknown))}")
-        return Fit(self.subject, dataclasses.replace(self.plan, **fields), self.gpu, self.memory)
+        return Fit(self.subject, dataclasses.replace(self.plan, **fields), self.gpu, self.memory, self._known)
 
     def of(self, plan: Plan, gpu: str | None = None, memory: int | None = None) -> Measured:
-        """What another plan takes, on this GPU or another one. Each is run once. A plan whose figures are by formula
-        runs without a limit, and fits if they do."""
+        """What another plan takes, on this GPU or another one. Each is run once, and one that never met its GPU's limit
+        is not run again without a limit. A plan whose figures are by formula runs without one, and fits if they do."""
         gpu = gpu or self.gpu
-        memory = memory or (self.memory if gpu == self.gpu else None)
+        own = self.memory if gpu == self.gpu else None
+        memory = memory or own
         key = plan, gpu, memory
         if key not in self._known:
-            self._known[key] = self._run(plan, gpu, memory)
+            limited = self._known.get((plan, gpu, own))
+            if memory == UNLIMITED and limited is not None and limited.report.fits and not limited.retried:
+                report = dataclasses.replace(limited.report, total_memory=UNLIMITED)
+                self._known[key] = dataclasses.replace(limited, report=report)
+            else:
+                self._known[key] = self._run(plan, gpu, memory)
         return self._known[key]
 
     def _run(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
@@ -87,7 +97,13 @@ class Fit:
     # What else would fit
 
     def largest(self, what: str = "batch") -> int:
-        """The largest `batch` or `length` that fits, 0 if 1 does not. ValueError for another word."""
+        """The largest `batch` or `length` that fits, 0 if 1 does not. ValueError for another word.
+
+        It fits, and one more does not: both were run. It may be less than a line through the needs of two smaller ones
+        says, also than one through what nvidia-smi shows: reserved memory grows in steps, by whole segments and by
+        what is left free in them, and no line has those. For the same reason a still larger one may fit again; that is
+        not searched for.
+        """
         if what not in ("batch", "length"):
             raise ValueError(f"wanted the largest 'batch' or 'length', not {what!r}")
         if what == "length" and self.subject.length is None:
@@ -97,19 +113,20 @@ class Fit:
             search = Search(min(search.guess, self.subject.longest), self.subject.longest + 1)
         total = self.memory or spec(self.gpu).total_memory
         while not search.done:
-            fits, needs = self._fits_with(what, search.guess)
-            search.tell(fits, needs, total)
+            search.tell(*self._fits_with(what, search.guess), total)
         return search.good
 
-    def _fits_with(self, what: str, value: int) -> tuple[bool, int]:
-        """Whether the plan fits with another batch or length, and the bytes that it would need on a GPU of any size.
-        Where these are more, and the tensors alone are less than there is, the cache makes room: there it is run."""
+    def _fits_with(self, what: str, value: int) -> tuple[bool, int, int]:
+        """Whether the plan fits with another batch or length, the bytes that it would need on a GPU of any size, and
+        those of them that are made by the batch. Where the need is more than there is, and the tensors alone are less,
+        the cache makes room: there it is run."""
         plan = dataclasses.replace(self.plan, **{what: value})
         total = self.memory or spec(self.gpu).total_memory
         report = self.of(plan, memory=UNLIMITED).report
+        fits, grows = report.nvidia_smi <= total, sum(report.parts.get(part, 0) for part in OF_THE_BATCH)
         if report.nvidia_smi > total > report.peak + report.context:
-            return self.of(plan).report.fits, report.nvidia_smi
-        return report.nvidia_smi <= total, report.nvidia_smi
+            fits = self.of(plan).report.fits
+        return fits, report.nvidia_smi, grows
 
     def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
         """Each GPU, the smallest first, and whether the plan fits on it. Those far from the limit are not run."""

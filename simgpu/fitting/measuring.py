@@ -29,13 +29,15 @@ EIGHT_BIT = 2 + 8 / 256
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """What a plan takes: the report, seconds of a step on the simulated clock, the parameters' dtype (None if memory
-    ran out before the model was there), and what is by formula ("" if nothing)."""
+    ran out before the model was there), what is by formula ("" if nothing), and whether the allocator met the GPU's
+    limit and gave its cache back."""
 
     plan: Plan
     report: Report
     step: float
     dtype: torch.dtype | None = None
     formula: str = ""
+    retried: bool = False
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, what: str = "") -> Measured:
@@ -65,7 +67,8 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
             watch.close()
             report = report_of(watch, what or f"{subject.name} ({plan})", outcome)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
-    return _with_formulas(Measured(plan, report, step, dtype), on.total_memory, saved, parameters)
+    retried = machine.allocator.stats()["num_alloc_retries"] > 0
+    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved, parameters)
 
 
 def _now(machine) -> float:

@@ -6,13 +6,14 @@ class Search:
 
     `bad`: a number that is known not to fit, or more than anybody wants. What is needed is taken to grow about linearly
     with the number: the next guess is where a straight line meets the limit, then a hundredth to the other side of it;
-    from then on every second guess is halfway.
+    from then on every second guess is halfway. Of one number alone `grows` says how steep the line is.
     """
 
     def __init__(self, guess: int, bad: int):
         self.guess, self.good, self.bad = max(1, min(guess, bad - 1)), 0, bad
         self._end = bad
         self._points: dict[int, int] = {}
+        self._flat = 0  # what the first guess needed, and does not grow
         self._tries = 0  # since both ends are known
 
     @property
@@ -20,9 +21,12 @@ class Search:
         """Whether the answer is known."""
         return self.bad - self.good <= 1
 
-    def tell(self, fits: bool, needs: int, limit: int) -> None:
-        """What came of the guess: whether it fits, and how much it needs of how much."""
+    def tell(self, fits: bool, needs: int, grows: int, limit: int) -> None:
+        """What came of the guess: whether it fits, and how much it needs of how much. `grows`: how much of the need
+        grows with the number, as far as one knows; 0 for nothing."""
         self._points[self.guess] = needs
+        if len(self._points) == 1:
+            self._flat = needs - grows
         self.good, self.bad = (self.guess, self.bad) if fits else (self.good, self.guess)
         if not self.done:
             self.guess = max(self.good + 1, min(self._next(fits, limit), self.bad - 1))
@@ -44,6 +48,7 @@ class Search:
         below = [point for point in known if point[0] <= self.good][-2:]
         above = [point for point in known if point[0] >= self.bad][:1]
         pair = [*below, *above][-2:]
+        pair = [(0, self._flat), *pair] if len(pair) == 1 else pair
         if len(pair) < 2 or pair[1][1] <= pair[0][1]:
             return 0
         (one, need_one), (other, need_other) = pair

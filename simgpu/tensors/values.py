@@ -175,8 +175,9 @@ def follow(operator, args, kwargs, outputs) -> None:
         if not _gives_values(operator):
             raise UnknownError
         blank = operator in _OVERWRITING
-        given = tuple(_operand(one, blank and not position) for position, one in enumerate(args))
         named = {name: _operand(one) for name, one in kwargs.items() if name != "device"}
+        others = [_operand(one) for one in args[1:]]  # before the first, whose blank bytes may not be wanted then
+        given = (*(_operand(one, blank) for one in args[:1]), *others)
     except UnknownError:
         for place in written:
             place.values = None

@@ -96,6 +96,19 @@ def test_the_sizes_that_a_notebook_invites_to(tmp_path):
     assert sum(way.wrong_answers for way in every) == 1
 
 
+def test_a_notebook_about_one_gpu_is_run_on_no_other(tmp_path):
+    first = cell('gpu = labkit.use_gpu("H100", only_simulated=True)')
+    nbformat.write(new_notebook(cells=[first, cell("batch = 8  # try 2")]), path := tmp_path / "01_topic.ipynb")
+    assert notebooks.every_way(path) == [
+        Way(None, True, True),
+        Way(None, sizes={"batch": "2"}),
+        Way(wrong_answers=True),
+    ]
+    later = [cell('gpu = labkit.use_gpu("H100")'), first]
+    nbformat.write(new_notebook(cells=later), path)
+    assert {way.gpu for way in notebooks.every_way(path)} == {None, *notebooks.GPUS}
+
+
 def test_the_command(tmp_path, capsys, monkeypatch):
     nbformat.write(new_notebook(cells=[cell("print(1 == 2)", "True")]), path := tmp_path / "01_topic.ipynb")
     assert notebooks.main([str(path)]) == 1

@@ -124,6 +124,26 @@ def test_largest_batch_fits_and_one_more_does_not():
     assert len(found._known) < 30
 
 
+def test_the_search_for_the_largest_runs_few_plans_and_none_twice():
+    found = simgpu.fit(layers, 16, inputs=lambda size: torch.zeros(size, 64, 512), gpu="T4", memory="400 MiB")
+    best = found.largest("batch")
+    tried = {plan.batch for plan, _, _ in found._known}
+    assert len(tried) <= 10 and best > 64 and max(tried) < 2 * best
+    assert found.of(found.plan, memory=2**50).report.nvidia_smi == found.nvidia_smi
+    again = found.changed(batch=best)  # what is known of the model is known of another plan for it
+    assert again.measured is found.of(again.plan) and again.largest("batch") == best
+
+
+def test_a_plan_that_met_the_limit_is_run_again_without_one():
+    """There the cache was given back, and a larger GPU would show more."""
+    like = {"inputs": lambda size: torch.zeros(size, 512), "gpu": "T4"}
+    large = simgpu.fit(layers, 20_000, **like)
+    tight = simgpu.fit(layers, 20_000, memory=large.peak + large.report.context + 8 * MIB, **like)
+    assert tight.fits and tight.measured.retried and not large.measured.retried
+    assert tight.nvidia_smi < large.nvidia_smi
+    assert tight.of(tight.plan, memory=2**50).report.nvidia_smi == large.nvidia_smi
+
+
 def test_nothing_fits():
     found = simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="160 MiB")
     assert (found.fits, found.status, found.largest("batch")) == (False, 1, 0)
@@ -282,9 +302,17 @@ def test_what_cannot_be_fitted(model, options, said):
         simgpu.fit(model, **options)
 
 
-@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**9), st.sampled_from([1, 8, 500]), st.booleans())
-def test_the_search_finds_the_largest(slope, flat, limit, guess, steps):
-    """Whatever is needed, as long as it grows, finds the same as trying one after the other would."""
+@given(
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+    st.integers(0, 10**9),
+    st.sampled_from([1, 8, 500]),
+    st.booleans(),
+    st.sampled_from([0, 0.5, 1, 40]),
+)
+def test_the_search_finds_the_largest(slope, flat, limit, guess, steps, known):
+    """Whatever is needed, as long as it grows, finds the same as trying one after the other would, whatever was said of
+    how much of it grows."""
 
     def needs(number):
         found = max(flat, slope * number)
@@ -294,7 +322,8 @@ def test_the_search_finds_the_largest(slope, flat, limit, guess, steps):
     for _ in range(60):
         if search.done:
             break
-        search.tell(needs(search.guess) <= limit, needs(search.guess), limit)
+        need = needs(search.guess)
+        search.tell(need <= limit, need, round(known * need), limit)
     assert search.done
     assert search.good == 0 or needs(search.good) <= limit
     assert search.bad == 2**20 or needs(search.bad) > limit

@@ -181,6 +181,19 @@ def test_known_values_are_those_of_the_cpu(numbers, extra, floats):
         assert run(start.cuda()) == wanted
 
 
+def test_an_unknown_tensor_that_goes_to_the_host_fills_no_memory_there(monkeypatch):
+    """As save_on_cpu does for each activation: its bytes on the host would be written over by what nobody knows."""
+    unknown = torch.rand(1024, 1024, device="cuda")
+    filled, zeros = [], torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *args, **kwargs: filled.append(args) or zeros(*args, **kwargs))
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        kept = (unknown.requires_grad_() * unknown).sum()
+    kept.backward()
+    assert filled == []
+    known = torch.empty(2, pin_memory=True).copy_(torch.ones(2, device="cuda"))
+    assert known.tolist() == [1, 1]
+
+
 # --- lengths of packed sequences ---------------------------------------------------------------------------
 
 
