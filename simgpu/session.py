@@ -311,13 +311,22 @@ class simulated_gpu(contextlib.ContextDecorator):
 
     def __enter__(self) -> SimulatedGPU:
         session = Session(self._kind, self._values, self._host, self._world)
-        session.start()
-        self._sessions.append(session)
+        self._sessions.append(session)  # before it is on: whatever interrupts this, it has an owner who leaves it
+        try:
+            session.start()
+        except BaseException:
+            self._sessions.remove(session)
+            raise
         machine = session.machine
         return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out, host=self._host)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it was entered and not left; one that was left while others inside are on goes off with these."""
+        return bool(self._sessions)
+
     def __exit__(self, *error) -> None:
-        if not self._sessions:
+        if not self.is_on:
             raise RuntimeError(f"this simulated {self._kind.key} is not on: it was left already, or never entered")
         session = self._sessions[-1]
         try:
