@@ -1,4 +1,4 @@
-"""`use_gpu` and a `with simulated_gpu` interrupted at each of their lines, in order: the next call does what it says."""
+"""`use_gpu` and a `with simulated_gpu`, interrupted at each of their lines: the next call does what it says."""
 
 import gc
 import sys
@@ -51,14 +51,14 @@ def no_other(monkeypatch):
 
 
 def each_line(work):
-    """Interrupts `work()` at each of its lines; after each interrupt what is to be looked at, its traceback alive."""
+    """Interrupts `work()` at each of its lines, and gives each interrupt, with which the frames of `work` live."""
     at = 1
     while True:
         try:
             with Cut(at):
                 work()
         except KeyboardInterrupt as error:
-            yield at, error
+            yield error
         else:
             break
         at += 1
@@ -66,19 +66,19 @@ def each_line(work):
 
 
 def test_a_first_cell_that_was_interrupted_is_run_again(capsys):
-    kept = None  # as IPython keeps the last exception, and with it what the interrupted frames hold
+    kept = []  # as IPython keeps the last exception, and with it what the interrupted frames hold
 
     def twice():
         labkit.use_gpu("A100-80GB")
         labkit.use_gpu("H100")
 
-    for _, kept in each_line(twice):
+    for error in each_line(twice):
+        kept[:] = [error]
         assert str(labkit.use_gpu("T4")) == "simulated T4"
         assert [one.machine.spec.key for one in session._sessions] == ["T4"]
         assert torch.ones(1, device="cuda").is_cuda
         gpu.leave()
         assert session._sessions == [] and not torch.cuda.is_available()
-    assert kept is not None
     assert "of a `with` around this" not in capsys.readouterr().out
 
 
@@ -87,7 +87,7 @@ def test_a_with_that_was_interrupted_leaves_nothing():
         with labkit.simulated_gpu("A100-80GB"):
             pass
 
-    for _, error in each_line(inside):
+    for error in each_line(inside):
         error.__traceback__ = None  # its frames have the GPU that `with` has not got yet, which is left with them
         assert session._sessions == [] and _get_current_function_mode_stack() == []
         assert not torch.cuda.is_available()
