@@ -76,6 +76,7 @@ def test_worlds_change_from_cell_to_cell():
     with simgpu.simulated_gpu("A100-80GB"):
         for number in (1, 2, 1024):
             with simgpu.one_rank(number - 1, of=number) as rank:
+                assert str(rank) == f"rank {number - 1} of {number}"
                 dist.init_process_group("nccl")
                 x = torch.ones(1000, device="cuda")
                 dist.all_reduce(x)
