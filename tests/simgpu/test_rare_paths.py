@@ -124,6 +124,69 @@ CASES = [
         "a1279 f1279 a1279 f1279 a1280 a24000 a8 a24000 a1279 f1279 f24000 a320 a320 a1279 f1279 a8 a2720 "
         "a2720 f2720 f2720 f8 f320 f320 f8 f24000 f24000 f24000 f24000 f96000 f4 f4 f24000 f1280 f1280",
     ),
+    (
+        "H100",
+        "x = torch.ones((), device='cuda', requires_grad=True)\nx.cumprod(0).backward()\n",
+        "S2097152 a4 a4 a4 a4 f4 f4 f4 f4",
+    ),
+    (
+        "H100",
+        "q, k, v = (torch.ones(32, 8, 48, 16, device='cuda', requires_grad=True) for _ in range(3))\n"
+        "F.scaled_dot_product_attention(q, k, v).sum().backward()\n",
+        "S2097152 a786432 a786432 S2097152 a786432 a786432 a65536 a4 a96 a4 f4 f96 a4 S2097152 a786432 "
+        "a786432 S2097152 a786432 a786432 S2097152 a786432 a49152 a49152 f49152 f786432 S20971520 "
+        "a4198400 f49152 f4198400 f786432 f65536 f786432 a786432 f786432 a786432 f786432 a786432 f786432 "
+        "f4 f4 f786432 f786432 f786432 f786432 f786432 f786432",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 3, 9, 8, device='cuda').transpose(2, 3)\ny = F.unfold(x, 3)\n",
+        "S2097152 a1728 a1728 a1728 a9072 f1728 f1728 f1728 f9072",
+    ),
+    (
+        "H100",
+        "x = torch.ones(5, 300, device='cuda')\ny = x.mode(0)\n",
+        "S2097152 a6000 a1200 a2400 a6000 f6000 f6000 f1200 f2400",
+    ),
+    (
+        "H100",
+        "x = torch.ones(300, 5, device='cuda')\ny = x.mode(0)\n",
+        "S2097152 a6000 a20 a40 a6000 f6000 f6000 f20 f40",
+    ),
+    (
+        "H100",
+        "x = torch.ones(300, 5, device='cuda').t()\ny = x.mode(1)\n",
+        "S2097152 a6000 a20 a40 a6000 f6000 f6000 f20 f40",
+    ),
+    (
+        "H100",
+        "x = torch.ones(1, device='cuda')\ny = x.unique_consecutive(return_inverse=True, return_counts=True)\n",
+        "S2097152 a4 a8 a4 a1023 f1023 f4 a4 a8 a8 a1023 f1023 f8 f4 f8 f8 f4",
+    ),
+    (
+        "H100",
+        "x = torch.ones(0, device='cuda')\ny = x.unique_consecutive(return_inverse=True, return_counts=True)\n",
+        "",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 3, 8, 8, device='cuda')\n"
+        "y, i = F.max_pool2d(x, 2, return_indices=True)\n"
+        "z = F.max_unpool2d(y.transpose(2, 3), i.transpose(2, 3), 2)\n",
+        "S2097152 a1536 a384 a768 a384 a768 a1536 f768 f384 f1536 f384 f768 f1536",
+    ),
+    (
+        "T4",
+        "x = torch.ones(3841, dtype=torch.bool, device='cuda')\ny = x.cumsum(0)\n",
+        "S2097152 a3841 a30728 a30728 a1279 f1279 f30728 f3841 f30728",
+    ),
+    (
+        "T4",
+        "m = torch.ones(3841, dtype=torch.bool, device='cuda')\n"
+        "x = torch.ones(3841, device='cuda')\n"
+        "x.masked_scatter_(m, torch.ones(3841, device='cuda'))\n",
+        "S2097152 a3841 a15364 a15364 a30728 a1279 f1279 f30728 f15364 f3841 f15364",
+    ),
 ]
 
 
