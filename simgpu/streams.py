@@ -225,7 +225,7 @@ class Generator(torch.Generator):
 
 def _again(device: torch.device, state: torch.Tensor, numbers: torch.Tensor) -> Generator:
     """A copy of a generator on the GPU, which draws what that one draws next."""
-    generator = Generator(device)
+    generator = Generator(str(device))
     generator.set_state(state)
     generator.go_on_with(numbers)
     return generator
