@@ -111,7 +111,7 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, v
     return simgpu.simulated_gpu(name, nbytes, values=values, host=host)
 
 
-_notebook: Any = None  # the simulated GPU that `use_gpu` has entered
+_notebook: Any = None  # the simulated GPU that `use_gpu` has entered, or was entering or leaving when interrupted
 
 
 def leave() -> None:
@@ -120,9 +120,9 @@ def leave() -> None:
     Raises RuntimeError in another thread than its own; it is on then as before.
     """
     global _notebook
-    if _notebook is not None:
+    if _notebook is not None and _notebook.is_on:
         _notebook.__exit__(None, None, None)
-        _notebook = None
+    _notebook = None
 
 
 def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False, host: float = 1.0) -> GPU:
@@ -162,9 +162,8 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
                 f"LABKIT_GPU={name} in the environment a simulated one gives the stored ones."
             )
         return gpu
-    entered = simulated_gpu(asked or name, values=values, host=host)
-    gpu = entered.__enter__()
-    _notebook = entered
+    _notebook = simulated_gpu(asked or name, values=values, host=host)
+    gpu = _notebook.__enter__()
     torch.cuda.init()  # as asking a real GPU for its name does
     have = "the CPU's values" if values else "no values"
     speed = f", a host that takes {host:.3g} times as long as the clock assumes" if host != 1 else ""

@@ -7,6 +7,8 @@ import operator
 import sys
 import threading
 import warnings
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -124,29 +126,42 @@ class Session:
             )
         with Deferred():
             self._left = True
-            if self in _sessions and _sessions[-1] is not self:
+            inside = _sessions[_sessions.index(self) + 1 :] if self in _sessions else []
+            if not all(one._left for one in inside):
                 self.machine.active = False  # its tensors are free; torch is put back when those inside are left
                 return
-            self._switch_off()
+            for one in (*reversed(inside), self):
+                one._switch_off()
             while _sessions and _sessions[-1]._left:
                 _sessions[-1]._switch_off()
 
+    def give_up(self) -> None:
+        """Says, in another thread than its own, that nobody will leave it: Python collects garbage, generators too, in
+        any thread. Its own takes it off with the next simulated GPU that it enters or leaves."""
+        self._left = True
+
     def _refuse_strangers(self) -> None:
         """RuntimeError if the GPU that is on belongs to another thread, or to another task of asyncio that runs."""
-        while _sessions and not _sessions[-1]._thread.is_alive():
-            _sessions[-1].stop()  # nobody left it, and its modes ended with its thread
+        while _sessions and _sessions[-1]._is_nobodys(self._thread):
+            _sessions[-1].stop()
         if not _sessions:
             return
         other = _sessions[-1]
         who = "thread" if other._thread is not self._thread else "task"
-        if who == "thread" or (other._task is not None and other._task is not self._task and not other._task.done()):
+        task = other._task()
+        if who == "thread" or (task is not None and task is not self._task() and not task.done()):
             raise RuntimeError(
                 f"the simulated {other.machine.spec.key} of another {who} is on, and a process has one at a time: "
                 "leave that one first, or use it here too"
             )
 
+    def _is_nobodys(self, thread: threading.Thread) -> bool:
+        """Whether it is on, nobody will leave it, and `thread` may: its own thread has ended, and its modes with it; or
+        that is this one, and another has collected what held it."""
+        return not self._thread.is_alive() or (self._left and self._thread is thread)
+
     def _switch_on(self) -> None:
-        stacks.drop_stale()
+        stacks.drop_stale(but=[mode for session in _sessions for mode in session._modes])
         _sessions.append(self)
         self._default_device = _device.CURRENT_DEVICE
         with torch.inference_mode(False), torch.enable_grad(), _disable_current_modes():
@@ -222,12 +237,18 @@ class Session:
 _sessions: list[Session] = []  # those that are on, the innermost last
 
 
-def _running_task() -> asyncio.Task | None:
-    """The task of asyncio that runs in this thread."""
+def _running_task() -> Callable[[], asyncio.Task | None]:
+    """Asks for the task of asyncio that runs in this thread now: a weak reference, since a task that nobody has any
+    more ends, and leaves its GPU, when Python collects it."""
     try:
-        return asyncio.current_task()
+        task = asyncio.current_task()
     except RuntimeError:
-        return None
+        task = None
+    return _no_task if task is None else weakref.ref(task)
+
+
+def _no_task() -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -311,18 +332,29 @@ class simulated_gpu(contextlib.ContextDecorator):
 
     def __enter__(self) -> SimulatedGPU:
         session = Session(self._kind, self._values, self._host, self._world)
-        session.start()
-        self._sessions.append(session)
+        self._sessions.append(session)  # before it is on: whatever interrupts this, it has an owner who leaves it
+        try:
+            session.start()
+        except BaseException:
+            self._sessions.remove(session)
+            raise
         machine = session.machine
         return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out, host=self._host)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it was entered and not left; one that was left while others inside are on goes off with these."""
+        return bool(self._sessions)
+
     def __exit__(self, *error) -> None:
-        if not self._sessions:
+        if not self.is_on:
             raise RuntimeError(f"this simulated {self._kind.key} is not on: it was left already, or never entered")
         session = self._sessions[-1]
         try:
             session.stop()
         except Exception:
+            if error and error[0] is GeneratorExit:
+                session.give_up()
             raise
         except BaseException:  # an interrupt, which comes once
             session.stop()
@@ -333,8 +365,10 @@ class simulated_gpu(contextlib.ContextDecorator):
 
     def __del__(self):
         for session in reversed(self._sessions):  # an interrupt came just before `__exit__`, or nobody left it
-            with contextlib.suppress(RuntimeError):
+            try:
                 session.stop()
+            except RuntimeError:
+                session.give_up()
 
 
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)

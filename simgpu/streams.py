@@ -194,6 +194,10 @@ class Generator(torch.Generator):
         """The state of the CPU's generator that gives the next numbers."""
         return super().get_state()
 
+    def go_on_with(self, numbers: torch.Tensor) -> None:
+        """Gives the next numbers from this state of the CPU's generator on."""
+        super().set_state(numbers)
+
     def drawn(self, numbers: torch.Tensor) -> None:
         """Goes on to where the CPU's generator is now, if that has drawn anything."""
         if not torch.equal(numbers, super().get_state()):
@@ -214,6 +218,17 @@ class Generator(torch.Generator):
         seed, offset = state.view(torch.int64).tolist()
         self._begin(seed % 2**64, offset)
         return self
+
+    def __reduce__(self):
+        return _again, (self._device, self.get_state(), self.numbers())
+
+
+def _again(device: torch.device, state: torch.Tensor, numbers: torch.Tensor) -> Generator:
+    """A copy of a generator on the GPU, which draws what that one draws next."""
+    generator = Generator(str(device))
+    generator.set_state(state)
+    generator.go_on_with(numbers)
+    return generator
 
 
 def _signed(word: int) -> int:

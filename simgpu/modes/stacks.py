@@ -5,7 +5,7 @@ which they were entered: a simulated GPU that is entered in one cell of a notebo
 another. So a mode of the simulated GPU goes below those of the user, who then leaves his own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -58,10 +58,13 @@ def _stack_of(mode) -> Callable[[], list]:
     return functions if isinstance(mode, TorchFunctionMode) else dispatchers
 
 
-def drop_stale() -> None:
-    """Takes off the modes of GPUs that are off. PyTorch's own handling of modes can put one back late: if an interrupt
-    comes just as a mode that was set aside for a call is to come back, it does so when its generator is collected."""
-    for mode in {*functions(), *dispatchers()}:
+def drop_stale(but: Collection = ()) -> None:
+    """Takes off the modes of GPUs that are off, `but` those that a GPU below others takes off when it goes off.
+
+    PyTorch's own handling of modes can put one back late: if an interrupt comes just as a mode that was set aside for a
+    call is to come back, it does so when its generator is collected.
+    """
+    for mode in {*functions(), *dispatchers()}.difference(but):
         machine = getattr(getattr(mode, "dispatch", mode), "machine", None)
         if isinstance(machine, Machine) and not machine.active:
             keep_once(mode, 0)

@@ -84,7 +84,7 @@ def _names(machine: Machine, functions: dict) -> dict:
             "MemPool": cuda["MemPool"],
             **{name: functions[name] for name in POOLS},
         },
-        torch.cuda.random: {"_lazy_init": initialize, "_lazy_call": call},
+        torch.cuda.random: {"_lazy_init": initialize, "_lazy_call": call, "device_count": cuda["device_count"]},
         torch.cuda.streams: stream_classes,
         torch.cuda.nvtx: {"_nvtx": _marks()},
         torch.cuda.gds: {"GdsFile": _refused_class("torch.cuda.gds.GdsFile")},

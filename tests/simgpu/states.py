@@ -19,6 +19,8 @@ MODULES = [
     torch.nn.init,
     torch.overrides,
     torch.Tensor,
+    torch.utils._device,
+    torch.utils._python_dispatch,
     pynvml,
 ]
 

@@ -75,6 +75,18 @@ def test_memory_is_what_it_is_without_values():
     assert peaks[0] == peaks[1]
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_a_copy_of_a_generator_draws_what_the_generator_draws(gpu, copied):
+    generator = torch.Generator("cuda").manual_seed(3)
+    torch.rand(4, device="cuda", generator=generator)
+    other = copied(generator)
+    assert other.device.type == "cuda" and other.initial_seed() == 3
+    assert torch.equal(other.get_state(), generator.get_state())
+    for _ in range(2):
+        drawn = torch.rand(4, device="cuda", generator=other).tolist()
+        assert drawn == torch.rand(4, device="cuda", generator=generator).tolist()
+
+
 def test_random_numbers_are_of_the_generator_that_the_code_names(gpu):
     torch.manual_seed(3)
     first = torch.rand(4, device="cuda").tolist()

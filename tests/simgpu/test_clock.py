@@ -62,6 +62,24 @@ def test_an_engine_forgets_gaps_that_are_over():
     assert list(engine._gaps) == [(7.0, 9.0)]
 
 
+def test_what_is_left_of_a_gap_is_filled_too():
+    engine = Engine()
+    assert engine.take(10.0, 1.0, 0.0) == 10.0  # 0 to 10 is free
+    assert engine.take(2.0, 3.0, 0.0) == 2.0  # 0 to 2 and 5 to 10 are
+    assert engine.take(0.0, 4.0, 0.0) == 5.0  # 9 to 10 is, too
+    assert engine.take(0.0, 1.5, 0.0) == 0.0
+    assert engine.take(0.0, 1.0, 0.0) == 9.0
+    assert engine.take(0.0, 1.0, 0.0) == 11.0
+
+
+def test_an_operator_of_two_kernels_is_two_launches():
+    one, two = Clock(A100), Clock(A100)
+    one.launch(0, 1.0)
+    two.launch(0, 1.0, kernels=2)
+    assert two.host - one.host == pytest.approx(rates.LAUNCH)
+    assert two.done() - one.done() == pytest.approx(rates.KERNEL)
+
+
 def test_the_host_runs_ahead_until_it_waits():
     clock = Clock(A100)
     clock.launch(0, 1.0)
@@ -713,3 +731,13 @@ def test_kernels_of_one_call(name, launches):
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
     assert costs.plan_of(operator).launches == launches
+
+
+def test_a_copy_into_a_tensor_of_the_host_takes_the_link_s_time(gpu):
+    nbytes = 256 * MiB
+    x = torch.ones(nbytes // 4, device="cuda")
+    host = torch.empty(nbytes // 4)
+    torch.cuda.synchronize()
+    begun = current().clock.host
+    host.copy_(x)
+    assert current().clock.host - begun >= nbytes / A100.host_link

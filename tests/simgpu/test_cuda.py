@@ -65,3 +65,11 @@ def test_blocks_without_a_tensor():
         torch.cuda.caching_allocator_delete(0x3039)
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 100\.00 GiB"):
         torch.cuda.caching_allocator_alloc(100 * 2**30)
+
+
+@pytest.mark.parametrize("use", [torch.cuda.set_device, lambda number: torch.cuda.device(number).__enter__()])
+def test_a_gpu_that_is_not_there_is_refused(use):
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        use(1)
+    use(0)
+    assert torch.cuda.current_device() == 0

@@ -6,6 +6,7 @@ import re
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +14,13 @@ import torch
 import simgpu
 from simgpu import machine
 from simgpu.command import main
-from simgpu.report import watch
+from simgpu.patches import Patches
+from simgpu.report import page, watch
 from simgpu.report.findings import CACHE, Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
 from simgpu.report.places import shortened
 from simgpu.report.sizes import parse
+from simgpu.running import clock
 
 MIB = 2**20
 
@@ -466,6 +469,9 @@ def test_a_report_that_is_none(tmp_path):
         ("1e9", 10**9),
         ("1.5e3 KiB", 1500 * 2**10),
         ("4 bytes", 4),
+        ("3 kB", 3000),
+        ("2 MB", 2 * 10**6),
+        ("1 TB", 10**12),
         ("1,500 MiB", 1500 * 2**20),
         ("16,000,000,000", 16 * 10**9),
         ("1,024.5 KiB", 1049088),
@@ -493,3 +499,29 @@ def test_a_decimal_comma_is_not_taken_for_thousands(text):
 def test_a_librarys_file_has_one_short_name():
     assert shortened(torch.__file__) == "torch/__init__.py"
     assert shortened("/tmp/ipykernel_7/12.py") == "a cell of the notebook"
+
+
+def test_files_are_told_with_how_often_they_were_written():
+    report = SimpleNamespace(values=False, stand_ins=(), files=(("a.pt", 1, 2**20), ("b.pt", 3, 2**21), ("", 2, 400)))
+    assert page._stand_ins(report).splitlines() == [
+        "Files that were counted, and not written in full",
+        "  a.pt: 1 MiB of tensors",
+        "  b.pt: 2 MiB of tensors, written 3 times",
+        "  buffers: 400 B of tensors, in 2 pieces",
+    ]
+    report.values = True
+    assert page._stand_ins(report) == ""
+
+
+def test_the_clocks_of_a_script_agree():
+    patches = Patches()
+    with simgpu.simulated_gpu("A100-80GB"):
+        clock.patch(patches, machine.on())
+        try:
+            read = {name: getattr(time, name)() for name in ("perf_counter", "perf_counter_ns")}
+            time.sleep(2.5)
+            seconds = time.perf_counter() - read["perf_counter"]
+            assert seconds == pytest.approx(2.5, abs=1e-4)
+            assert time.perf_counter_ns() - read["perf_counter_ns"] == pytest.approx(2.5e9, abs=1e5)
+        finally:
+            patches.undo()

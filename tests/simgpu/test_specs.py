@@ -7,6 +7,7 @@ import pytest
 from simgpu.composites import sdpa
 from simgpu.hardware.capabilities import CAPABILITIES
 from simgpu.hardware.gpus import SPECS, spec
+from simgpu.timing import reached
 
 GiB = 2**30
 MiB = 2**20
@@ -351,3 +352,17 @@ def test_the_peaks_that_the_datasheets_print(key, peaks):
     named = dict(zip(("float64", "float32", "tf32", "float16", "int8"), peaks, strict=True))
     found = {name: rate / 1e12 for name, rate in SPECS[key].peak_flops.items() if name != "bfloat16"}
     assert found == pytest.approx({name: rate for name, rate in named.items() if rate is not None}, rel=2e-3)
+
+
+@pytest.mark.parametrize(("key", "published"), [("T4", 15.75), ("A100-80GB", 31.51), ("H100", 63.02)])
+def test_the_link_to_the_host(key, published):
+    """GB/s of 16 lanes of PCIe 3.0, 4.0 and 5.0 in each direction, as PCI-SIG's figures are quoted."""
+    assert spec(key).host_link / 1e9 == pytest.approx(published, abs=0.01)
+
+
+@pytest.mark.parametrize("key", GPUS)
+def test_what_products_reach_is_near_the_datasheet_s_peak(key):
+    """Above it by no more than the clock is, of cards that boost beyond the clock that their datasheet counts with."""
+    for precision, peak in spec(key).peak_flops.items():
+        if precision in reached.MEASURED.get(key, ()):
+            assert 0.3 * peak < reached.rate(spec(key), precision) < 1.2 * peak, precision

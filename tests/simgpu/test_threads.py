@@ -4,6 +4,7 @@ import _thread
 import asyncio
 import atexit
 import concurrent.futures
+import gc
 import multiprocessing.pool
 import queue
 import threading
@@ -17,6 +18,7 @@ import labkit
 import simgpu
 from simgpu import session
 from simgpu.errors import NotModelledError
+from tests.simgpu.states import assert_same, state
 
 
 def counters() -> dict:
@@ -240,6 +242,62 @@ def test_leaving_in_another_order():
     inner.__exit__(None, None, None)
     assert session._sessions == [] and _get_current_function_mode_stack() == []
     assert (torch.cuda.Stream, torch.Tensor.record_stream) == found
+
+
+def test_leaving_in_another_order_and_entering_the_first_again():
+    """What PyTorch asks to know whether a dispatch mode is on is as it was found."""
+    before = state()
+    outer, inner = simgpu.simulated_gpu("A100-80GB"), simgpu.simulated_gpu("H100")
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    with outer:
+        assert torch.cuda.get_device_name() == "NVIDIA A100-SXM4-80GB"
+    assert torch.cuda.get_device_name() == "NVIDIA H100 80GB HBM3"
+    inner.__exit__(None, None, None)
+    assert session._sessions == []
+    assert_same(before, state())
+
+
+def suspended(name):
+    with simgpu.simulated_gpu(name):
+        yield torch.cuda.get_device_name()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the other thread is told so
+def test_a_gpu_whose_holder_is_collected_in_another_thread():
+    before = state()
+    held = [suspended("T4")]
+    assert next(held[0]) == "Tesla T4"
+    in_thread(held.clear)
+    with simgpu.simulated_gpu("H100"):
+        assert [one.machine.spec.key for one in session._sessions] == ["H100"]
+    with simgpu.simulated_gpu("H100"):
+        held = [suspended("T4")]
+        next(held[0])
+        in_thread(held.clear)
+    assert session._sessions == []
+    assert_same(before, state())
+
+
+def test_a_task_that_nobody_has_any_more_leaves_its_gpu():
+    async def forever():
+        with simgpu.simulated_gpu("A100-80GB"):
+            await asyncio.Event().wait()
+
+    def abandoned():
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)  # it would say "Task was destroyed but it is pending"
+        task = loop.create_task(forever())
+        loop.run_until_complete(asyncio.sleep(0))
+        assert torch.cuda.is_available() and not task.done()
+        loop.close()
+
+    before = state()
+    abandoned()
+    gc.collect()
+    assert session._sessions == [] and not torch.cuda.is_available()
+    assert_same(before, state())
 
 
 def test_two_tasks_of_asyncio():

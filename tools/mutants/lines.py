@@ -106,7 +106,7 @@ class Map:
         ran = self._lines.get(file, {})
         met = [line for line in range(first, last + 1) if line in ran]
         found = {number for line in met for number in ran[line]}
-        in_file = self._in_file[file]
+        in_file = self._in_file.get(file, Counter())
         if met and not found and not in_file:
             in_file = Counter(chain.from_iterable(self._in_file[one].elements() for one in self._importers(file)))
         if met and not found:

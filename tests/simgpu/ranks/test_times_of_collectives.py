@@ -12,7 +12,7 @@ from simgpu.hardware.gpus import SPECS, spec
 from simgpu.ranks.links import ETHERNET, Links
 from simgpu.ranks.traffic import RING, sent_by_ring
 from simgpu.ranks.world import world_of
-from simgpu.timing.communication import SHARE, steps
+from simgpu.timing.communication import BANDWIDTH, PROTOCOLS, SHARE, STEP, Path, steps
 
 GB = 1e9
 
@@ -123,3 +123,22 @@ def test_a_world_has_ranks(name):
 def test_a_copy_of_a_gpu_has_its_world_too():
     gpu = simgpu.simulated_gpu("RTX 3090", ranks=4, rank=3, per_node=2, link="nvlink")
     assert copy.deepcopy(gpu)._world == gpu._world == world_of(3, 4, 2, "nvlink")
+
+
+@pytest.mark.parametrize("link", sorted(STEP))
+def test_each_protocol_is_the_fastest_for_messages_of_some_size(link):
+    path = Path(link, 1e11, ranks=16)  # an all-reduce takes 30 steps
+    fastest = set()
+    for power in range(4, 34):
+        times = [path.latency(30, protocol) + 2**power / (1e11 * share) for protocol, share in enumerate(BANDWIDTH)]
+        assert path.seconds(2**power, 30) == min(times)
+        fastest.add(times.index(min(times)))
+    assert fastest == set(range(len(PROTOCOLS)))
+
+
+def test_a_ring_over_machines_crosses_the_network_once_for_each_machine_but_the_last_in_a_round():
+    """An all-reduce among 16 GPUs of 2 machines: of its 30 steps, 2 (NVIDIA/nccl, src/graph/tuning.cc, nInterSteps)."""
+    one, two = Path("nvlink", 1e11, ranks=16), Path("nvlink", 1e11, ranks=16, machines=2)
+    for protocol in range(len(PROTOCOLS)):
+        slower = 2 * (STEP["network"][protocol] - STEP["nvlink"][protocol])
+        assert two.latency(30, protocol) - one.latency(30, protocol) == pytest.approx(slower)

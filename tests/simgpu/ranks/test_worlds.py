@@ -76,6 +76,7 @@ def test_worlds_change_from_cell_to_cell():
     with simgpu.simulated_gpu("A100-80GB"):
         for number in (1, 2, 1024):
             with simgpu.one_rank(number - 1, of=number) as rank:
+                assert str(rank) == f"rank {number - 1} of {number}"
                 dist.init_process_group("nccl")
                 x = torch.ones(1000, device="cuda")
                 dist.all_reduce(x)
@@ -167,3 +168,14 @@ def test_a_world_on_a_gpu_inside_another_is_its_own():
         assert simgpu.traffic().sent == 0
         with pytest.raises(ValueError, match="torchrun's variables are not set"):
             dist.init_process_group("nccl")
+
+
+def test_the_number_of_gpus_is_not_remembered():
+    """torch.cuda.random has its own name for device_count, which PyTorch's own remembers the first answer of."""
+    with simgpu.simulated_gpu("A100-80GB", ranks=8, rank=3):
+        torch.cuda.manual_seed_all(1)
+        assert torch.cuda.device_count() == 8
+    assert torch.cuda._cached_device_count is None or torch.cuda._cached_device_count < 8
+    with simgpu.simulated_gpu("A100-80GB"):
+        torch.manual_seed(1)
+        assert torch.cuda.get_rng_state_all()[0].numel() == 16 and torch.cuda.device_count() == 1

@@ -1,0 +1,195 @@
+"""Operators on paths that few programs take: one element, no tolerance, cards before Ampere. The oracle's events."""
+
+import pytest
+
+from tools.oracle.cases import Case, on_simulated
+
+CASES = [
+    (
+        "H100",
+        "x = torch.ones(1, device='cuda')\ny = x.any()\n",
+        "S2097152 a4 a1 a1 f1 f4 f1",
+    ),
+    (
+        "H100",
+        "x = torch.ones(1, 1, device='cuda')\ny = x.all(dim=0)\n",
+        "S2097152 a4 a1 a1 f1 f4 f1",
+    ),
+    (
+        "H100",
+        "a, b = torch.ones(2, 700, device='cuda')\ny = torch.isclose(a, b, 0.0, 0.0, equal_nan=True)\n",
+        "S2097152 a5600 a700 a700 a700 f700 f700 f5600 f700",
+    ),
+    (
+        "H100",
+        "a, b = torch.ones(2, 700, device='cuda')\ny = torch.isclose(a, b, equal_nan=True)\n",
+        "S2097152 a5600 a700 a700 a700 f700 f700 a2800 a2800 a2800 f2800 f2800 a2800 a2800 f2800 a2800 "
+        "a700 a700 a700 f700 f700 f2800 a700 f700 f700 f2800 f2800 f5600 f700",
+    ),
+    (
+        "H100",
+        "x = torch.ones(1, 1, device='cuda', requires_grad=True)\nx.cumprod(0).backward()\n",
+        "S2097152 a4 a4 a1023 f1023 a4 a4 f4 f4 f4 f4",
+    ),
+    (
+        "H100",
+        "p = torch.ones(50, 4, 20, device='cuda', requires_grad=True)\n"
+        "t = torch.ones(4, 7, dtype=torch.int64, device='cuda')\n"
+        "F.ctc_loss(p, t, [50] * 4, [7, 5, 6, 7]).backward()\n",
+        "S2097152 a16000 a224 a32 a32 a32 a12000 a16 f32 f32 f32 a16 a16 f16 a16 a4 f16 a4 a16 a16 f16 "
+        "f16 a32 a32 a32 a12000 a16000 f12000 f32 f32 f32 f16 f16 f12000 f4 f4 f16000 f16000 f224",
+    ),
+    (
+        "H100",
+        "p = torch.ones(50, 4, 20, device='cuda', requires_grad=True)\n"
+        "t = torch.ones(4, 7, dtype=torch.int64, device='cuda')\n"
+        "F.ctc_loss(p, t, [50] * 4, [7, 5, 6, 7], reduction='sum').backward()\n",
+        "S2097152 a16000 a224 a32 a32 a32 a12000 a16 f32 f32 f32 a4 a4 a32 a32 a32 a12000 a16000 f12000 "
+        "f32 f32 f32 f16 f12000 f4 f4 f16000 f16000 f224",
+    ),
+    (
+        "H100",
+        "x = torch.ones(3000, 20, 500, device='cuda').permute(2, 0, 1)\ny = x.sum((0, 2))\n",
+        "S121634816 a120000000 S2097152 a12000 f120000000 f12000",
+    ),
+    (
+        "H100",
+        "x = torch.ones(3, 20000, 50, device='cuda').permute(1, 2, 0)\ny = x.sum(0)\n",
+        "S12582912 a12000000 S2097152 a600 f12000000 f600",
+    ),
+    (
+        "H100",
+        "x = torch.ones(40, 50, 60, 70, device='cuda').permute(3, 1, 0, 2)\ny = x.sum((0, 2))\n",
+        "S35651584 a33600000 S2097152 a12000 f33600000 f12000",
+    ),
+    (
+        "H100",
+        "x = torch.ones(6, 1, 70000, device='cuda').expand(6, 5, 70000).permute(2, 0, 1)\ny = x.sum(0)\n",
+        "S20971520 a1680000 S2097152 a120 a263040 a8 f8 f263040 f1680000 f120",
+    ),
+    (
+        "H100",
+        "m = nn.MultiheadAttention(64, 4, batch_first=True, device='cuda').eval()\n"
+        "x = torch.ones(2, 10, 64, device='cuda')\n"
+        "with torch.no_grad():\n"
+        "    y = m(x, x, x, need_weights=True)\n",
+        "S2097152 a49152 a768 a16384 a256 a5120 a15360 S33554432 a33554432 a15360 f15360 a3200 a5120 "
+        "a5120 f5120 a800 f3200 f15360 f49152 f768 f16384 f256 f5120 f800 f5120",
+    ),
+    (
+        "H100",
+        "m = nn.MultiheadAttention(64, 4, batch_first=True, device='cuda').eval()\n"
+        "x = torch.ones(2, 10, 64, device='cuda')\n"
+        "k = torch.zeros(2, 10, dtype=torch.bool, device='cuda')\n"
+        "with torch.no_grad():\n"
+        "    y = m(x, x, x, key_padding_mask=k, need_weights=False)\n",
+        "S2097152 a49152 a768 a16384 a256 a5120 a20 a80 a15360 S33554432 a33554432 a15360 f15360 a3200 "
+        "a20 a3200 f3200 f20 f3200 a5120 a5120 f5120 f15360 f80 f49152 f768 f16384 f256 f5120 f20 f5120",
+    ),
+    (
+        "H100",
+        "m = nn.MultiheadAttention(64, 4, batch_first=True, device='cuda').eval()\n"
+        "x = torch.ones(2, 10, 64, device='cuda')\n"
+        "with torch.no_grad():\n"
+        "    y = m(x, x, x, need_weights=True, average_attn_weights=False)\n",
+        "S2097152 a49152 a768 a16384 a256 a5120 a15360 S33554432 a33554432 a15360 f15360 a3200 a5120 "
+        "a5120 f5120 f15360 f49152 f768 f16384 f256 f5120 f3200 f5120",
+    ),
+    (
+        "H100",
+        "x = torch.ones(500, device='cuda')\ny = torch.isin(x, x[:3], invert=True)\n",
+        "S2097152 a2000 a500 a1500 a500 f500 f1500 f2000 f500",
+    ),
+    (
+        "T4",
+        "x = torch.ones(30000, device='cuda')\ny = x.topk(5)\n",
+        "S2097152 a120000 a20 a40 a4 a8 a8 a15360 a1024 a120 a120 a1279 f1279 a1279 f1279 f120 f120 f1024 "
+        "f15360 f8 f8 f4 f120000 f20 f40",
+    ),
+    (
+        "T4",
+        "x = torch.ones(3000, dtype=torch.int32, device='cuda')\n"
+        "w = torch.ones(40, 8, device='cuda', requires_grad=True)\n"
+        "F.embedding(x, w, scale_grad_by_freq=True).sum().backward()\n",
+        "S2097152 a12000 a1280 a96000 a4 f96000 a4 a96000 a12000 a12000 a12000 a1 f1 f12000 a12000 a1279 "
+        "f1279 a1279 f1279 a1280 a12000 a8 a12000 a1279 f1279 f12000 a160 a160 a1023 f1023 a8 a1360 a1360 "
+        "f1360 f1360 f8 f160 f160 f8 f12000 f12000 f12000 f12000 f96000 f4 f4 f12000 f1280 f1280",
+    ),
+    (
+        "T4",
+        "x = torch.ones(3000, dtype=torch.int64, device='cuda')\n"
+        "w = torch.ones(40, 8, device='cuda', requires_grad=True)\n"
+        "F.embedding(x, w, scale_grad_by_freq=True).sum().backward()\n",
+        "S2097152 a24000 a1280 a96000 a4 f96000 a4 a96000 a24000 a24000 a24000 a4607 f4607 f24000 a24000 "
+        "a1279 f1279 a1279 f1279 a1280 a24000 a8 a24000 a1279 f1279 f24000 a320 a320 a1279 f1279 a8 a2720 "
+        "a2720 f2720 f2720 f8 f320 f320 f8 f24000 f24000 f24000 f24000 f96000 f4 f4 f24000 f1280 f1280",
+    ),
+    (
+        "H100",
+        "x = torch.ones((), device='cuda', requires_grad=True)\nx.cumprod(0).backward()\n",
+        "S2097152 a4 a4 a4 a4 f4 f4 f4 f4",
+    ),
+    (
+        "H100",
+        "q, k, v = (torch.ones(32, 8, 48, 16, device='cuda', requires_grad=True) for _ in range(3))\n"
+        "F.scaled_dot_product_attention(q, k, v).sum().backward()\n",
+        "S2097152 a786432 a786432 S2097152 a786432 a786432 a65536 a4 a96 a4 f4 f96 a4 S2097152 a786432 "
+        "a786432 S2097152 a786432 a786432 S2097152 a786432 a49152 a49152 f49152 f786432 S20971520 "
+        "a4198400 f49152 f4198400 f786432 f65536 f786432 a786432 f786432 a786432 f786432 a786432 f786432 "
+        "f4 f4 f786432 f786432 f786432 f786432 f786432 f786432",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 3, 9, 8, device='cuda').transpose(2, 3)\ny = F.unfold(x, 3)\n",
+        "S2097152 a1728 a1728 a1728 a9072 f1728 f1728 f1728 f9072",
+    ),
+    (
+        "H100",
+        "x = torch.ones(5, 300, device='cuda')\ny = x.mode(0)\n",
+        "S2097152 a6000 a1200 a2400 a6000 f6000 f6000 f1200 f2400",
+    ),
+    (
+        "H100",
+        "x = torch.ones(300, 5, device='cuda')\ny = x.mode(0)\n",
+        "S2097152 a6000 a20 a40 a6000 f6000 f6000 f20 f40",
+    ),
+    (
+        "H100",
+        "x = torch.ones(300, 5, device='cuda').t()\ny = x.mode(1)\n",
+        "S2097152 a6000 a20 a40 a6000 f6000 f6000 f20 f40",
+    ),
+    (
+        "H100",
+        "x = torch.ones(1, device='cuda')\ny = x.unique_consecutive(return_inverse=True, return_counts=True)\n",
+        "S2097152 a4 a8 a4 a1023 f1023 f4 a4 a8 a8 a1023 f1023 f8 f4 f8 f8 f4",
+    ),
+    (
+        "H100",
+        "x = torch.ones(0, device='cuda')\ny = x.unique_consecutive(return_inverse=True, return_counts=True)\n",
+        "",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 3, 8, 8, device='cuda')\n"
+        "y, i = F.max_pool2d(x, 2, return_indices=True)\n"
+        "z = F.max_unpool2d(y.transpose(2, 3), i.transpose(2, 3), 2)\n",
+        "S2097152 a1536 a384 a768 a384 a768 a1536 f768 f384 f1536 f384 f768 f1536",
+    ),
+    (
+        "T4",
+        "x = torch.ones(3841, dtype=torch.bool, device='cuda')\ny = x.cumsum(0)\n",
+        "S2097152 a3841 a30728 a30728 a1279 f1279 f30728 f3841 f30728",
+    ),
+    (
+        "T4",
+        "m = torch.ones(3841, dtype=torch.bool, device='cuda')\n"
+        "x = torch.ones(3841, device='cuda')\n"
+        "x.masked_scatter_(m, torch.ones(3841, device='cuda'))\n",
+        "S2097152 a3841 a15364 a15364 a30728 a1279 f1279 f30728 f15364 f3841 f15364",
+    ),
+]
+
+
+@pytest.mark.parametrize(("gpu", "code", "events"), CASES)
+def test_events_are_the_oracle_s(gpu, code, events):
+    assert on_simulated([code], gpu) == [Case(gpu, code, events, None)]
