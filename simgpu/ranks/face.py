@@ -47,7 +47,10 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     patches.apply(logger, "set_runtime_stats_and_log", face.logged(logger.set_runtime_stats_and_log))
     receive, batch = pipelines.receiving(c10d.recv_object_list), pipelines.batching(c10d.batch_isend_irecv)
     broadcast, scatter = objects.broadcasting(c10d.broadcast_object_list), objects.scattering(c10d.scatter_object_list)
+    gather, all_gather = objects.gathering(c10d.gather_object), objects.all_gathering(c10d.all_gather_object)
     for owner in (dist, c10d):
+        patches.apply(owner, "gather_object", gather)
+        patches.apply(owner, "all_gather_object", all_gather)
         patches.apply(owner, "broadcast_object_list", broadcast)
         patches.apply(owner, "scatter_object_list", scatter)
         patches.apply(owner, "recv_object_list", receive)

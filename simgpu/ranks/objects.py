@@ -11,7 +11,7 @@ from functools import wraps
 import torch
 
 from simgpu.errors import NoValueError
-from simgpu.ranks import operators
+from simgpu.ranks import checkpoints, flat_shards, operators
 
 
 def broadcasting(broadcast):
@@ -40,6 +40,8 @@ def scattering(scatter):
         if group is None:
             return scatter(*given, **kwargs)
         if scatter_object_input_list is None:
+            scatter_object_input_list = checkpoints.scattered(group, sys._getframe(1))
+        if scatter_object_input_list is None:
             raise NoValueError(
                 f"rank {group.rank()} waits for an object that another rank scatters, and the others are not there: "
                 "give scatter_object_input_list on every rank"
@@ -48,10 +50,22 @@ def scattering(scatter):
         mine, most = parts[group.rank()], max(part.numel() for part in parts)
         padded = torch.nn.functional.pad(mine, (0, most - mine.numel()))
         sizes = [torch.tensor([number], device="cpu") for number in (most, mine.numel())]
-        with _Expected(group, [sizes[0], padded, sizes[1]]):
+        comes = [padded, sizes[1]] if _is_source(group, args[:1], kwargs) else [sizes[0], padded, sizes[1]]
+        with _Expected(group, comes):
             return scatter(*given, **kwargs)
 
     return scatter_object_list
+
+
+def gathering(gather):
+    """gather_object (`gather` is PyTorch's own): each rank's object is this one's, but for a checkpoint's plans."""
+    return checkpoints.gathering(gather, lambda group: _group((group,), {}))
+
+
+def all_gathering(gather):
+    """all_gather_object (`gather` is PyTorch's own): each rank's object is this one's, but for what it says of
+    shards."""
+    return flat_shards.gathering(gather, lambda group: _group((group,), {}))
 
 
 def _of_the_source(object_list, asking: dict):
@@ -98,6 +112,14 @@ def _group(position, kwargs):
     group = kwargs.get("group", position[0] if position else None)
     group = (c10d._get_default_group() if c10d.is_initialized() else None) if group is None else group
     return group if operators.is_rank(group) else None
+
+
+def _is_source(group, position, kwargs) -> bool:
+    """Whether this rank is the source of a call's objects: `src`, of the world, or `group_src`, of the group."""
+    if kwargs.get("group_src") is not None:
+        return kwargs["group_src"] == group.rank()
+    source = kwargs.get("src", position[0] if position else None)
+    return group._ranks()[group.rank()] == (source or 0)
 
 
 def _bytes(one) -> torch.Tensor:

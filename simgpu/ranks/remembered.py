@@ -1,7 +1,9 @@
-"""What DTensor remembers of the meshes of a world, which another world in the same process must not be answered with.
+"""What is remembered of a world, which another world in the same process must not be answered with: by DTensor, of
+meshes, and by accelerate, of its process.
 
 Two meshes of the same shape are equal to PyTorch, whichever rank they were made on; but the process groups of their
-dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them.
+dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them. The
+first Accelerator of a process says for all later ones which rank they are, on which GPU (accelerate/state.py).
 """
 
 import contextlib
@@ -19,6 +21,20 @@ def begin(leave: contextlib.ExitStack) -> None:
     leave.callback(_tracker, getattr(random, "_rng_tracker", None))
     leave.callback(_forget)
     _tracker(None)
+    leave.callback(_shared, _shared({}))
+
+
+def _shared(states: dict[str, dict]) -> dict[str, dict]:
+    """What accelerate's classes of state share becomes this, and nothing for those of which it says nothing. Returns
+    what it was."""
+    accelerate: Any = sys.modules.get("accelerate.state")
+    before = {}
+    for name in ("PartialState", "AcceleratorState", "GradientState") if accelerate is not None else ():
+        shared = getattr(accelerate, name)._shared_state
+        before[name] = dict(shared)
+        shared.clear()
+        shared.update(states.get(name, {}))
+    return before
 
 
 def _forget() -> None:

@@ -78,6 +78,83 @@ def test_hooks_in_half_precision():
     assert torch.version.cuda is None or torch.cuda.is_available()
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_norm_over_all_ranks_of_equal_batches_is_that_of_one(layout):
+    torch.manual_seed(0)
+    given, found = torch.randn(4, 6, 5, 5), []
+    for synced in (False, True):
+        with simgpu.simulated_gpu("H100", values=True, ranks=2, rank=1):
+            dist.init_process_group("nccl")
+            model = torch.nn.BatchNorm2d(6, device="cuda")
+            if synced:
+                model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            x = given.to("cuda", memory_format=layout).requires_grad_()
+            y = model(x)
+            y.pow(3).sum().backward()
+            tensors = (y.detach(), x.grad, model.weight.grad, model.bias.grad, model.running_mean)
+            found.append([one.cpu() for one in tensors])
+            variance = model.running_var.cpu()
+    for alone, together in zip(*found, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+    moments = given.transpose(0, 1).reshape(6, -1).repeat(1, 2).var(1)  # of both ranks' values
+    torch.testing.assert_close(variance, 0.9 + 0.1 * moments)
+
+
+def test_batch_norm_over_all_ranks_selects_those_with_a_batch():
+    with simgpu.simulated_gpu("H100", ranks=8, rank=3) as gpu:
+        dist.init_process_group("nccl")
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(64, device="cuda"))
+        x = torch.randn(32, 64, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        y = model(x)
+        # the result, and for the backward pass the mean, the inverse deviation, and a count of each rank
+        assert torch.cuda.memory_allocated() - before == 32 * 64 * 4 + 3 * 512
+        y.sum().backward()
+        assert x.grad.shape == x.shape
+        assert not [name for name, _ in gpu.left_out if "batch_norm" in name]
+
+
+def test_what_follows_a_collective_runs_on_a_stream_of_the_pool():
+    with simgpu.simulated_gpu("H100", ranks=2, rank=0):
+        dist.init_process_group("nccl")
+        x = torch.randn(512, 512, device="cuda")
+        x @ x
+        before, streams = torch.cuda.memory_allocated(), []
+
+        def multiplied(future):
+            streams.append(torch.cuda.current_stream().stream_id)
+            return future.value()[0] @ x
+
+        found = dist.all_reduce(x, async_op=True).get_future().then(multiplied).wait()
+        assert streams[0] != torch.cuda.current_stream().stream_id == 0
+        assert torch.cuda.memory_allocated() - before == 32 * 2**20 + found.nbytes  # a workspace of cuBLAS's, once more
+
+
+def test_an_error_in_what_follows_is_that_of_the_one_who_waits():
+    def wrong(future):
+        raise KeyError("no such gradient")
+
+    with simgpu.simulated_gpu("H100", ranks=2, rank=0):
+        dist.init_process_group("nccl")
+        failed = dist.all_reduce(torch.ones(1, device="cuda"), async_op=True).get_future().then(wrong)
+        with pytest.raises(KeyError, match="no such gradient"):
+            failed.wait()
+
+
+def test_what_only_the_watchdog_lets_go_is_named():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    with simgpu.simulated_gpu("H100", ranks=2, rank=1) as gpu:
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024, device="cuda"))
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        x = torch.randn(2, 1024, device="cuda")
+        model(x).sum().backward()
+        with pytest.warns(simgpu.LeftOutWarning, match="when NCCL's watchdog lets its tensors go"):
+            model(x).sum().backward()
+        assert "a collective whose handle nobody waits for" in dict(gpu.left_out)
+
+
 def test_an_optimizers_state_of_other_ranks_is_refused():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -110,3 +187,44 @@ def on_a_gpu(rank):
 def test_processes_that_spawn_starts_see_no_simulated_gpu():
     with simgpu.simulated_gpu("H100"), pytest.raises(NotModelledError, match="simgpu run --ranks 1 --rank 0"):
         torch.multiprocessing.spawn(on_a_gpu, nprocs=1)
+
+
+def trained_by_accelerate():
+    """A step by accelerate, with batches in an order of chance, which the ranks agree on."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    model = torch.nn.Linear(64, 64)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 64))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for (x,) in loader:
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    return str(accelerator.device), len(loader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_in_one_world_after_the_other():
+    pytest.importorskip("accelerate")
+    for rank in (0, 3):
+        with simgpu.simulated_gpu("H100", ranks=4, rank=rank):
+            assert trained_by_accelerate() == (f"cuda:{rank}", 4)
+    from accelerate.state import PartialState
+
+    assert PartialState._shared_state == {}
+
+
+def test_a_generator_of_the_host_takes_a_state_that_came_back():
+    with simgpu.simulated_gpu("H100"):
+        generator = torch.Generator()
+        state = generator.get_state()
+        drawn = torch.rand(3, generator=generator)
+        generator.set_state(state.cuda().cpu())
+        assert torch.equal(torch.rand(3, generator=generator), drawn)
+        state = torch.get_rng_state()
+        drawn = torch.rand(3)
+        torch.set_rng_state(state.cuda().cpu())
+        assert torch.equal(torch.rand(3), drawn)
