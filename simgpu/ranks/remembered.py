@@ -2,8 +2,10 @@
 meshes, and by accelerate, of its process.
 
 Two meshes of the same shape are equal to PyTorch, whichever rank they were made on; but the process groups of their
-dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them. The
-first Accelerator of a process says for all later ones which rank they are, on which GPU (accelerate/state.py).
+dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them. Fake
+tensors, of which DTensor makes these plans, remember under "cuda" the number of the GPU that it meant
+(torch/_subclasses/fake_tensor.py, _cache_key). The first Accelerator of a process says for all later ones which rank
+they are, on which GPU (accelerate/state.py).
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import sys
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def begin(leave: contextlib.ExitStack) -> None:
@@ -22,6 +25,7 @@ def begin(leave: contextlib.ExitStack) -> None:
     leave.callback(_forget)
     _tracker(None)
     leave.callback(_shared, _shared({}))
+    leave.callback(_of_fake_tensors, _of_fake_tensors({}))
 
 
 def _shared(states: dict[str, dict]) -> dict[str, dict]:
@@ -37,6 +41,12 @@ def _shared(states: dict[str, dict]) -> dict[str, dict]:
     return before
 
 
+def _of_fake_tensors(results: dict) -> dict:
+    """What fake tensors remember of operators becomes this. Returns what it was."""
+    before, FakeTensorMode.cache = FakeTensorMode.cache, results
+    return before
+
+
 def _forget() -> None:
     redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
     api = sys.modules.get("torch.distributed.tensor._api")
@@ -47,6 +57,7 @@ def _forget() -> None:
     for cached in (
         getattr(redistribute, "_gen_transform_infos", None),
         getattr(propagator, "propagate_op_sharding", None),
+        getattr(propagator, "_propagate_tensor_meta_cached", None),
         getattr(getattr(costs, "MeshTopoInfo", None), "build_from_mesh", None),
     ):
         clear = getattr(cached, "cache_clear", None)

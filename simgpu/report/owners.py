@@ -1,5 +1,6 @@
 """Whose memory it is: parameters, gradients and states of optimizers, found by asking modules and optimizers."""
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -114,8 +115,9 @@ class Owners:
             found = [one for one in gc.get_objects() if wanted[type(one)]]
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             for one in found:
-                if isinstance(one, Optimizer):
-                    self._of_optimizer(one)
+                if issubclass(type(one), Optimizer):
+                    with contextlib.suppress(AttributeError):  # one that was never finished: its __init__ raised
+                        self._of_optimizer(one)
                     continue
                 for parameter in vars(one).get("_parameters", {}).values():
                     if isinstance(parameter, torch.Tensor):

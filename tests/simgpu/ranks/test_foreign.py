@@ -66,6 +66,18 @@ def test_what_dtensor_remembers_is_not_anothers():
             assert whole.to_local().device == torch.device("cuda", rank)
 
 
+def test_what_fake_tensors_remember_of_cuda_is_not_anothers():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    before = dict(FakeTensorMode.cache)
+    for rank in (3, 0):
+        with simgpu.simulated_gpu("H100", ranks=4, rank=rank):
+            torch.cuda.init()
+            with torch._C.DisableTorchFunction(), FakeTensorMode():  # as where DTensor asks for shapes
+                assert torch.empty_strided((8, 8), (8, 1), device="cuda").device == torch.device("cuda", rank)
+    assert FakeTensorMode.cache == before
+
+
 def test_hooks_in_half_precision():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
