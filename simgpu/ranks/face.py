@@ -15,7 +15,7 @@ import torch
 from simgpu import machine as machines
 from simgpu.machine import Machine
 from simgpu.patches import Patches
-from simgpu.ranks import ddp, objects, pipelines, processes, world
+from simgpu.ranks import ddp, dtensor_handlers, objects, pipelines, processes, world
 from simgpu.ranks.traffic import Traffic
 
 TIMEOUT = timedelta(minutes=10)
@@ -112,12 +112,7 @@ class _Face:
         if self.opened:
             return
         self.opened = True
-        from torch.distributed.tensor._dispatch import OpDispatcher
-
-        for name in ("dispatch", "_dispatch_get_local_results_slow_path"):
-            method = vars(OpDispatcher).get(name)
-            if method is not None:
-                self.patches.apply(OpDispatcher, name, self.seen(method))
+        dtensor_handlers.patch(self.patches, self.seen)
 
     @staticmethod
     def seen(method):

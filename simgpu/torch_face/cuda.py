@@ -64,6 +64,7 @@ def _names(machine: Machine, functions: dict) -> dict:
     stream_classes = {name: getattr(streams, name) for name in ("Stream", "Event", "ExternalStream")}
     cuda = {
         "_initialized": True,
+        "_cached_device_count": None,  # device_count as torch.cuda.random has it keeps its answer there
         "is_initialized": lambda: machine.initialized,
         "init": initialize,
         "_lazy_init": initialize,

@@ -78,6 +78,40 @@ def test_what_fake_tensors_remember_of_cuda_is_not_anothers():
     assert FakeTensorMode.cache == before
 
 
+def test_how_many_gpus_there_are_is_not_what_another_world_had():
+    """torch.cuda.random holds PyTorch's own device_count, which keeps its answer."""
+    for ranks in (4, 1):
+        with simgpu.simulated_gpu("H100", ranks=ranks, rank=0):
+            torch.cuda.init()
+            assert torch.cuda.random.device_count() == torch.cuda.device_count() == ranks
+            assert len(torch.cuda.get_rng_state_all()) == ranks
+    assert torch.cuda._cached_device_count is None or torch.cuda.is_available()
+
+
+def test_the_loss_over_words_on_all_ranks_takes_what_pytorchs_does():
+    """DTensor's handlers of the loss write through a mask, which on CUDA is a masked_fill: no nonzero. Their figures
+    are the oracle's (PyTorch 2.13's CUDA host code under stub libraries)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor._dispatch import OpDispatcher
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    before = vars(OpDispatcher).copy(), dict(DTensor._op_dispatcher._custom_op_handlers)
+    with simgpu.simulated_gpu("H100", ranks=4, rank=1):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (4,))
+        logits = torch.randn(1000, 250, device="cuda", requires_grad=True)
+        words = DTensor.from_local(logits, mesh, [Shard(1)])
+        wanted = torch.zeros(1000, dtype=torch.long, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        with loss_parallel():
+            torch.nn.functional.cross_entropy(words, wanted).backward()
+        stats = torch.cuda.memory_stats()
+        found = [stats[name] for name in ("allocation.all.allocated", "requested_bytes.all.allocated")]
+        assert [*found, torch.cuda.max_memory_allocated()] == [50, 8131052, 5045760]
+    assert before == (vars(OpDispatcher), DTensor._op_dispatcher._custom_op_handlers)
+
+
 def test_hooks_in_half_precision():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
