@@ -1,8 +1,9 @@
 """torch.distributed.checkpoint on one rank of many: the plans of the others, which its coordinator puts together.
 
 A plan says which part of each tensor a rank writes. Of a DTensor the mesh and the placements tell the part of every
-rank; other tensors and objects every rank has as this one has them. A rank that is not the coordinator gets its part of
-what the coordinator would make of them (torch/distributed/checkpoint/utils.py, _DistWrapper.reduce_scatter).
+rank, of a ShardedTensor (FSDP1's) its metadata; other tensors and objects every rank has as this one has them. A rank
+that is not the coordinator gets its part of what the coordinator would make of them
+(torch/distributed/checkpoint/utils.py, _DistWrapper.reduce_scatter).
 """
 
 import dataclasses
@@ -65,22 +66,35 @@ def _of_all(local, group, asking) -> list:
 
 def _plan_of(plan, state: dict[str, Any], rank: int):
     """The plan of a rank of the world whose tensors are placed like those of this one's plan."""
+    from torch.distributed._shard.sharded_tensor import ShardedTensor
+    from torch.distributed.checkpoint import planner_helpers
     from torch.distributed.tensor import DTensor
 
     items = []
     for item in plan.items:
         tensor = state.get(item.index.fqn)
+        if isinstance(tensor, ShardedTensor):
+            continue
         if not isinstance(tensor, DTensor):
             items.append(item)
             continue
         found = (tensor.device_mesh.mesh == rank).nonzero().tolist()
         if found:
             items.append(_part_of(item, tensor, found[0]))
+    for name, tensor in state.items():
+        if isinstance(tensor, ShardedTensor):  # of which this rank may have nothing
+            shards = [one for one in tensor.metadata().shards_metadata if _rank_of(one) == rank]
+            items += [planner_helpers._create_write_item_for_shard(name, tensor, one) for one in shards]
     return dataclasses.replace(plan, items=items)
 
 
+def _rank_of(shard) -> int | None:
+    """The rank of the world on which a ShardedTensor's shard lies."""
+    return None if shard.placement is None else shard.placement.rank()
+
+
 def _part_of(item, tensor, coordinate: list[int]):
-    """A tensor's item for the rank at a place of its mesh."""
+    """A DTensor's item for the rank at a place of its mesh."""
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset as part
 

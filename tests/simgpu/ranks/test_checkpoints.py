@@ -118,3 +118,20 @@ def test_shards_of_ones_own_choice_are_refused():
         mine = Shard.from_tensor_and_offsets(torch.empty(2, 8, device="cuda"), [2, 0], 1)
         with pytest.raises(NoValueError, match="rank 1 makes a ShardedTensor of size"):
             sharded_tensor.init_from_local_shards([mine], 8, 8)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_first_generations_shards_are_saved_with_where_the_others_lie(rank, tmp_path):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+
+    with simgpu.simulated_gpu("H100", ranks=RANKS, rank=rank, values=True):
+        dist.init_process_group("nccl")
+        network, _ = first_generation(orig=False)
+        with FullyShardedDataParallel.state_dict_type(network, StateDictType.SHARDED_STATE_DICT):
+            dcp.save({"model": network.state_dict()}, checkpoint_id=tmp_path)
+        assert (tmp_path / f"__{rank}_0.distcp").exists()
+        if rank == 0:
+            of_all = dcp.FileSystemReader(tmp_path).read_metadata().state_dict_metadata["model.2.weight"]
+            assert [one.offsets[0] for one in of_all.chunks] == [0, 2, 4]  # of four ranks the last has no row
