@@ -72,8 +72,19 @@ def _of_the_source(object_list, asking: dict):
     """What the source's list is like: this rank's. But FSDP1's ranks hand over the keys of an optimizer's state to the
     others, and keep theirs, which are the same, beside (torch/distributed/fsdp/_optim_utils.py,
     _map_param_key_to_optim_keys)."""
+    if list(object_list) == [{}] and {"full_state_dict", "local_state_dict"} <= asking.keys():
+        return [_told_of(asking["local_state_dict"])]
     keys = asking.get("optim_state_key_to_param_key")
     return [list(keys)] if keys is not None and list(object_list) == [None] else object_list
+
+
+def _told_of(states: dict) -> dict:
+    """What rank 0 tells of the whole tensors that it then broadcasts, of which each rank has a part: their sizes; other
+    values as they are (torch/distributed/_state_dict_utils.py, _broadcast_state_dict)."""
+    from torch.distributed._state_dict_utils import _TensorInfo
+
+    whole = {key: torch.is_tensor(one) and one.dim() > 0 for key, one in states.items()}
+    return {key: _TensorInfo(one.size(), one.dtype) if whole[key] else one for key, one in states.items()}
 
 
 def refuse_states(rank: int, root) -> None:

@@ -135,3 +135,26 @@ def test_the_first_generations_shards_are_saved_with_where_the_others_lie(rank, 
         if rank == 0:
             of_all = dcp.FileSystemReader(tmp_path).read_metadata().state_dict_metadata["model.2.weight"]
             assert [one.offsets[0] for one in of_all.chunks] == [0, 2, 4]  # of four ranks the last has no row
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rank", [0, 3])
+def test_whole_states_come_from_rank_0(rank):
+    from torch.distributed.checkpoint import state_dict as states
+    from torch.distributed.fsdp import fully_shard
+
+    with simgpu.simulated_gpu("H100", ranks=RANKS, rank=rank):
+        dist.init_process_group("nccl")
+        network = fully_shard(model())
+        optimizer = stepped(network)
+        whole = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        kept = states.get_model_state_dict(network, options=whole)
+        of_optimizer = states.get_optimizer_state_dict(network, optimizer, options=whole)
+        assert len(kept) == (4 if rank == 0 else 0)
+        simgpu.traffic().clear()
+        told = states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        states.set_model_state_dict(network, kept, options=told)
+        parameters = 4 * (64 * 64 + 64 + 6 * 64 + 6)
+        assert simgpu.traffic()["broadcast"].nbytes >= parameters  # and what says which and how large
+        states.set_optimizer_state_dict(network, optimizer, of_optimizer, options=told)
+        assert all(one["exp_avg"].to_local().is_cuda for one in optimizer.state.values())
