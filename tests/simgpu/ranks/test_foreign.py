@@ -36,6 +36,8 @@ def environment() -> dict[str, str]:
         ("titan", []),  # FSDP2 and tensor parallel, made on meta, whole state dicts
         ("fsdp1", ["offload"]),  # parameters on the host; the optimizer's whole state
         ("mp_spawn", []),  # starts its ranks itself
+        ("ddp_tutorial", ["checkpoint", "join"]),  # small tensors saved by rank 0; ranks with more batches than others
+        ("fsdp2_tutorial", ["prefetch", "dcp"]),  # whole states to rank 0's file, and from rank 0 to all
     ],
 )
 @pytest.mark.filterwarnings("ignore")
