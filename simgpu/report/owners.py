@@ -115,7 +115,7 @@ class Owners:
             found = [one for one in gc.get_objects() if wanted[type(one)]]
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             for one in found:
-                if issubclass(type(one), Optimizer):
+                if isinstance(one, Optimizer):
                     with contextlib.suppress(AttributeError):  # one that was never finished: its __init__ raised
                         self._of_optimizer(one)
                     continue

@@ -24,7 +24,7 @@ class Broken(torch.Tensor):
 
     @staticmethod
     def __new__(cls):
-        return torch.Tensor._make_wrapper_subclass(cls, (4,), device="meta")
+        return torch.Tensor._make_wrapper_subclass(cls, (4,), device=torch.device("meta"))
 
     def __tensor_flatten__(self):
         raise RuntimeError("not yet")
@@ -55,7 +55,7 @@ def test_objects_that_refuse_to_be_asked_do_not_matter():
         kept = torch.empty(1024, device="cuda")
         odd = torch.empty(2048, device="cuda").as_subclass(Refusing)
         pretending, broken, nameless = Pretending(a=1), Broken(), Nameless()
-        proxies = [weakref.proxy(nameless), nn.parameter.UninitializedParameter(device="cuda")]
+        proxies = [weakref.proxy(nameless), nn.LazyLinear(4, device="cuda").weight]
         found = {one.name: one.size for one in living(locals())}
     assert found == {"kept": 4096, "odd": 8192}
     assert [pretending, broken, proxies]
