@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Mapping
@@ -46,24 +47,48 @@ def living(*scopes: Mapping[str, object]) -> list[Living]:
     _name_tensors(_last_exception(), raised)
     for key, named in raised.items():
         known.setdefault(key, named[:1])  # the outermost frame says enough
-    # type(), not isinstance(): lazy modules and weak proxies answer isinstance with side effects.
-    tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
-    by_storage: dict[int, list[Tensor]] = {}
-    for t in tensors:
-        if t.is_cuda:
-            by_storage.setdefault(t.untyped_storage()._cdata, []).append(t)
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may refuse to say where it is
+        by_storage = _by_storage()
     nameless = [t for sharing in by_storage.values() if not any(known.get(id(t)) for t in sharing) for t in sharing]
-    ours = [tensors, nameless, *by_storage.values()]
+    ours = [nameless, *by_storage.values()]
     inside = _climb(nameless, [*scopes, vars(sys.modules["__main__"])], ours)
     found = []
     for sharing in by_storage.values():
-        widest = max(sharing, key=Tensor.numel)
+        with torch._C.DisableTorchFunctionSubclass():
+            widest = max(sharing, key=lambda t: (t.numel(), id(t) in known))
+            size = block(widest.untyped_storage().nbytes())
+            shape, dtype = tuple(widest.shape), str(widest.dtype).removeprefix("torch.")
         names_of = [name for t in sharing for name in known.get(id(t), [])]
         names_of = names_of or sorted({f"inside {name}" for t in sharing for name in inside.get(id(t), [])})
         name = ", ".join(names_of[:_NAMES]) or f"(no name; held by {_holders(sharing, ours)})"
-        size = block(widest.untyped_storage().nbytes())
-        found.append(Living(name, tuple(widest.shape), str(widest.dtype).removeprefix("torch."), size))
+        found.append(Living(name, shape, dtype, size))
     return sorted(found, key=lambda one: (-one.size, one.name))
+
+
+def _by_storage() -> dict[int, list[Tensor]]:
+    """The tensors on the GPU that is on, by their storage's address in C++."""
+    found: dict[int, list[Tensor]] = {}
+    # type(), not isinstance(): lazy modules and weak proxies answer isinstance with side effects.
+    for t in [o for o in gc.get_objects() if issubclass(type(o), Tensor)]:
+        with contextlib.suppress(Exception):  # one that cannot be asked holds its memory in others, which can
+            if not _wraps(t) and _on_this_gpu(t) and t.shape is not None:  # a lazy parameter has none yet, and raises
+                found.setdefault(t.untyped_storage()._cdata, []).append(t)
+    return found
+
+
+def _wraps(t: Tensor) -> bool:
+    """Whether it is made of other tensors and takes no memory itself: a DTensor, a nested tensor."""
+    return hasattr(type(t), "__tensor_flatten__")
+
+
+def _on_this_gpu(t: Tensor) -> bool:
+    """Whether it takes memory of the GPU in use, and not of a simulated one that was on before."""
+    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
+    machine = machines.current() if machines else None
+    if machine is None:
+        return t.is_cuda
+    found = sys.modules["simgpu.tensors.residence"].of(t)
+    return found is not None and found.on_gpu and found.machine is machine
 
 
 def _name_tensors(root: Mapping[str, object], known: dict[int, list[str]]) -> None:
@@ -76,7 +101,9 @@ def _name_tensors(root: Mapping[str, object], known: dict[int, list[str]]) -> No
         below = []
         for name, o in level:
             if id(o) not in seen:
-                below += _parts(name, o)
+                # A module or a container of somebody's own may refuse to name its parts.
+                with contextlib.suppress(Exception), torch._C.DisableTorchFunctionSubclass():
+                    below += _parts(name, o)
             if issubclass(type(o), Tensor):
                 names = known.setdefault(id(o), [])
                 if name not in names:
@@ -93,15 +120,18 @@ def _parts(name: str, o) -> list[tuple[str, object]]:
     """The parts of ``o`` in which a tensor may be, each with the name that reaches it."""
     if not _has_parts(o):
         return []
-    if isinstance(o, Tensor):
-        return [(f"{name}.grad", o.grad)] if o.is_leaf and o.grad is not None else []
-    if isinstance(o, nn.Module):
+    kind = type(o)
+    if issubclass(kind, Tensor):
+        of_gradient = [(f"{name}.grad", o.grad)] if o.is_leaf and o.grad is not None else []
+        inside = o.__tensor_flatten__()[0] if _wraps(o) else []  # pyright: ignore[reportAttributeAccessIssue]
+        return [*of_gradient, *((name, getattr(o, part)) for part in inside)]
+    if issubclass(kind, nn.Module):
         return [(f"{name}.{part}", t) for part, t in (*o.named_parameters(), *o.named_buffers())]
-    if isinstance(o, torch.optim.Optimizer):
+    if issubclass(kind, torch.optim.Optimizer):
         states = [(f"{name}.state[{i}][{k!r}]", t) for i, s in enumerate(o.state.values()) for k, t in s.items()]
         groups = [(g, group["params"]) for g, group in enumerate(o.param_groups)]
         return states + [(f"{name}.param_groups[{g}]['params'][{i}]", t) for g, ts in groups for i, t in enumerate(ts)]
-    if isinstance(o, dict):
+    if issubclass(kind, dict):
         return [(f"{name}[{k!r}]", v) for k, v in list(o.items()) if type(k) in (str, int)]
     return [(f"{name}[{i}]", v) for i, v in enumerate(o)]
 

@@ -36,6 +36,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_world(parser: argparse.ArgumentParser, ranks: str) -> None:
+    add = parser.add_argument
+    add("--ranks", type=int, metavar="N", help=ranks)
+    add("--rank", type=int, metavar="R", help="which one (default: 0)")
+    add("--per-node", type=int, metavar="N", help="GPUs of a machine (default: 8)")
+    add("--link", type=_link, metavar="LINK", help="between them: nvlink, pcie, infiniband, or bytes a second")
+
+
+def _link(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _world(options) -> dict:
+    return {name: getattr(options, name) for name in ("ranks", "rank", "per_node", "link")}
+
+
 def _fit(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", help="a config.json or its folder, or a name")
@@ -55,6 +74,8 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     )
     add("--offload", action="store_true", help="activations wait on the host")
     add("--attention", choices=["eager", "sdpa"])
+    _add_world(parser, "one rank of N GPUs that train it together")
+    add("--parallel", choices=["fsdp", "ddp"], help="with --ranks: FSDP2 (default) or DDP")
     add("--largest", choices=["batch", "length"], help="the largest that fits")
     add("--every-gpu", action="store_true", help="on which GPUs it fits, the smallest first")
     add("--table", action="store_true", help="GPUs by batch sizes, in Markdown")
@@ -73,6 +94,7 @@ def _fit_it(options) -> int:
         "lora": options.qlora or options.lora,
         "four_bit": options.qlora is not None,
     }
+    plan |= _world(options) | {"parallel": options.parallel}
     if options.length is not None:
         plan["length"] = options.length
     train = None if options.serve or options.train == "none" else options.train
@@ -99,8 +121,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "simgpu run [--gpu NAME] [options] (script.py | -m module) [its own arguments]"
     parser.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
     parser.add_argument("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
-    parser.add_argument("--ranks", type=int, metavar="N", help="the script is one rank of N, as torchrun starts it")
-    parser.add_argument("--rank", type=int, metavar="R", help="which one (default: 0)")
+    _add_world(parser, "the script is one rank of N, as torchrun starts it")
     parser.add_argument("--steps", type=int, metavar="N", help="end after N optimizer steps")
     parser.add_argument("--values", action="store_true", help="tensors have values, computed on the CPU")
     parser.add_argument("--out", metavar="FOLDER", help="page, report, timeline and snapshot go there")
@@ -130,8 +151,7 @@ def _run_it(options) -> int:
         steps=options.steps,
         memory=options.memory,
         out=options.out,
-        ranks=options.ranks,
-        rank=options.rank,
+        **_world(options),
     )
     sys.stdout.flush()
     print(f"\n{'─' * 100}\n{report}", end="", flush=True)

@@ -24,6 +24,7 @@ POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
 CUDNN_RNN = "cuDNN's RNN"
 COMPILING = "what compiling saves or adds"
 NCCL = "NCCL's own buffers"
+WATCHDOG = "when NCCL's watchdog lets its tensors go"
 UNCOMPARED = "what it takes besides its outputs"
 WHY = {
     CUDNN: "only a GPU can tell their sizes; torch.backends.cudnn.enabled = False is modelled whole",
@@ -35,6 +36,8 @@ WHY = {
     "from the kernels that it would fuse",
     NCCL: "they are none of the allocator's, and show in nvidia-smi's figure alone; from 0.5 GiB for one communicator "
     "to several GiB for a few are reported (NVIDIA/nccl, issues 964, 864, 1685, 2363)",
+    WATCHDOG: "it looks every 0.1 s; here they go with the first collective after the backward pass, and on a GPU with "
+    "shorter steps they pile up",
     UNCOMPARED: "nobody has compared it with CUDA yet",
 }
 # Operators of CUDA that take a workspace of a library, by name without overload.

@@ -231,20 +231,36 @@ def _again(device: torch.device, state: torch.Tensor, numbers: torch.Tensor) -> 
     return generator
 
 
+def on_host(state: torch.Tensor) -> torch.Tensor:
+    """A state that came back from the simulated GPU, as PyTorch's C++ takes it: with its bytes in the host's memory."""
+    with torch._C.DisableTorchFunction():
+        elsewhere = state.is_meta
+    return torch.tensor(state.tolist(), dtype=torch.uint8, device="cpu") if elsewhere else state
+
+
+class HostGenerator(torch.Generator):
+    """PyTorch's own generator of the CPU, which also takes states that came back from the simulated GPU."""
+
+    def set_state(self, state):
+        return super().set_state(on_host(state))
+
+
 def _signed(word: int) -> int:
     """A number of 64 bits with its first bit as a sign."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
 
 
-def _any(real: type, simulated: type, default: str, make=None) -> type:
+def _any(real: type, simulated: type, default: str, make=None, host: type | None = None) -> type:
     """What takes the place of one of torch's classes whose first argument, `device`, says whose it is:
-    simulated for cuda, PyTorch's own otherwise. Both are its instances."""
+    simulated for cuda, PyTorch's own otherwise (for cpu `host`, where there is one). Both are its instances."""
 
     class Meta(type):
         def __call__(cls, device=default, *args, **kwargs):
             kind = "cuda" if isinstance(device, int) else torch.device(device).type
-            return (make or simulated if kind == "cuda" else real)(device, *args, **kwargs)
+            if kind == "cuda":
+                return (make or simulated)(device, *args, **kwargs)
+            return (host if host is not None and kind == "cpu" else real)(device, *args, **kwargs)
 
         def __instancecheck__(cls, instance):
             return isinstance(instance, (real, simulated))
@@ -252,6 +268,6 @@ def _any(real: type, simulated: type, default: str, make=None) -> type:
     return Meta(real.__name__, (), {"__doc__": real.__doc__})
 
 
-AnyGenerator = _any(torch.Generator, Generator, "cpu")
+AnyGenerator = _any(torch.Generator, Generator, "cpu", host=HostGenerator)
 AnyStream = _any(torch.Stream, Stream, "cuda")
 AnyEvent = _any(torch.Event, Event, "cuda", make=lambda device, *args, **kwargs: Event(*args, **kwargs))

@@ -9,6 +9,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NoValueError
+from simgpu.kernels.batch_norm import channels_last
 from simgpu.tensors.registry import meta
 
 
@@ -166,6 +167,48 @@ def batch_norm_backward(grad, input, weight, mean, variance, saved_mean, saved_i
         of_channels if output_mask[1] else None,
         torch.empty_like(of_channels) if output_mask[2] else None,
     )
+
+
+@meta("batch_norm_stats")
+def batch_norm_stats(input, eps):
+    """Normalization.cu: of each channel the mean and the inverse deviation, in the accumulator's dtype."""
+    return _of_channels(input), _of_channels(input)
+
+
+@meta("batch_norm_gather_stats_with_counts")
+def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, counts):
+    """Normalization.cuh: those of all ranks together, at least in single precision."""
+    dtype = torch.float32 if mean.dtype in (torch.float16, torch.bfloat16) else mean.dtype
+    return tuple(torch.empty(mean.shape[1], dtype=dtype, device="meta") for _ in range(2))
+
+
+@meta("batch_norm_elemt")
+def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
+    """Normalization.cu"""
+    return torch.empty_like(input, memory_format=suggest_memory_format(input))
+
+
+@meta("batch_norm_backward_reduce")
+def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
+    """Normalization.cuh: two sums of each channel, and the gradients of weight and bias; channels last all of them."""
+    like = mean if weight is None else weight
+    size = (input.shape[1] if weight is not None else 0,)
+    if channels_last(grad_out) and channels_last(input):
+        return *(torch.empty_like(mean) for _ in range(2)), *(like.new_empty(size) for _ in range(2))
+    wanted = zip((mean, mean, like, like), (input_g, input_g, weight_g, bias_g), strict=True)
+    return tuple(one.new_empty(input.shape[1]) if want else None for one, want in wanted)
+
+
+@meta("batch_norm_backward_elemt")
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
+    """Normalization.cuh: laid out as the input where the channels of `grad_out` lie together, else contiguous."""
+    layout = torch.preserve_format if channels_last(grad_out) else torch.contiguous_format
+    return torch.empty_like(input, memory_format=layout)
+
+
+def _of_channels(input):
+    dtype = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
+    return torch.empty(input.shape[1], dtype=dtype, device="meta")
 
 
 @meta("cudnn_batch_norm")

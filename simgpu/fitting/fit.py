@@ -166,6 +166,8 @@ class Fit:
     def _on(self, gpu: str, plan: Plan) -> tuple[bool, int]:
         """Whether a plan fits on another GPU, and what nvidia-smi shows there: with that GPU's context, and run there
         where it is near the limit."""
+        if gpu != self.gpu and isinstance(plan.link, str):
+            plan = dataclasses.replace(plan, link=None)  # which that GPU may not have; memory does not depend on it
         report = self.of(plan, memory=UNLIMITED).report
         needs = report.reserved + spec(gpu).context
         if abs(spec(gpu).total_memory - needs) < SURE:
@@ -203,6 +205,7 @@ def fit(
         fit.fits, fit.peak, fit.parts, fit.largest("batch"), fit.cheapest()
 
         fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
+        fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # by FSDP2; parallel="ddp"
 
     `model`: a config.json of transformers or its folder, a configuration, a name of timm or torchvision, a module, or a
     function that makes one; for the last two, `inputs` gives a batch's tensors (a function of its size), and `loss`

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
-from simgpu.fitting import lora
+from simgpu.fitting import lora, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.subject import Subject
 from simgpu.left_out import LeftOutWarning
@@ -42,11 +42,14 @@ class Measured:
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, what: str = "") -> Measured:
     """Two steps of the plan, or a prompt and a token more. Raises what the model raises, but for want of memory."""
-    with simulated_gpu(gpu, memory) as on, warnings.catch_warnings():
+    world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
+    with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
         warnings.filterwarnings("ignore", message="simulated tensors have no values")  # what needs one is an error
         machine = machines.on()
         torch.cuda.init()
+        if plan.ranks is not None:
+            parallel.joined()
         times: list[float] = []
         saved: tuple[int, int] = (0, 0)
         parameters, dtype = 0, None
@@ -57,7 +60,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
-                parameters = sum(one.numel() for one in lora.trainable(model))
+                parameters = sum(parallel.local(one).numel() for one in lora.trainable(model))
                 run = _train if plan.train else _serve
                 run(model, subject, plan, lambda: times.append(_now(machine)))
             except torch.OutOfMemoryError:
@@ -78,16 +81,19 @@ def _now(machine) -> float:
 
 def _model(subject: Subject, plan: Plan) -> nn.Module:
     """The model on the GPU, as the plan has it."""
-    with torch.device("cuda"):
+    device = "meta" if plan.sharded else "cuda"
+    with torch.device(device):
         model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
-    model.to("cuda")
+    model.to(device)
     if plan.attention is not None and hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation(plan.attention)  # pyright: ignore[reportCallIssue]
     if plan.lora is not None:
         model = lora.adapt(model, plan.lora)
     if plan.checkpoint and plan.train:
         _checkpoint(model, every=1 if plan.checkpoint is True else 2)
-    return model
+    if plan.sharded:
+        return parallel.sharded(model, layers_of(model), DTYPES[plan.autocast] if plan.autocast else None)
+    return model if plan.ranks is None else parallel.replicated(model)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -141,11 +147,12 @@ def _train(model, subject: Subject, plan: Plan, tell) -> None:
     optimizer = _optimizer(plan.train, parameters)
     for _ in range(STEPS):
         tell()
-        for _ in range(plan.accumulate):
+        for part in range(plan.accumulate):
             args, named, batch = _inputs(subject, plan)
-            with _around(plan):
-                loss = subject.loss(model(*args, **named), batch) / plan.accumulate
-            loss.backward()
+            with parallel.told_of_unused(), parallel.without_sync(model, last=part == plan.accumulate - 1):
+                with _around(plan):
+                    loss = subject.loss(model(*args, **named), batch) / plan.accumulate
+                loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     tell()
@@ -155,7 +162,7 @@ def _train(model, subject: Subject, plan: Plan, tell) -> None:
 def _around(plan: Plan):
     """What is around the forward pass."""
     with contextlib.ExitStack() as stack:
-        if plan.autocast:
+        if plan.autocast and not plan.sharded:
             stack.enter_context(torch.autocast("cuda", dtype=DTYPES[plan.autocast]))
         if plan.offload:
             stack.enter_context(torch.autograd.graph.save_on_cpu(pin_memory=True))

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+from simgpu.fitting.parallel import WAYS
+from simgpu.ranks.world import world_of
+
 DTYPES = {
     "fp32": torch.float32,
     "float32": torch.float32,
@@ -25,7 +28,9 @@ class Plan:
     and `length` of a micro-batch; `accumulate`: micro-batches a step; `lora`: the adapters' rank, or None;
     `checkpoint`: False, True (each layer), or "half" (every second one); `offload`: activations wait on the host;
     `attention`: "eager", "sdpa" or None, as the model has it; `four_bit`: frozen weights of linear layers in 4 bits
-    (by formula). Raises ValueError for what none of it is.
+    (by formula). `ranks`: GPUs that train it together, of which this is `rank` (0), each with a batch of its own;
+    `parallel`: "fsdp" (FSDP2; None is that) or "ddp"; `per_node`, `link`: as in `simgpu.one_rank`. With FSDP2
+    `autocast` is its MixedPrecisionPolicy, as in torchtitan. Raises ValueError for what none of it is.
     """
 
     train: str | None = "adamw"
@@ -39,6 +44,11 @@ class Plan:
     offload: bool = False
     attention: str | None = None
     four_bit: bool = False
+    ranks: int | None = None
+    rank: int | None = None
+    per_node: int | None = None
+    link: str | float | None = None
+    parallel: str | None = None
 
     def __post_init__(self):
         for name in ("batch", "length", "accumulate", "lora"):
@@ -55,6 +65,29 @@ class Plan:
             raise ValueError(f'checkpoint is False, True or "half", not {self.checkpoint!r}')
         if self.four_bit and self.lora is None:
             raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.ranks is None:
+            for name in ("rank", "per_node", "link", "parallel"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}={getattr(self, name)!r} of how many ranks? Say ranks= too")
+            return
+        try:
+            world_of(self.rank or 0, self.ranks, self.per_node, self.link)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        if self.parallel not in (None, *WAYS):
+            raise ValueError(f"parallel is one of {', '.join(WAYS)}, not {self.parallel!r}")
+        if self.sharded and self.train == "adafactor":
+            raise ValueError("PyTorch's Adafactor does not take FSDP2's parameters (DTensor refuses its pow_)")
+        if self.four_bit:
+            raise ValueError("weights of 4 bits are by formula, which is for one GPU: leave ranks or 4 bits out")
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank keeps a shard of the parameters, by FSDP2."""
+        return self.ranks is not None and self.parallel != "ddp"
 
     def __str__(self) -> str:
         """The plan in words: "adamw, bf16, batch 8 × 2048, LoRA 16, checkpoints"."""
@@ -66,4 +99,5 @@ class Plan:
         parts += {True: ["checkpoints"], "half": ["checkpoints of every second layer"]}.get(self.checkpoint, [])
         parts += ["activations on the host"] if self.offload else []
         parts += [f"{self.attention} attention"] if self.attention else []
+        parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
         return ", ".join(parts)

@@ -52,6 +52,33 @@ def batch_norm(launch: Launch) -> None:
         stage(launch, tensor, partials=4)
 
 
+@rule("batch_norm_stats.default")
+def batch_norm_stats(launch: Launch) -> None:
+    """batch_norm_stats_cuda: the statistics of one rank's batch, for SyncBatchNorm."""
+    launch.give(*launch.outputs)
+    if channels_last(launch.first):
+        stage(launch, launch.first, partials=4)
+
+
+@rule("batch_norm_elemt.default")
+def batch_norm_elemt(launch: Launch) -> None:
+    """batch_norm_elemt_cuda; a weight and a bias of one element where there are none and no kernel for the layout."""
+    tensor, weight, bias = launch["input", "weight", "bias"]
+    launch.give(*launch.outputs)
+    if not (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)):
+        ones = [launch.scratch(accumulator(tensor.dtype)) for one in (weight, bias) if one is None]
+        launch.release(*reversed(ones))
+
+
+@rule("batch_norm_backward_reduce.default")
+def batch_norm_backward_reduce(launch: Launch) -> None:
+    """batch_norm_backward_reduce_cuda."""
+    grad, tensor = launch["grad_out", "input"]
+    launch.give(*launch.outputs)
+    if channels_last(grad) and channels_last(tensor):
+        stage(launch, tensor, partials=2)
+
+
 @rule("native_batch_norm_backward.default")
 def batch_norm_backward(launch: Launch) -> None:
     """batch_norm_backward_cuda: in one kernel; or, channels last, two sums a channel first, with the gradients of

@@ -8,6 +8,7 @@ import torch
 
 from simgpu.handlers import handles
 from simgpu.modes import host_copies
+from simgpu.ranks import synced_batches
 from simgpu.tensors.residence import CPU, on_gpu
 
 Tensor = torch.Tensor
@@ -41,6 +42,8 @@ def get_item(mode, function, args, kwargs):
     tensor, index = args
     if isinstance(index, (tuple, list, range)) and on_gpu(tensor):
         index = _with_lists_on_gpu(mode, index)
+    elif isinstance(index, Tensor) and index.dtype == torch.bool:
+        synced_batches.know(index)
     return function(tensor, index)
 
 

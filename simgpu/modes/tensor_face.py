@@ -39,8 +39,9 @@ def get_device(mode, function, args, kwargs):
 
 @handles(Tensor.data_ptr)
 def data_ptr(mode, function, args, kwargs):
-    """Tensor.data_ptr: the address in the simulated GPU's memory."""
+    """Tensor.data_ptr: the address in the simulated GPU's memory; of a tensor of the host without values, a number by
+    which programs tell whether tensors share memory."""
     place = residence.of(args[0])
-    if place is None or place.block is None:
+    if place is None or not place.address:
         return function(*args)
     return place.address + args[0].storage_offset() * args[0].element_size()

@@ -49,6 +49,66 @@ def batch_norm_with_update(call: Call):
     return [*_aten.native_batch_norm(*call[names], True, *call["momentum", "eps"]), None]
 
 
+@equivalent("batch_norm_stats.default")
+def batch_norm_stats(call: Call):
+    """The mean and the inverse deviation of each channel (Normalization.cuh, as all of SyncBatchNorm's)."""
+    tensor = call["input"].to(call.outputs[0].dtype)
+    over = [0, *range(2, tensor.dim())]
+    return tensor.mean(over), (tensor.var(over, unbiased=False) + call["eps"]).rsqrt()
+
+
+@equivalent("batch_norm_gather_stats_with_counts.default")
+def batch_norm_gather_stats(call: Call):
+    """Those of all ranks' batches together; the running ones follow in place (batch_norm_reduce_statistics_kernel)."""
+    names = "mean", "invstd", "running_mean", "running_var", "momentum", "eps", "counts"
+    means, invstds, running_mean, running_var, momentum, eps, counts = call[names]
+    dtype = call.outputs[0].dtype
+    means, invstds, counts = means.to(dtype), invstds.to(dtype), counts.to(dtype).unsqueeze(1)
+    count = counts.sum()
+    mean = (means * counts).sum(0) / count
+    squares = ((invstds.pow(-2) - eps + (means - mean).square()) * counts).sum(0)
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        running_var.lerp_((squares / (count - 1)).to(running_var.dtype), momentum)
+    return mean, (squares / count + eps).rsqrt()
+
+
+@equivalent("batch_norm_elemt.default")
+def batch_norm_elemt(call: Call):
+    """The batch, normalized by the given mean and inverse deviation."""
+    tensor, weight, bias, mean, invstd = call["input", "weight", "bias", "mean", "invstd"]
+    found = (tensor - _along(mean, tensor)) * _along(invstd, tensor)
+    found = found if weight is None else found * _along(weight, tensor)
+    return [found if bias is None else found + _along(bias, tensor)]
+
+
+@equivalent("batch_norm_backward_reduce.default")
+def batch_norm_backward_reduce(call: Call):
+    """The sums of the gradient, and of its products with the distances from the mean; the gradients of weight and
+    bias."""
+    grad, tensor, mean, invstd = call["grad_out", "input", "mean", "invstd"]
+    grad, tensor = grad.to(mean.dtype), tensor.to(mean.dtype)
+    over = [0, *range(2, tensor.dim())]
+    total, product = grad.sum(over), (grad * (tensor - _along(mean, tensor))).sum(over)
+    found = total, product, product * invstd, total
+    return [None if like is None or not like.numel() else one for one, like in zip(found, call.outputs, strict=True)]
+
+
+@equivalent("batch_norm_backward_elemt.default")
+def batch_norm_backward_elemt(call: Call):
+    """The gradient of the batch, from the sums over all ranks."""
+    names = "grad_out", "input", "mean", "invstd", "weight", "sum_dy", "sum_dy_xmu", "count"
+    grad, tensor, mean, invstd, weight, total, product, counts = call[names]
+    count = counts.sum()
+    mean, factor = _along(mean, tensor), _along(invstd.square() * product / count, tensor)
+    found = grad - _along(total / count, tensor) - (tensor - mean) * factor
+    return [found * _along(invstd if weight is None else invstd * weight, tensor)]
+
+
+def _along(channels: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return channels.view(1, -1, *[1] * (tensor.dim() - 2))
+
+
 @equivalent("_fused_rms_norm_backward.default")
 def rms_norm_backward(call: Call):
     """The gradients of the input and of the weight (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""

@@ -15,7 +15,7 @@ import torch
 from simgpu import machine as machines
 from simgpu.machine import Machine
 from simgpu.patches import Patches
-from simgpu.ranks import ddp, objects, pipelines, processes, world
+from simgpu.ranks import ddp, dtensor_handlers, objects, pipelines, processes, world
 from simgpu.ranks.traffic import Traffic
 
 TIMEOUT = timedelta(minutes=10)
@@ -47,7 +47,10 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     patches.apply(logger, "set_runtime_stats_and_log", face.logged(logger.set_runtime_stats_and_log))
     receive, batch = pipelines.receiving(c10d.recv_object_list), pipelines.batching(c10d.batch_isend_irecv)
     broadcast, scatter = objects.broadcasting(c10d.broadcast_object_list), objects.scattering(c10d.scatter_object_list)
+    gather, all_gather = objects.gathering(c10d.gather_object), objects.all_gathering(c10d.all_gather_object)
     for owner in (dist, c10d):
+        patches.apply(owner, "gather_object", gather)
+        patches.apply(owner, "all_gather_object", all_gather)
         patches.apply(owner, "broadcast_object_list", broadcast)
         patches.apply(owner, "scatter_object_list", scatter)
         patches.apply(owner, "recv_object_list", receive)
@@ -109,12 +112,7 @@ class _Face:
         if self.opened:
             return
         self.opened = True
-        from torch.distributed.tensor._dispatch import OpDispatcher
-
-        for name in ("dispatch", "_dispatch_get_local_results_slow_path"):
-            method = vars(OpDispatcher).get(name)
-            if method is not None:
-                self.patches.apply(OpDispatcher, name, self.seen(method))
+        dtensor_handlers.patch(self.patches, self.seen)
 
     @staticmethod
     def seen(method):

@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 from simgpu import left_out
 from simgpu import machine as machines
 from simgpu.ranks import messages, objects, peers, scratch, transfers
+from simgpu.ranks.shelves import Shelves
 from simgpu.ranks.traffic import Collective, Traffic, sent_by_ring
 from simgpu.ranks.works import Finished
 from simgpu.tensors import residence
@@ -67,6 +68,7 @@ class RankGroup(ProcessGroup):
         self._coalescing = False
         self._together: list = []  # when the collectives end that are one call of NCCL's
         self.expected: list = []  # see objects.py
+        self._shelves = Shelves()
 
     # --- what it is
 
@@ -221,6 +223,12 @@ class RankGroup(ProcessGroup):
         own = (one.name, ranks, peer) if self._coalescing else self._stream_of(self._pair(peer), machine)
         return transfers.message(machine, one, ranks, ranks[self.rank()], ranks[peer], own)
 
+    def _work(self, outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
+        """The handle of a collective, which keeps the inputs until it is waited for, if the program goes on."""
+        work = Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
+        self._shelves.add(work.kept)
+        return work
+
     # --- collectives
 
     def allreduce(self, tensors, opts=None, timeout=None) -> Finished:
@@ -230,7 +238,7 @@ class RankGroup(ProcessGroup):
         done = self._count("all_reduce", tensors, _bytes(tensors), opts=opts)
         for tensor in tensors:
             peers.reduce(tensor, tensor, operation, self.size())
-        return _work(tensors, tensors, opts, done)
+        return self._work(tensors, tensors, opts, done)
 
     def allreduce_coalesced(self, tensors, opts=None) -> Finished:
         """Several tensors in one all-reduce."""
@@ -241,7 +249,7 @@ class RankGroup(ProcessGroup):
         tensors = _listed(tensors)
         done = self._count("broadcast", tensors, _bytes(tensors), opts=opts)
         self._bring(tensors, getattr(opts, "rootRank", opts))
-        return _work(tensors, tensors, opts, done)
+        return self._work(tensors, tensors, opts, done)
 
     def _bring(self, tensors, root) -> None:
         """What objects.py expects of another rank comes here."""
@@ -268,13 +276,13 @@ class RankGroup(ProcessGroup):
         for ones, given in zip(outputs, inputs, strict=True):
             held += scratch.flat(self, ones)
             peers.copy(ones, [given] * len(ones))
-        return _work(held or _flat(outputs), inputs, opts, done)
+        return self._work(held or _flat(outputs), inputs, opts, done)
 
     def all_gather_single(self, output, given, opts=None, timeout=None) -> Finished:
         """Every rank has all tensors, one after the other, in one."""
         done = self._count("all_gather", [output, given], output.nbytes, opts=opts)
         peers.repeat(output, given, self.size())
-        return _work([output], [given], opts, done)
+        return self._work([output], [given], opts, done)
 
     _allgather_base = all_gather_single
 
@@ -283,7 +291,7 @@ class RankGroup(ProcessGroup):
         done = self._count("all_gather", [*outputs, *inputs], _bytes(outputs), opts=opts)
         for output, given in zip(outputs, inputs, strict=True):
             peers.repeat(output, given, self.size())
-        return _work(outputs, inputs, opts, done)
+        return self._work(outputs, inputs, opts, done)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -304,13 +312,13 @@ class RankGroup(ProcessGroup):
         for output, ones in zip(outputs, inputs, strict=True):
             held += scratch.flat(self, ones)
             peers.reduce(output, ones[self.rank()], operation, self.size())
-        return _work(outputs, [*_flat(inputs), *held], opts, done)
+        return self._work(outputs, [*_flat(inputs), *held], opts, done)
 
     def reduce_scatter_single(self, output, given, opts=None, timeout=None) -> Finished:
         """Each rank has its own part of the sum."""
         done = self._count("reduce_scatter", [output, given], given.nbytes, opts=opts)
         peers.reduce_part(output, given, getattr(opts, "reduceOp", opts), self.rank(), self.size())
-        return _work([output], [given], opts, done)
+        return self._work([output], [given], opts, done)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -320,23 +328,28 @@ class RankGroup(ProcessGroup):
         done = self._count("reduce_scatter", [*outputs, *inputs], _bytes(inputs), opts=opts)
         for output, given in zip(outputs, inputs, strict=True):
             peers.reduce_part(output, given, operation, self.rank(), self.size())
-        return _work(outputs, inputs, opts, done)
+        return self._work(outputs, inputs, opts, done)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def all_to_all_single(self, output, given, output_sizes=None, input_sizes=None, opts=None, timeout=None):
-        """Each rank gives every other one a part of its tensor."""
+        """Each rank gives every other one a part of its tensor. RuntimeError where the sizes are not the tensor's."""
+        _check_parts(output_sizes, output, self.size())
+        _check_parts(input_sizes, given, self.size())
         done = self._count("all_to_all", [output, given], given.nbytes, opts=opts)
         peers.exchange(output, given, output_sizes, input_sizes, self.rank(), self.size())
-        return _work([output], [given], opts, done)
+        return self._work([output], [given], opts, done)
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs, inputs, opts=None, timeout=None) -> Finished:
         """Each rank gives every other one a tensor of its list."""
         done = self._count("all_to_all", [*outputs, *inputs], _bytes(inputs), opts=opts)
-        peers.copy(outputs, [inputs[self.rank()]] * len(outputs))
-        return _work(outputs, inputs, opts, done)
+        mine = inputs[self.rank()]
+        alike = [one for one in outputs if one.shape == mine.shape]
+        peers.copy(alike, [mine] * len(alike))
+        peers.forget([one for one in outputs if one.shape != mine.shape])
+        return self._work(outputs, inputs, opts, done)
 
     def gather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
         """The root has a list of all tensors."""
@@ -354,9 +367,10 @@ class RankGroup(ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         root = getattr(opts, "rootRank", opts) == self.rank()
         done = self._count("scatter", [*outputs, *_flat(inputs)], _bytes(outputs), root, opts=opts)
-        if root:
+        if root and not self.expected:
             peers.copy(outputs, [inputs[0][self.rank()]])
-        self._bring(outputs, self.rank() if root else None)
+        else:
+            self._bring(outputs, None)
         return Finished(outputs, arrival=done)
 
     def send(self, tensors, dst: int = -1, tag: int = 0) -> Finished:
@@ -426,9 +440,15 @@ class RankGroup(ProcessGroup):
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
 
-def _work(outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
-    """The handle of a collective, which keeps the inputs until it is waited for if the program goes on meanwhile."""
-    return Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
+def _check_parts(sizes, tensor: torch.Tensor, ranks: int) -> None:
+    """torch/csrc/distributed/c10d/Utils.hpp, checkSplitSizes."""
+    if not sizes:
+        if tensor.shape[0] % ranks:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+    elif len(sizes) != ranks:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    elif sum(sizes) != tensor.shape[0]:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
 
 
 def _listed(tensors) -> list[torch.Tensor]:

@@ -38,7 +38,8 @@ def send(way: Way, tensor: torch.Tensor) -> None:
     known = tensor if residence.of(tensor) is None else values.of(tensor)
     if known is not None:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            _kept.setdefault(way, []).append(known.detach().clone())
+            # To the host: on a real GPU what is kept for another rank takes none of this one's memory.
+            _kept.setdefault(way, []).append(known.detach().to("cpu", copy=True))
 
 
 def receive(way: Way, tensor: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from functools import wraps
 import torch
 
 from simgpu.errors import NoValueError
-from simgpu.ranks import operators
+from simgpu.ranks import checkpoints, flat_shards, operators
 
 
 def broadcasting(broadcast):
@@ -40,6 +40,8 @@ def scattering(scatter):
         if group is None:
             return scatter(*given, **kwargs)
         if scatter_object_input_list is None:
+            scatter_object_input_list = checkpoints.scattered(group, sys._getframe(1))
+        if scatter_object_input_list is None:
             raise NoValueError(
                 f"rank {group.rank()} waits for an object that another rank scatters, and the others are not there: "
                 "give scatter_object_input_list on every rank"
@@ -48,18 +50,41 @@ def scattering(scatter):
         mine, most = parts[group.rank()], max(part.numel() for part in parts)
         padded = torch.nn.functional.pad(mine, (0, most - mine.numel()))
         sizes = [torch.tensor([number], device="cpu") for number in (most, mine.numel())]
-        with _Expected(group, [sizes[0], padded, sizes[1]]):
+        comes = [padded, sizes[1]] if _is_source(group, args[:1], kwargs) else [sizes[0], padded, sizes[1]]
+        with _Expected(group, comes):
             return scatter(*given, **kwargs)
 
     return scatter_object_list
+
+
+def gathering(gather):
+    """gather_object (`gather` is PyTorch's own): each rank's object is this one's, but for a checkpoint's plans."""
+    return checkpoints.gathering(gather, lambda group: _group((group,), {}))
+
+
+def all_gathering(gather):
+    """all_gather_object (`gather` is PyTorch's own): each rank's object is this one's, but for what it says of
+    shards."""
+    return flat_shards.gathering(gather, lambda group: _group((group,), {}))
 
 
 def _of_the_source(object_list, asking: dict):
     """What the source's list is like: this rank's. But FSDP1's ranks hand over the keys of an optimizer's state to the
     others, and keep theirs, which are the same, beside (torch/distributed/fsdp/_optim_utils.py,
     _map_param_key_to_optim_keys)."""
+    if list(object_list) == [{}] and {"full_state_dict", "local_state_dict"} <= asking.keys():
+        return [_told_of(asking["local_state_dict"])]
     keys = asking.get("optim_state_key_to_param_key")
     return [list(keys)] if keys is not None and list(object_list) == [None] else object_list
+
+
+def _told_of(states: dict) -> dict:
+    """What rank 0 tells of the whole tensors that it then broadcasts, of which each rank has a part: their sizes; other
+    values as they are (torch/distributed/_state_dict_utils.py, _broadcast_state_dict)."""
+    from torch.distributed._state_dict_utils import _TensorInfo
+
+    whole = {key: torch.is_tensor(one) and one.dim() > 0 for key, one in states.items()}
+    return {key: _TensorInfo(one.size(), one.dtype) if whole[key] else one for key, one in states.items()}
 
 
 def refuse_states(rank: int, root) -> None:
@@ -98,6 +123,14 @@ def _group(position, kwargs):
     group = kwargs.get("group", position[0] if position else None)
     group = (c10d._get_default_group() if c10d.is_initialized() else None) if group is None else group
     return group if operators.is_rank(group) else None
+
+
+def _is_source(group, position, kwargs) -> bool:
+    """Whether this rank is the source of a call's objects: `src`, of the world, or `group_src`, of the group."""
+    if kwargs.get("group_src") is not None:
+        return kwargs["group_src"] == group.rank()
+    source = kwargs.get("src", position[0] if position else None)
+    return group._ranks()[group.rank()] == (source or 0)
 
 
 def _bytes(one) -> torch.Tensor:

@@ -1,7 +1,11 @@
-"""What DTensor remembers of the meshes of a world, which another world in the same process must not be answered with.
+"""What is remembered of a world, which another world in the same process must not be answered with: by DTensor, of
+meshes, and by accelerate, of its process.
 
 Two meshes of the same shape are equal to PyTorch, whichever rank they were made on; but the process groups of their
-dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them.
+dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them. Fake
+tensors, of which DTensor makes these plans, remember under "cuda" the number of the GPU that it meant
+(torch/_subclasses/fake_tensor.py, _cache_key). The first Accelerator of a process says for all later ones which rank
+they are, on which GPU (accelerate/state.py).
 """
 
 import contextlib
@@ -9,6 +13,7 @@ import sys
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def begin(leave: contextlib.ExitStack) -> None:
@@ -19,6 +24,27 @@ def begin(leave: contextlib.ExitStack) -> None:
     leave.callback(_tracker, getattr(random, "_rng_tracker", None))
     leave.callback(_forget)
     _tracker(None)
+    leave.callback(_shared, _shared({}))
+    leave.callback(_of_fake_tensors, _of_fake_tensors({}))
+
+
+def _shared(states: dict[str, dict]) -> dict[str, dict]:
+    """What accelerate's classes of state share becomes this, and nothing for those of which it says nothing. Returns
+    what it was."""
+    accelerate: Any = sys.modules.get("accelerate.state")
+    before = {}
+    for name in ("PartialState", "AcceleratorState", "GradientState") if accelerate is not None else ():
+        shared = getattr(accelerate, name)._shared_state
+        before[name] = dict(shared)
+        shared.clear()
+        shared.update(states.get(name, {}))
+    return before
+
+
+def _of_fake_tensors(results: dict) -> dict:
+    """What fake tensors remember of operators becomes this. Returns what it was."""
+    before, FakeTensorMode.cache = FakeTensorMode.cache, results
+    return before
 
 
 def _forget() -> None:
@@ -31,6 +57,7 @@ def _forget() -> None:
     for cached in (
         getattr(redistribute, "_gen_transform_infos", None),
         getattr(propagator, "propagate_op_sharding", None),
+        getattr(propagator, "_propagate_tensor_meta_cached", None),
         getattr(getattr(costs, "MeshTopoInfo", None), "build_from_mesh", None),
     ):
         clear = getattr(cached, "cache_clear", None)

@@ -4,12 +4,10 @@ and when its links are done on the clock."""
 from datetime import timedelta
 
 import torch
-from torch.autograd import Variable
 from torch.distributed import Work
-from torch.futures import Future
 
+from simgpu.ranks.futures import Awaited
 from simgpu.ranks.transfers import Arrival, Arrivals
-from simgpu.tensors import residence
 
 
 class Finished(Work):
@@ -59,28 +57,6 @@ class Finished(Work):
 
     _source_rank = source_rank
 
-    def get_future(self) -> Future:
-        """A future that is done, of the tensors that the collective wrote: who waits for it makes the stream wait.
-
-        DDP's reducer waits for its buckets in C++, at the end of the backward pass: so the stream does there.
-        """
-        real = {one.device for one in self.outputs if one.device.type == "cuda" and residence.of(one) is None}
-        future = _Awaited(self.arrival, sorted(real, key=str))
-        future.set_result(list(self.outputs))
-        if self.arrival is not None and torch._C._current_graph_task_id() != -1:
-            Variable._execution_engine.queue_callback(self.arrival.wait)
-        return future
-
-
-class _Awaited(Future):
-    """A future whose values, on real GPUs on these `devices`, are there at `arrival`."""
-
-    def __init__(self, arrival: Arrival | Arrivals | None, devices: list[torch.device]):
-        super().__init__(devices=[*devices])
-        self._arrival = arrival
-
-    def wait(self):
-        """Its values; the current stream waits for them."""
-        if self._arrival is not None:
-            self._arrival.wait()
-        return super().wait()
+    def get_future(self) -> Awaited:
+        """A future that is done, of the tensors that the collective wrote: who waits for it makes the stream wait."""
+        return Awaited(list(self.outputs), self.arrival)

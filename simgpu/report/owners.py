@@ -1,5 +1,6 @@
 """Whose memory it is: parameters, gradients and states of optimizers, found by asking modules and optimizers."""
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -115,7 +116,8 @@ class Owners:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             for one in found:
                 if isinstance(one, Optimizer):
-                    self._of_optimizer(one)
+                    with contextlib.suppress(AttributeError):  # one that was never finished: its __init__ raised
+                        self._of_optimizer(one)
                     continue
                 for parameter in vars(one).get("_parameters", {}).values():
                     if isinstance(parameter, torch.Tensor):

@@ -22,6 +22,7 @@ from simgpu.machine import Machine
 from simgpu.patches import Patches
 from simgpu.stand_ins import StandIns
 from simgpu.tensors import residence, values
+from simgpu.tensors.buffers import Buffer
 
 MAGIC = b"written on a simulated GPU: tensors without values are left out\n"
 
@@ -49,6 +50,13 @@ def _missing(storage) -> bool:
     """Whether the bytes of a storage do not exist."""
     place = residence.find(storage)
     return place is not None and (place.values is None or place.values.bytes() is None)
+
+
+def _simulated(storage) -> bool:
+    """Whether PyTorch's own torch.save would find no bytes in a storage: a simulated one, also where its values are
+    known as expressions."""
+    place = residence.find(storage)
+    return place is not None and type(place.values) is not Buffer
 
 
 def _bytes_of(storage) -> bytes:
@@ -89,11 +97,13 @@ def _save(real, stand_ins: StandIns):
         except Exception:
             return real(obj, f, *args, **kwargs)  # whose error it then is
         missing = [one for one in pickler.storages.values() if _missing(one)]
-        if not missing:
+        if not any(map(_simulated, pickler.storages.values())):
             return real(obj, f, *args, **kwargs)
         kept = {key: (one.nbytes(), None if _missing(one) else _bytes_of(one)) for key, one in pickler.storages.items()}
         text = MAGIC + pickle.dumps((content.getvalue(), kept))
-        stand_ins.note_file(str(f) if isinstance(f, (str, os.PathLike)) else "", sum(one.nbytes() for one in missing))
+        if missing:
+            name = str(f) if isinstance(f, (str, os.PathLike)) else ""
+            stand_ins.note_file(name, sum(one.nbytes() for one in missing))
         if isinstance(f, (str, os.PathLike)):
             with open(f, "wb") as file:
                 file.write(text)

@@ -37,6 +37,8 @@ def run(
     out: str | Path | None = None,
     ranks: int | None = None,
     rank: int | None = None,
+    per_node: int | None = None,
+    link: str | float | None = None,
 ) -> Report:
     """Runs a program, unmodified, on a simulated GPU, and reports what it did to the GPU's memory.
 
@@ -48,18 +50,20 @@ def run(
     it. `values`: whether tensors have values, computed on the CPU; without, what asks for one gets a zero, and the
     report lists these. `steps`: the program ends after so many optimizer steps. `memory`: another capacity, in bytes or
     like "12 GiB". `out`: a folder for the page, a timeline, a snapshot and the report as JSON. `ranks`, `rank`: the
-    program is one rank of so many, as torchrun would start it (see `simgpu.one_rank`).
+    program is one rank of so many, as torchrun would start it; `per_node`, `link`: GPUs of a machine, and what connects
+    them (see `simgpu.one_rank`).
 
-    The program's output is its own. Raises ValueError for an unknown GPU, a rank that there is not, a size that is
-    none, `steps` below 1, and ScriptError (a ValueError) where there is no such program. An error of the program's is
-    in the report, and is not raised.
+    The program's output is its own. Raises ValueError for an unknown GPU, a rank or a link that there is not, a size
+    that is none, `steps` below 1, and ScriptError (a ValueError) where there is no such program. An error of the
+    program's is in the report, and is not raised.
     """
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
         raise ValueError(f"steps is a whole number of 1 or more, not {steps!r}")
     if (program is None) == (module is None):
         raise ValueError("wanted a script or a module, and one of them")
     place = None if out is None else folder.prepare(Path(out))
-    with simulated_gpu(gpu, **_options(values, memory), ranks=ranks, rank=rank):
+    world = {"ranks": ranks, "rank": rank, "per_node": per_node, "link": link}
+    with simulated_gpu(gpu, **_options(values, memory), **world):
         machine = machines.on()
         torch.cuda.init()
         if not values:

@@ -17,6 +17,8 @@ from simgpu.interrupts import have_room, in_one_piece, raise_later, uninterrupte
 from simgpu.tensors.buffers import Buffer
 
 HOST = "host"
+_LINE = 64  # bytes, to which PyTorch aligns memory of the host (c10/core/alignment.h, gAlignment)
+_host_end = [1 << 40]  # where the next storage of the host begins, in addresses that nothing has
 CPU = torch.device("cpu")
 
 
@@ -46,7 +48,7 @@ class Residence(weakref.ref):
     Python calls the callback of the younger reference first.
     """
 
-    __slots__ = ("end", "home", "key", "machine", "made", "nbytes", "values")
+    __slots__ = ("end", "home", "host_address", "key", "machine", "made", "nbytes", "values")
 
     def __new__(cls, storage, machine, home, nbytes):
         end = weakref.ref(storage, _leave)
@@ -60,6 +62,7 @@ class Residence(weakref.ref):
         self.machine = machine
         self.home = home
         self.nbytes = nbytes
+        self.host_address = 0
         self.values: Any = None
         self.made: Any = None
 
@@ -80,8 +83,9 @@ class Residence(weakref.ref):
 
     @property
     def address(self) -> int:
-        """Where it begins on the GPU, bytes; 0 if it has no block."""
-        return 0 if self.block is None else self.block.address
+        """Where it begins on the GPU, bytes; on the host a number that no other storage has, as a name for it (by which
+        programs tell whether tensors share memory). 0 if it has no bytes."""
+        return self.host_address if self.block is None else self.block.address
 
 
 _residences: dict[int, Residence] = {}
@@ -189,13 +193,18 @@ def settle(storage, machine, block, nbytes: int) -> Residence:
 
 def share(storage, other: Residence, nbytes: int) -> Residence:
     """Records that `storage` (new) lives in the same memory as `other`."""
-    return _enter(storage, other.machine, other.home, nbytes)
+    residence = _enter(storage, other.machine, other.home, nbytes)
+    residence.host_address = other.host_address
+    return residence
 
 
 def settle_on_host(storage, machine, nbytes: int) -> Residence:
     """Records that `storage` (new) stands for host memory without values."""
     machine.host_bytes += nbytes
-    return _enter(storage, machine, HOST, nbytes)
+    residence = _enter(storage, machine, HOST, nbytes)
+    residence.host_address = _host_end[0] if nbytes else 0
+    _host_end[0] += -(-nbytes // _LINE) * _LINE
+    return residence
 
 
 def _enter(storage, machine, home, nbytes) -> Residence:

@@ -3,7 +3,7 @@
 import sys
 import types
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 import torch
 import torch.overrides
@@ -35,7 +35,20 @@ def patch(patches: Patches, machine: Machine) -> None:
             patches.apply(owner, name, value)
     for name in ("Generator", "Stream", "Event"):
         patches.apply(torch, name, getattr(streams, f"Any{name}"))
+    set_state = _taking_states_of_the_gpu(torch.random.set_rng_state)
+    for owner in (torch, torch.random):
+        patches.apply(owner, "set_rng_state", set_state)
     _let_functions_be_seen(patches)
+
+
+def _taking_states_of_the_gpu(set_state):
+    """set_rng_state (`set_state` is PyTorch's own), of states that came back from the simulated GPU too."""
+
+    @wraps(set_state)
+    def set_rng_state(new_state):
+        set_state(streams.on_host(new_state))
+
+    return set_rng_state
 
 
 def _names(machine: Machine, functions: dict) -> dict:
@@ -51,6 +64,7 @@ def _names(machine: Machine, functions: dict) -> dict:
     stream_classes = {name: getattr(streams, name) for name in ("Stream", "Event", "ExternalStream")}
     cuda = {
         "_initialized": True,
+        "_cached_device_count": None,  # device_count as torch.cuda.random has it keeps its answer there
         "is_initialized": lambda: machine.initialized,
         "init": initialize,
         "_lazy_init": initialize,

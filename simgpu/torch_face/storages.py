@@ -85,12 +85,13 @@ def resized(resize):
 
 
 def address(data_ptr):
-    """torch.UntypedStorage.data_ptr (`data_ptr` is PyTorch's own): where the block begins, and 0 on the host."""
+    """torch.UntypedStorage.data_ptr (`data_ptr` is PyTorch's own): where the block begins; on the host, without
+    values, a number that no other storage has."""
 
     @wraps(data_ptr)
     def call(storage):
         place = residence.find(storage)
-        return data_ptr(storage) if place is None or place.block is None else place.address
+        return data_ptr(storage) if place is None or not place.address else place.address
 
     return call
 

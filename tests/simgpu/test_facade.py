@@ -42,6 +42,13 @@ class TestWhereItIs:
         x = torch.ones(3)
         assert x.untyped_storage().data_ptr() == x.data_ptr() != 0
 
+    def test_without_values_too_so_that_programs_can_tell_which_share_memory(self):
+        x, y = (torch.empty(100, device="cuda").cpu() for _ in range(2))
+        assert x[3:].data_ptr() == x.data_ptr() + 12
+        assert x.untyped_storage().data_ptr() == x.data_ptr() != 0
+        assert y.data_ptr() >= x.data_ptr() + x.nbytes
+        assert x.to(torch.float64).data_ptr() != x.data_ptr()
+
     @pytest.mark.parametrize(
         "make",
         [

@@ -408,6 +408,9 @@ def test_checkpoints_are_counted_and_come_back(script, tmp_path):
         assert torch.load(io.BytesIO(buffer.getvalue()))["bias"].shape == (512,)
         torch.save({"lr": 1e-3, "data": torch.arange(3)}, "real.pt")
         assert torch.load("real.pt")["data"].tolist() == [0, 1, 2]
+        small = nn.Linear(4, 4)
+        torch.save(small.cuda().state_dict(), "small.pt")  # so small that its values are known
+        assert torch.equal(torch.load("small.pt", map_location="cpu")["weight"], small.weight.cpu())
         torch.save({"known": torch.arange(3), "not": torch.randn(5, device="cuda")}, "both.pt")
         assert torch.load("both.pt")["known"].tolist() == [0, 1, 2]
         """)

@@ -127,3 +127,56 @@ def test_functional_collectives(traffic):
     assert part.shape == x.shape
     assert functional.wait_tensor(functional.all_reduce(x, "sum", world)).sum().item() == 8 * x.numel()
     assert [one.name for one in traffic] == ["all_gather", "reduce_scatter", "all_reduce"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "said"),
+    [
+        ([1] * 8, [2] * 8, "Split sizes doesn't match total dim 0 size"),
+        ([2] * 8, [0] * 8, "Split sizes doesn't match total dim 0 size"),
+        ([2] * 8, [4] * 4, "Number of tensor splits not equal to group size"),
+    ],
+)
+def test_parts_that_are_none_of_the_tensor_are_refused(traffic, outputs, inputs, said):
+    x = torch.ones(16, 4, device="cuda")
+    with pytest.raises(RuntimeError, match=said):
+        dist.all_to_all_single(torch.empty_like(x), x, outputs, inputs)
+    with pytest.raises(RuntimeError, match="does not divide equally across group size"):
+        dist.all_to_all_single(torch.empty(9, device="cuda"), torch.empty(8, device="cuda"))
+    assert not traffic
+
+
+def test_tensors_of_unequal_sizes_that_others_give_are_not_known(traffic):
+    given = [torch.full((rank + 1,), float(rank), device="cuda") for rank in range(RANKS)]
+    found = [torch.zeros(rank + 2, device="cuda") for rank in range(RANKS)]
+    dist.all_to_all(found, given)
+    assert found[RANK - 1].tolist() == [RANK] * (RANK + 1)  # of the size that this rank has for itself
+
+
+EXPERTS = """
+gate, x = torch.nn.Linear(64, 8, device="cuda"), torch.randn(128, 64, device="cuda")
+expert = gate(x).argmax(-1)
+given = torch.bincount(expert, minlength=8)
+received = torch.empty_like(given)
+dist.all_to_all_single(received, given)
+given, received = given.tolist(), received.tolist()
+mine = x.new_empty(sum(received), 64)
+dist.all_to_all_single(mine, x[expert.argsort()], received, given)
+"""
+
+
+def test_experts_that_get_what_the_values_say(tmp_path):
+    found = {"torch": torch, "dist": dist}
+    with simgpu.simulated_gpu("H100", ranks=8, rank=3, values=True):
+        dist.init_process_group("nccl")
+        exec(EXPERTS, found)
+        assert sum(found["given"]) == 128
+        assert found["mine"].shape == (8 * found["given"][3], 64)
+    with simgpu.simulated_gpu("H100", ranks=8, rank=3):
+        dist.init_process_group("nccl")
+        with pytest.raises(simgpu.errors.NoValueError, match="values=True"):
+            exec(EXPERTS, {"torch": torch, "dist": dist})
+    script = tmp_path / "experts.py"
+    script.write_text("import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n" + EXPERTS)
+    found = simgpu.run(script, ranks=8, rank=3)
+    assert found.outcome == "failed" and "--values computes them" in str(found)

@@ -36,6 +36,8 @@ def environment() -> dict[str, str]:
         ("titan", []),  # FSDP2 and tensor parallel, made on meta, whole state dicts
         ("fsdp1", ["offload"]),  # parameters on the host; the optimizer's whole state
         ("mp_spawn", []),  # starts its ranks itself
+        ("ddp_tutorial", ["checkpoint", "join"]),  # small tensors saved by rank 0; ranks with more batches than others
+        ("fsdp2_tutorial", ["prefetch", "dcp"]),  # whole states to rank 0's file, and from rank 0 to all
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -66,6 +68,52 @@ def test_what_dtensor_remembers_is_not_anothers():
             assert whole.to_local().device == torch.device("cuda", rank)
 
 
+def test_what_fake_tensors_remember_of_cuda_is_not_anothers():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    before = dict(FakeTensorMode.cache)
+    for rank in (3, 0):
+        with simgpu.simulated_gpu("H100", ranks=4, rank=rank):
+            torch.cuda.init()
+            with torch._C.DisableTorchFunction(), FakeTensorMode():  # as where DTensor asks for shapes
+                assert torch.empty_strided((8, 8), (8, 1), device="cuda").device == torch.device("cuda", rank)
+    assert FakeTensorMode.cache == before
+
+
+def test_how_many_gpus_there_are_is_not_what_another_world_had():
+    """torch.cuda.random holds PyTorch's own device_count, which keeps its answer."""
+    for ranks in (4, 1):
+        with simgpu.simulated_gpu("H100", ranks=ranks, rank=0):
+            torch.cuda.init()
+            assert torch.cuda.random.device_count() == torch.cuda.device_count() == ranks
+            assert len(torch.cuda.get_rng_state_all()) == ranks
+    assert torch.cuda._cached_device_count is None or torch.cuda.is_available()
+
+
+def test_the_loss_over_words_on_all_ranks_takes_what_pytorchs_does():
+    """DTensor's handlers of the loss write through a mask, which on CUDA is a masked_fill: no nonzero. Their figures
+    are the oracle's (PyTorch 2.13's CUDA host code under stub libraries)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor._dispatch import OpDispatcher
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    before = vars(OpDispatcher).copy(), dict(DTensor._op_dispatcher._custom_op_handlers)
+    with simgpu.simulated_gpu("H100", ranks=4, rank=1):
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (4,))
+        logits = torch.randn(1000, 250, device="cuda", requires_grad=True)
+        words = DTensor.from_local(logits, mesh, [Shard(1)])
+        wanted = torch.zeros(1000, dtype=torch.long, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        with loss_parallel():
+            torch.nn.functional.cross_entropy(words, wanted).backward()
+        stats = torch.cuda.memory_stats()
+        found = [stats[name] for name in ("allocation.all.allocated", "requested_bytes.all.allocated")]
+        assert [*found, torch.cuda.max_memory_allocated()] == [50, 8131052, 5045760]
+    assert before == (vars(OpDispatcher), DTensor._op_dispatcher._custom_op_handlers)
+
+
 def test_hooks_in_half_precision():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -76,6 +124,83 @@ def test_hooks_in_half_precision():
         model(torch.randn(2, 64, device="cuda")).sum().backward()
         assert rank.traffic["all_reduce"].nbytes == 64 * 65 * 2
     assert torch.version.cuda is None or torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_norm_over_all_ranks_of_equal_batches_is_that_of_one(layout):
+    torch.manual_seed(0)
+    given, found = torch.randn(4, 6, 5, 5), []
+    for synced in (False, True):
+        with simgpu.simulated_gpu("H100", values=True, ranks=2, rank=1):
+            dist.init_process_group("nccl")
+            model = torch.nn.BatchNorm2d(6, device="cuda")
+            if synced:
+                model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            x = given.to("cuda", memory_format=layout).requires_grad_()
+            y = model(x)
+            y.pow(3).sum().backward()
+            tensors = (y.detach(), x.grad, model.weight.grad, model.bias.grad, model.running_mean)
+            found.append([one.cpu() for one in tensors])
+            variance = model.running_var.cpu()
+    for alone, together in zip(*found, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+    moments = given.transpose(0, 1).reshape(6, -1).repeat(1, 2).var(1)  # of both ranks' values
+    torch.testing.assert_close(variance, 0.9 + 0.1 * moments)
+
+
+def test_batch_norm_over_all_ranks_selects_those_with_a_batch():
+    with simgpu.simulated_gpu("H100", ranks=8, rank=3) as gpu:
+        dist.init_process_group("nccl")
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(64, device="cuda"))
+        x = torch.randn(32, 64, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        y = model(x)
+        # the result, and for the backward pass the mean, the inverse deviation, and a count of each rank
+        assert torch.cuda.memory_allocated() - before == 32 * 64 * 4 + 3 * 512
+        y.sum().backward()
+        assert x.grad.shape == x.shape
+        assert not [name for name, _ in gpu.left_out if "batch_norm" in name]
+
+
+def test_what_follows_a_collective_runs_on_a_stream_of_the_pool():
+    with simgpu.simulated_gpu("H100", ranks=2, rank=0):
+        dist.init_process_group("nccl")
+        x = torch.randn(512, 512, device="cuda")
+        x @ x
+        before, streams = torch.cuda.memory_allocated(), []
+
+        def multiplied(future):
+            streams.append(torch.cuda.current_stream().stream_id)
+            return future.value()[0] @ x
+
+        found = dist.all_reduce(x, async_op=True).get_future().then(multiplied).wait()
+        assert streams[0] != torch.cuda.current_stream().stream_id == 0
+        assert torch.cuda.memory_allocated() - before == 32 * 2**20 + found.nbytes  # a workspace of cuBLAS's, once more
+
+
+def test_an_error_in_what_follows_is_that_of_the_one_who_waits():
+    def wrong(future):
+        raise KeyError("no such gradient")
+
+    with simgpu.simulated_gpu("H100", ranks=2, rank=0):
+        dist.init_process_group("nccl")
+        failed = dist.all_reduce(torch.ones(1, device="cuda"), async_op=True).get_future().then(wrong)
+        with pytest.raises(KeyError, match="no such gradient"):
+            failed.wait()
+
+
+def test_what_only_the_watchdog_lets_go_is_named():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    with simgpu.simulated_gpu("H100", ranks=2, rank=1) as gpu:
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024, device="cuda"))
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        x = torch.randn(2, 1024, device="cuda")
+        model(x).sum().backward()
+        with pytest.warns(simgpu.LeftOutWarning, match="when NCCL's watchdog lets its tensors go"):
+            model(x).sum().backward()
+        assert "a collective whose handle nobody waits for" in dict(gpu.left_out)
 
 
 def test_an_optimizers_state_of_other_ranks_is_refused():
@@ -110,3 +235,44 @@ def on_a_gpu(rank):
 def test_processes_that_spawn_starts_see_no_simulated_gpu():
     with simgpu.simulated_gpu("H100"), pytest.raises(NotModelledError, match="simgpu run --ranks 1 --rank 0"):
         torch.multiprocessing.spawn(on_a_gpu, nprocs=1)
+
+
+def trained_by_accelerate():
+    """A step by accelerate, with batches in an order of chance, which the ranks agree on."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    model = torch.nn.Linear(64, 64)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 64))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for (x,) in loader:
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    return str(accelerator.device), len(loader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_in_one_world_after_the_other():
+    pytest.importorskip("accelerate")
+    for rank in (0, 3):
+        with simgpu.simulated_gpu("H100", ranks=4, rank=rank):
+            assert trained_by_accelerate() == (f"cuda:{rank}", 4)
+    from accelerate.state import PartialState
+
+    assert PartialState._shared_state == {}
+
+
+def test_a_generator_of_the_host_takes_a_state_that_came_back():
+    with simgpu.simulated_gpu("H100"):
+        generator = torch.Generator()
+        state = generator.get_state()
+        drawn = torch.rand(3, generator=generator)
+        generator.set_state(state.cuda().cpu())
+        assert torch.equal(torch.rand(3, generator=generator), drawn)
+        state = torch.get_rng_state()
+        drawn = torch.rand(3)
+        torch.set_rng_state(state.cuda().cpu())
+        assert torch.equal(torch.rand(3), drawn)

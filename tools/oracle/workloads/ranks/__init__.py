@@ -14,11 +14,19 @@ import torch
 from torch import distributed as dist
 
 from simgpu.recording.provenance import digest
-from tools.oracle.workloads.ranks import collectives, data_parallel, model, pipelines, tensor_parallel
+from tools.oracle.workloads.ranks import collectives, data_parallel, model, pipelines, tensor_parallel, ways_of_ddp
 
 PREFIX = "ranks_"
-KINDS = collectives.KINDS | data_parallel.KINDS | tensor_parallel.KINDS | pipelines.KINDS
-LEAST = {"hsdp": 2, "fsdp2_tp": 2, "fsdp2_tp_sequence_bf16": 2, "three_dimensions": 4, "neighbours": 2}
+KINDS = collectives.KINDS | data_parallel.KINDS | tensor_parallel.KINDS | pipelines.KINDS | ways_of_ddp.KINDS
+LEAST = {
+    "hsdp": 2,
+    "fsdp2_resharded_to_two": 8,
+    "ddp_tp": 2,
+    "fsdp2_tp": 2,
+    "fsdp2_tp_sequence_bf16": 2,
+    "three_dimensions": 4,
+    "neighbours": 2,
+}
 PLACES = ((0, 1), (0, 2), (1, 2), (0, 8), (3, 8), (7, 8))  # rank, ranks
 IMPORTS = (  # what they use, which is imported once for all of them
     "torch.distributed.fsdp",

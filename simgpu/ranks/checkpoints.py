@@ -1,0 +1,105 @@
+"""torch.distributed.checkpoint on one rank of many: the plans of the others, which its coordinator puts together.
+
+A plan says which part of each tensor a rank writes. Of a DTensor the mesh and the placements tell the part of every
+rank, of a ShardedTensor (FSDP1's) its metadata; other tensors and objects every rank has as this one has them. A rank
+that is not the coordinator gets its part of what the coordinator would make of them
+(torch/distributed/checkpoint/utils.py, _DistWrapper.reduce_scatter).
+"""
+
+import dataclasses
+import inspect
+import sys
+from functools import wraps
+from typing import Any
+
+import torch
+
+
+def gathering(gather, group_of):
+    """gather_object (`gather` is PyTorch's own): plans of a checkpoint are those of each rank. `group_of`: finds the
+    group of a call, if it is one of a world."""
+
+    @wraps(gather)
+    def gather_object(obj, object_gather_list=None, dst=None, group=None, *args, **kwargs):
+        gather(obj, object_gather_list, dst, group, *args, **kwargs)
+        ours, asking = group_of(group), _asking(sys._getframe(1))
+        if ours is not None and asking is not None and object_gather_list is not None:
+            object_gather_list[:] = _of_all(obj, ours, asking)
+
+    return gather_object
+
+
+def scattered(group, frame) -> list | None:
+    """What the coordinator would scatter in the step of a checkpoint that asks for it; None if no such step does."""
+    asking = _asking(frame)
+    if asking is None:
+        return None
+    local = asking["local_data"]
+    if isinstance(local, tuple):  # an exception and its traceback, which the coordinator hands on
+        raise local[0]
+    return asking["reduce_fun"](_of_all(local, group, asking))
+
+
+def _asking(frame) -> dict[str, Any] | None:
+    """The variables of the step of a checkpoint from which a call comes."""
+    utils = sys.modules.get("torch.distributed.checkpoint.utils")
+    code = None if utils is None else utils._DistWrapper.reduce_scatter.__code__
+    for _ in range(3):
+        if frame is None or code is None:
+            return None
+        if frame.f_code is code:
+            return frame.f_locals
+        frame = frame.f_back
+    return None
+
+
+def _of_all(local, group, asking) -> list:
+    from torch.distributed.checkpoint.planner import SavePlan
+
+    if not isinstance(local, SavePlan):
+        return [local] * group.size()
+    planner = inspect.getclosurevars(inspect.unwrap(asking["map_fun"])).nonlocals.get("planner")
+    state = getattr(planner, "state_dict", None) or {}
+    ranks = group._ranks()
+    return [local if rank == group.rank() else _plan_of(local, state, ranks[rank]) for rank in range(group.size())]
+
+
+def _plan_of(plan, state: dict[str, Any], rank: int):
+    """The plan of a rank of the world whose tensors are placed like those of this one's plan."""
+    from torch.distributed._shard.sharded_tensor import ShardedTensor
+    from torch.distributed.checkpoint import planner_helpers
+    from torch.distributed.tensor import DTensor
+
+    items = []
+    for item in plan.items:
+        tensor = state.get(item.index.fqn)
+        if isinstance(tensor, ShardedTensor):
+            continue
+        if not isinstance(tensor, DTensor):
+            items.append(item)
+            continue
+        found = (tensor.device_mesh.mesh == rank).nonzero().tolist()
+        if found:
+            items.append(_part_of(item, tensor, found[0]))
+    for name, tensor in state.items():
+        if isinstance(tensor, ShardedTensor):  # of which this rank may have nothing
+            shards = [one for one in tensor.metadata().shards_metadata if _rank_of(one) == rank]
+            items += [planner_helpers._create_write_item_for_shard(name, tensor, one) for one in shards]
+    return dataclasses.replace(plan, items=items)
+
+
+def _rank_of(shard) -> int | None:
+    """The rank of the world on which a ShardedTensor's shard lies."""
+    return None if shard.placement is None else shard.placement.rank()
+
+
+def _part_of(item, tensor, coordinate: list[int]):
+    """A DTensor's item for the rank at a place of its mesh."""
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+    from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset as part
+
+    mesh = tensor.device_mesh
+    sizes, offsets = map(torch.Size, part(tensor.shape, mesh.shape, coordinate, tensor.placements))
+    chunk = ChunkStorageMetadata(offsets=offsets, sizes=sizes)
+    data = dataclasses.replace(item.tensor_data, chunk=chunk)
+    return dataclasses.replace(item, index=MetadataIndex(item.index.fqn, offsets), tensor_data=data)

@@ -1,0 +1,79 @@
+"""FSDP1's flat parameters, of which each rank has a shard: what the others would say of theirs where states are saved.
+
+A flat parameter is cut into as many equal pieces as there are ranks, the last ones with less
+(torch/distributed/fsdp/_flat_param.py, FlatParamHandle._get_shard).
+"""
+
+import copy
+import sys
+from functools import wraps
+
+from simgpu import machine as machines
+from simgpu.errors import NoValueError
+
+
+def gathering(gather, group_of):
+    """all_gather_object (`gather` is PyTorch's own): of shards each rank's is another part, and an optimizer's states
+    that this rank does not have are refused. `group_of`: finds the group of a call, if it is one of a world."""
+
+    @wraps(gather)
+    def all_gather_object(object_list, obj, group=None, *args, **kwargs):
+        ours = group_of(group)
+        if ours is not None and ours.size() > 1:
+            _refuse_states(ours, sys._getframe(1))
+        gather(object_list, obj, group, *args, **kwargs)
+        if ours is not None and ours.size() > 1 and type(obj).__name__ == "ShardedTensorMetadata":
+            object_list[:] = [_shard_of(obj, rank, ours) for rank in range(ours.size())]
+
+    return all_gather_object
+
+
+def _shard_of(metadata, rank: int, group):
+    """What a rank of the group says of its shard; None if it has none."""
+    if rank == group.rank():
+        return metadata
+    most = -(-metadata.size[0] // group.size()) if len(metadata.size) == 1 else 0
+    mine = [(one.shard_offsets, one.shard_sizes) for one in metadata.shards_metadata]
+    if mine != [([most * group.rank()], [_length(metadata, most, group.rank())])]:
+        raise NoValueError(
+            f"rank {group.rank()} makes a ShardedTensor of size {tuple(metadata.size)} of shards of its own choice, "
+            "and the other ranks, which would say which are theirs, are not there: use DTensor (distribute_tensor, "
+            "DTensor.from_local), whose placements tell"
+        )
+    length = _length(metadata, most, rank)
+    if length <= 0:
+        return None
+    found = copy.deepcopy(metadata)
+    (shard,) = found.shards_metadata
+    shard.shard_offsets, shard.shard_sizes = [most * rank], [length]
+    device, world = shard.placement.device(), group._ranks()[rank]
+    per_node = machines.on().world.per_node  # pyright: ignore[reportOptionalMemberAccess]
+    shard.placement = type(shard.placement)(f"rank:{rank}/{device.type}:{world % per_node}")  # pyright: ignore[reportOptionalMemberAccess]
+    return found
+
+
+def _length(metadata, most: int, rank: int) -> int:
+    return min(most, metadata.size[0] - most * rank)
+
+
+def _refuse_states(group, frame) -> None:
+    """NoValueError where FSDP1 asks the other ranks for states of parameters of which this rank has nothing."""
+    utils = sys.modules.get("torch.distributed.fsdp._optim_utils")
+    for _ in range(2):
+        if frame is None or utils is None:
+            return
+        if frame.f_code is utils._map_param_key_to_optim_keys.__code__:
+            asking = frame.f_locals
+            missing = [
+                name
+                for key, parameter in asking["param_key_to_param"].items()
+                if key not in asking["optim_state_dict"]["state"] and parameter.requires_grad
+                for name in asking["param_to_fqns"][parameter]
+            ]
+            if missing and asking["optim_state_dict"]["state"]:
+                raise NoValueError(
+                    f"rank {group.rank()} has no optimizer state of {', '.join(missing)}, whose values lie on other "
+                    "ranks, and these are not there: FSDP(..., use_orig_params=False) or FSDP2 (fully_shard) gives "
+                    "every rank a part of each state; or save each rank's own, optimizer.state_dict()"
+                )
+        frame = frame.f_back

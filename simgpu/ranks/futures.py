@@ -1,0 +1,101 @@
+"""The futures of collectives: who waits for one makes the current stream wait, and what follows one runs on a stream of
+PyTorch's pool (aten/src/ATen/core/ivalue_inl.h, Future::then, invokeCallback, synchronizeWithCurrentStreams).
+
+Communication hooks of DDP are written so: what they do after the sum takes memory, and workspaces, of those streams.
+"""
+
+import weakref
+
+import torch
+from torch.autograd import Variable
+from torch.futures import Future
+from torch.utils._pytree import tree_leaves
+
+from simgpu import machine as machines
+from simgpu.machine import Machine
+from simgpu.ranks.transfers import Arrival, Arrivals
+from simgpu.tensors import residence
+
+
+class Awaited(Future):
+    """A future that is done, of `value`: its tensors are there at `arrival`; None where that takes no time.
+
+    DDP's reducer waits for its buckets in C++, at the end of the backward pass: so the stream does there.
+    """
+
+    def __init__(self, value, arrival: "Arrival | Arrivals | _Event | None"):
+        tensors = [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+        real = {one.device for one in tensors if one.device.type == "cuda" and residence.of(one) is None}
+        super().__init__(devices=sorted(real, key=str))
+        self.set_result(value)
+        self._waiting = _Waiting(tensors, arrival)
+        if torch._C._current_graph_task_id() != -1:
+            Variable._execution_engine.queue_callback(self._waiting.at_the_end)
+
+    def wait(self):
+        """Its values; the current stream waits for them, and has used them."""
+        self._waiting.synchronize()
+        return super().wait()
+
+    def then(self, callback):
+        """The future of what `callback(self)` gives, which runs now, on a stream of the pool."""
+        machine = self._waiting.machine
+        if machine is None:
+            return super().then(callback)
+        self._waiting.followed = True
+        before, machine.stream = machine.stream, machine.new_stream_id(0)
+        try:
+            self._waiting.synchronize()
+            value = callback(self)
+            return Awaited(value, _Event(machine))
+        except Exception as error:  # it is the result: whoever waits for it gets it
+            failed = Future()
+            failed.set_exception(error)
+            return failed
+        finally:
+            machine.stream = before
+
+    def add_done_callback(self, callback) -> None:
+        """Calls `callback(self)` now, on a stream of the pool."""
+        self.then(callback)
+
+
+class _Waiting:
+    """What it is to wait for tensors that are there at `arrival`. They are not kept alive. `machine`: the simulated GPU
+    on which they are, if they are; `followed`: whether something else is waited for in their place."""
+
+    def __init__(self, tensors: list[torch.Tensor], arrival):
+        self.machine = machines.current() if any(map(residence.on_gpu, tensors)) else None
+        self.followed = False
+        self._arrival = arrival
+        self._tensors = [weakref.ref(one) for one in tensors]
+
+    def at_the_end(self) -> None:
+        """Waits, unless something that follows is waited for."""
+        if not self.followed:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """The current stream waits for the tensors, and has used them."""
+        if self._arrival is not None:
+            self._arrival.wait()
+        machine = self.machine
+        if machine is None or not machine.active:
+            return
+        for one in (found() for found in self._tensors):
+            place = None if one is None else residence.of(one)
+            if place is not None and place.machine is machine and place.block is not None:
+                machine.allocator.record_stream(place.block, machine.stream)
+
+
+class _Event:
+    """When what the current stream was given so far is done."""
+
+    def __init__(self, machine: Machine):
+        self._machine, self._stream = machine, machine.stream
+        self._time = machine.clock.record(machine.stream)
+
+    def wait(self) -> None:
+        """The current stream waits for it."""
+        if self._machine.active and self._machine.stream != self._stream:
+            self._machine.clock.hold(self._machine.stream, self._time)
