@@ -22,7 +22,11 @@ _OURS = 1 << 40  # added to a number that this module gave: more nodes than any 
 
 
 class _Counts(threading.local):
-    """Of one thread: the counts [start, end) that were not the program's, and whether a graph was made in backward."""
+    """Of one thread: the counts [start, end) that were not the program's, and whether the last backward made a graph.
+
+    Then the next one may meet nodes of both kinds. Others keep their numbers: that a node has been asked for the nodes
+    behind it changes the order in which PyTorch frees them.
+    """
 
     def __init__(self):
         self.starts: list[int] = []
@@ -85,7 +89,7 @@ def counted_apart(run):
         if _counts.again:
             _renumber(tensors)
         create_graph = kwargs["create_graph"] if "create_graph" in kwargs else args[2]
-        _counts.again = _counts.again or create_graph
+        _counts.again = bool(create_graph)
         if _counts.since is not None:  # within another backward, whose thread it runs in
             return run(tensors, *args, **kwargs)
         _counts.since = start = _counted()
