@@ -65,7 +65,7 @@ def full_size(launch: Launch) -> None:
     if launch["reduction"] == NONE:
         return
     nbytes = _count(launch) * output.element_size()
-    output.untyped_storage().resize_(nbytes)
+    output.untyped_storage().resize_(max(nbytes, output.element_size()))  # of no losses there is a mean, too
     launch.give(output)
     launch.scratch(nbytes)
     reduce_all(launch, _count(launch), output.dtype)
@@ -88,10 +88,16 @@ def binary_cross_entropy(launch: Launch) -> None:
     (output,) = launch.outputs
     if launch["reduction"] == NONE:
         return
-    output.untyped_storage().resize_(_count(launch) * output.element_size())
+    count = _count(launch)
+    output.untyped_storage().resize_(max(count, 1) * output.element_size())
+    if count == 0:
+        reduced = launch.scratch(output.element_size())  # before the result, which had no place for a number
+        launch.give(output)
+        launch.release(reduced)
+        return
     launch.give(output)
     launch.scratch(output.element_size())
-    reduce_all(launch, _count(launch), output.dtype)
+    reduce_all(launch, count, output.dtype)
 
 
 @rule("log_sigmoid_forward.default")

@@ -183,6 +183,8 @@ def multinomial(launch: Launch) -> None:
     (output,) = launch.outputs
     tensor, samples = launch["self", "num_samples"]
     launch.give(output)
+    if output.numel() == 0:
+        return
     if launch["replacement"] and samples > 1:
         for _ in range(3):
             launch.scratch_like(tensor)

@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.handlers import handles
 from simgpu.modes import sound_run
+from simgpu.modes.host_copies import to_host
 from simgpu.stand_ins import zeros_like
 from simgpu.tensors import residence, values
 from simgpu.tensors.residence import on_gpu
@@ -110,6 +111,8 @@ def _of_values(mode, function, args, kwargs):
     for argument in args[:2]:
         if isinstance(argument, Tensor) and values.of(argument) is not None:
             mode.dispatch.read_value(argument)
+    if function.__name__ == "tolist" and on_gpu(args[0]) and args[0].numel():
+        to_host(mode.dispatch, args[0].detach())  # copied whole (torch/csrc/utils/tensor_list.cpp, tensor_to_list)
     args = tuple(_with_values(argument) for argument in args)
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence.of(argument) is not None:

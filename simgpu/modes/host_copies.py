@@ -90,16 +90,24 @@ class Crossing(torch.autograd.Function):
         return back, None, None, None, None, None
 
 
+def _crossed(tensor, mode: DispatchMode, *how):
+    """The copy, with a node of autograd where a gradient is wanted, and else without: each is counted, and the engine
+    goes by the count (`tensors.numbering`)."""
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return Crossing.apply(tensor, mode, *how)
+    return copied(mode, tensor, *how)
+
+
 def to_host(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cpu", dtype)` for a simulated tensor; the tensor itself if it is on the host with that dtype."""
     if not residence.on_gpu(tensor) and dtype in (None, tensor.dtype):
         return tensor
-    return Crossing.apply(tensor, mode, dtype, memory_format, True, non_blocking)
+    return _crossed(tensor, mode, dtype, memory_format, True, non_blocking)
 
 
 def to_gpu(mode: DispatchMode, tensor, dtype=None, memory_format=None, non_blocking=False):
     """`tensor.to("cuda", dtype)` for a tensor that is not on the GPU."""
-    return Crossing.apply(tensor, mode, dtype, memory_format, False, non_blocking)
+    return _crossed(tensor, mode, dtype, memory_format, False, non_blocking)
 
 
 def set_data(mode: DispatchMode, tensor, value) -> None:

@@ -67,7 +67,7 @@ def _events(history: Sequence[Mapping], where: Callable[[Sequence[Mapping]], str
     events: list[Event] = []
     block_at: dict[int, int] = {}
     made = 0
-    for entry, following in zip(history, [*history[1:], None], strict=True):
+    for entry, following in zip(history, [*history[1:], None], strict=False):
         action = entry["action"]
         if action not in LETTERS:
             continue

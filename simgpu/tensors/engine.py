@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from simgpu.tensors import numbering
+
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
 
@@ -34,7 +36,7 @@ def references(tensor: torch.Tensor) -> tuple[int, int]:
 @cache
 def _unshared() -> tuple[int, int]:
     """What `references` gives for a tensor that only the engine holds, measured on this version of PyTorch."""
-    with torch._C.DisableTorchFunction(), _Count() as counting:
+    with numbering.not_counted(), torch._C.DisableTorchFunction(), _Count() as counting:
         leaf = torch.ones(2, device="meta", requires_grad=True)
         doubled = leaf * 1
         (doubled * 2 + doubled * 3).backward(torch.ones(2, device="meta"))
@@ -86,7 +88,12 @@ def letting_go(run):
             return run(*args, **kwargs)
         except BaseException:
             if torch._C._current_graph_task_id() == -1:
-                with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+                with (
+                    numbering.not_counted(),
+                    torch._C.DisableTorchFunction(),
+                    torch.inference_mode(False),
+                    torch.enable_grad(),
+                ):
                     one = torch.ones((), device="cpu")
                     run((one.requires_grad_() * 1,), (one.detach(),), False, False, (), accumulate_grad=True)
             raise

@@ -19,6 +19,9 @@ _META_KEYS = torch._C.DispatchKeySet(_META)
 # Without a meta kernel in C++, but one for any device which is meant for all of them: empty_like's, which the others
 # call and fill.
 _FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
+# Of meta tensors, and of no others, C++ checks the slices at index 0, which are not there where no rows are added
+# (aten/src/ATen/native/TensorAdvancedIndexing.cpp, index_func_meta_impl): (self, dim, index, source).
+_LOOK_AT_THE_FIRST = {"index_add", "index_add_", "index_reduce", "index_reduce_"}
 
 _kernels: dict = {}
 _prepared = False
@@ -103,6 +106,8 @@ def run(operator, args, kwargs) -> Any:
             args = (_number(type(args[0]), args[1].dtype), *args[1:])
         elif not (isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor)):
             return operator(*args, **kwargs)
+    if operator._opname in _LOOK_AT_THE_FIRST and len(args) > 2 and not args[2].numel():
+        return operator(*args, **kwargs)
     return kernel.call_boxed(_META_KEYS, *args, **kwargs)
 
 

@@ -11,7 +11,7 @@ from simgpu.errors import NotModelledError, naming_cuda, naming_cuda_types
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
-from simgpu.tensors import engine, residence, side_streams
+from simgpu.tensors import engine, numbering, residence, side_streams
 from simgpu.tensors.residence import on_gpu
 from simgpu.timing import workers
 
@@ -24,7 +24,8 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     made = wrapped_on_meta(torch.Tensor._make_wrapper_subclass)
     patches.apply(torch._C._nested, "nested_tensor", jagged_only(torch._C._nested.nested_tensor))  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(torch.Tensor, "_make_wrapper_subclass", staticmethod(made))
-    run_backward = side_streams.as_it_was(naming_cuda_types(engine.letting_go(torch.autograd._engine_run_backward)))
+    run_backward = numbering.counted_apart(torch.autograd._engine_run_backward)
+    run_backward = side_streams.as_it_was(naming_cuda_types(engine.letting_go(run_backward)))
     patches.apply(torch.autograd, "_engine_run_backward", run_backward)
     push_hooks = torch._C._autograd._push_saved_tensors_default_hooks  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(
@@ -38,6 +39,8 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     patches.apply(torch.export, "export", not_traced(mode, torch.export.export))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
+    kineto = torch.profiler.profiler._KinetoProfile
+    patches.apply(kineto, "__init__", of_the_host(kineto.__init__))
     patches.apply(torch.autograd, "_supported_activities", lambda: {torch.profiler.ProfilerActivity.CPU})
 
 
@@ -96,19 +99,35 @@ def not_traced(mode: FunctionMode, export):
     return call
 
 
+NO_CUPTI = (
+    "torch.profiler with ProfilerActivity.CUDA is not modelled by the simulated GPU. Profile the host "
+    "(activities=[ProfilerActivity.CPU]); torch.cuda.memory._record_memory_history() records memory, and "
+    "labkit.stopwatch() reads the simulated clock."
+)
+
+
 def host_only(init):
-    """torch.autograd.profiler.profile.__init__ (`init` is PyTorch's own); torch.profiler.profile makes one of
-    these. There are no kernels that CUPTI could tell of."""
+    """torch.autograd.profiler.profile.__init__ (`init` is PyTorch's own). There are no kernels that CUPTI could tell
+    of."""
 
     @wraps(init)
     def __init__(profile, *args, **kwargs):
         init(profile, *args, **kwargs)
         if profile.enabled and profile.use_device == "cuda":
-            raise NotModelledError(
-                "torch.profiler with ProfilerActivity.CUDA is not modelled by the simulated GPU. Profile the host "
-                "(activities=[ProfilerActivity.CPU]); torch.cuda.memory._record_memory_history() records memory, and "
-                "labkit.stopwatch() reads the simulated clock."
-            )
+            raise NotModelledError(NO_CUPTI)
+
+    return __init__
+
+
+def of_the_host(init):
+    """The same of torch.profiler.profile, which makes one of those only when its schedule says so: in the middle of a
+    program, where another error of its own would hide the refusal."""
+
+    @wraps(init)
+    def __init__(profile, *args, **kwargs):
+        init(profile, *args, **kwargs)
+        if torch.profiler.ProfilerActivity.CUDA in profile.activities:
+            raise NotModelledError(NO_CUPTI)
 
     return __init__
 

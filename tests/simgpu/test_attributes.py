@@ -86,6 +86,11 @@ def test_kernels_are_not_profiled(profiler):
         pass
 
 
+def test_a_profiler_with_a_schedule_is_refused_when_it_is_made():
+    with pytest.raises(NotModelledError, match=r"ProfilerActivity\.CUDA is not modelled"):
+        profile(activities=[ProfilerActivity.CUDA], schedule=torch.profiler.schedule(wait=1, warmup=1, active=1))
+
+
 def test_the_host_is():
     with profile() as profiled:
         torch.ones(3, device="cuda").add(1)

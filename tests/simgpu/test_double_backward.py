@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import simgpu
+from simgpu.tensors import numbering
 
 
 def events(action) -> list[tuple[str, int]]:
@@ -26,3 +27,35 @@ def test_the_gradient_is_made_contiguous_before_the_convolution_that_reads_it():
     assert "alloc 36864 alloc 27648 alloc 3072 alloc 36864 free_ 36864 free_ 27648 free_ 36864" in " ".join(
         f"{action} {size}" for action, size in found
     )
+
+
+def number_of(node) -> int:
+    """A node's number on CUDA."""
+    number = node._sequence_nr()
+    return number - numbering._OURS if number >= numbering._OURS else numbering._counts.on_cuda(number)
+
+
+def test_what_backward_made_is_counted_apart_from_what_the_program_made():
+    """`_sequence_nr()` on the oracle: 1, 5, 9 of exp and 3, 7, 11 of the product, both made by the program; and of the
+    gradient, made by the device's thread, also 3, 7, 11."""
+    with simgpu.simulated_gpu("H100"):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        numbers = []
+        for _ in range(3):
+            y = (x * x).exp()
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            numbers.append([number_of(one.grad_fn) for one in (y, gradient * 2, gradient)])
+    first, second, _ = numbers[0]
+    assert second == first + 2
+    assert [[a - b for a, b in zip(row, numbers[0], strict=True)] for row in numbers] == [[0] * 3, [4] * 3, [8] * 3]
+
+
+def test_a_copy_to_the_gpu_is_no_node_where_no_gradient_is_wanted():
+    counted = torch._C._autograd._get_sequence_nr
+    with simgpu.simulated_gpu("H100"):
+        before = counted()
+        nn.Linear(3, 4).to("cuda")
+        torch.ones(3).to("cuda")
+        assert counted() == before
+        assert torch.ones(3, requires_grad=True).to("cuda").requires_grad
+        assert counted() == before + 1
