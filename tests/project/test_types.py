@@ -16,6 +16,7 @@ def test_a_package_says_that_it_has_types(package):
 
 def test_types():
     pytest.importorskip("basedpyright")
+    pytest.importorskip("pandas", "3", reason="pandas 2 annotates itself so that no list is a column's names")
     command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "--project", "."]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

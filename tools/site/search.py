@@ -6,19 +6,19 @@ import itertools
 import re
 from collections.abc import Iterator
 
-import snowballstemmer
-from sphinx.search import SearchLanguage
+from sphinx.search.en import SearchEnglish
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff"
 RUN = re.compile(rf"[{HAN}]+|[^\W{HAN}]+")
 
 
-class SearchChinese(SearchLanguage):
-    """In the place of Sphinx's own, which wants jieba's dictionary for pages, and does not cut what is asked."""
+class SearchChinese(SearchEnglish):
+    """In the place of Sphinx's own, which wants jieba's dictionary for pages, and does not cut what is asked.
+
+    Words in Latin letters are the English ones, with the stemmer that this version of Sphinx has for them.
+    """
 
     lang = "zh"
-    language_name = "English"  # Sphinx calls the stemmer by it; that of the words in Latin letters is the English one
-    js_stemmer_rawcode = "english-stemmer.js"
     js_splitter_code = r"""
 var splitQuery = (query) =>
   (query.match(/\p{Script=Han}+|(?:(?!\p{Script=Han})[\p{L}\p{N}_])+/gu) || []).flatMap((run) =>
@@ -27,15 +27,8 @@ var splitQuery = (query) =>
       : [run]);
 """
 
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        self.stemmer = snowballstemmer.stemmer("english")
-
     def split(self, input: str) -> list[str]:
         return [piece for run in RUN.findall(input) for piece in pieces(run)]
-
-    def stem(self, word: str) -> str:
-        return self.stemmer.stemWord(word.lower())
 
 
 def pieces(run: str) -> Iterator[str]:
