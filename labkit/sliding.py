@@ -6,7 +6,6 @@ untrusted notebook) there is the still: the whole grid as a table in colours.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -17,6 +16,7 @@ from matplotlib.patches import Rectangle
 
 from labkit import plots, sliding_page
 from labkit.gpu import current
+from labkit.sweep import clean_starts
 from labkit.units import mib, whole_bytes
 
 GIB = 2**30
@@ -76,14 +76,14 @@ def grid(measure: Callable[..., int], **axes: Sequence) -> Grid:
         given = ", ".join(f"{name} with {len(values)}" for name, values in axes.items()) or "none"
         raise ValueError(f"two or three axes are wanted, each of at least two values, not {given}")
     found = Grid({name: list(values) for name, values in axes.items()})
-    for values in product(*found.axes.values()):
-        gc.collect()
-        torch.cuda.empty_cache()
-        try:
-            measured = whole_bytes(measure(**dict(zip(axes, values, strict=True))))
-        except torch.cuda.OutOfMemoryError:
-            measured = None
-        found.measured[values] = measured
+    with clean_starts() as start:
+        for values in product(*found.axes.values()):
+            start()
+            try:
+                measured = whole_bytes(measure(**dict(zip(axes, values, strict=True))))
+            except torch.cuda.OutOfMemoryError:
+                measured = None
+            found.measured[values] = measured
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,14 +66,35 @@ def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batc
     so that they are gone before the next.
     """
     result = Sweep(name)
-    for size in tqdm(list(sizes), desc=name):
+    with clean_starts() as start:
+        for size in tqdm(list(sizes), desc=name):
+            start()
+            try:
+                measured = measure(size)
+            except torch.cuda.OutOfMemoryError:
+                result.stopped = size
+                break
+            result.measured.append(whole_bytes(measured))
+            result.sizes.append(size)
+    return result
+
+
+@contextmanager
+def clean_starts() -> Iterator[Callable[[], None]]:
+    """Gives a function to call before each of many measurements: it collects what Python's reference cycles keep, and
+    gives cached segments back.
+
+    What there is before the first is collected once and then set aside (``gc.freeze``): to look through the objects of
+    all imported modules takes longer than a small training step.
+    """
+    gc.collect()
+    gc.freeze()
+
+    def start() -> None:
         gc.collect()
         torch.cuda.empty_cache()
-        try:
-            measured = measure(size)
-        except torch.cuda.OutOfMemoryError:
-            result.stopped = size
-            break
-        result.measured.append(whole_bytes(measured))
-        result.sizes.append(size)
-    return result
+
+    try:
+        yield start
+    finally:
+        gc.unfreeze()

@@ -1,5 +1,7 @@
 """Sweeps: exact differences, fits, and stopping at an out-of-memory error."""
 
+import gc
+
 import pytest
 import torch
 
@@ -50,3 +52,21 @@ def test_another_error_is_not_swallowed():
 
     with labkit.simulated_gpu("A100-80GB"), pytest.raises(KeyError):
         sweep(measure, [1])
+
+
+def test_what_a_cycle_keeps_is_gone_before_the_next_call_and_garbage_is_collected_as_ever():
+    class Cycle:
+        def __init__(self, size):
+            self.me, self.x = self, torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
+
+    def measure(size):
+        before = torch.cuda.memory_allocated()
+        Cycle(size)
+        return before
+
+    frozen = gc.get_freeze_count()
+    with labkit.simulated_gpu("T4"):
+        assert sweep(measure, [1, 2, 4]).measured == [0, 0, 0]
+        with pytest.raises(ZeroDivisionError):
+            sweep(lambda size: 1 // 0, [1])
+    assert gc.get_freeze_count() <= frozen
