@@ -17,6 +17,5 @@ _LISTED = {
     "14_offload": "everywhere",
     "17_from_36_gb_down": "everywhere",
     "23_will_it_fit": "everywhere",
-    "23b_which_technique_first": "everywhere",
 }
 NOT_YET = {notebook: names.split() for notebook, names in _LISTED.items()}
