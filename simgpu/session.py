@@ -33,7 +33,7 @@ from simgpu.ranks import face
 from simgpu.ranks import world as worlds
 from simgpu.ranks.links import Links
 from simgpu.ranks.world import World, world_of
-from simgpu.tensors import engine, meta_kernels, registry, remembered, unseen
+from simgpu.tensors import engine, meta_kernels, registry, remembered, unseen, zero_tensors
 from simgpu.tensors.host_memory import HostMemory
 from simgpu.timing.clock import checked_slowness
 from simgpu.torch_face import (
@@ -170,7 +170,7 @@ class Session:
         remembered.forget()
         costs.forget()
         self.machine.activate()
-        registry.hold(autocast.register, unseen.register)
+        registry.hold(autocast.register, unseen.register, zero_tensors.register)
         self._holds = True
         cuda.patch(self._patches, self.machine)
         nvml.patch(self._patches, self.machine)
