@@ -276,6 +276,24 @@ CASES = [
         "f3932160 f65536 f3932160 a3932160 f3932160 a3932160 f3932160 a3932160 f3932160 f4 f4 f3932160 "
         "f3932160 f3932160 f3932160 f3932160 f3932160",
     ),
+    (
+        "A100-80GB",
+        "q, k, v = (torch.ones(32, 8, 48, 160, device='cuda', requires_grad=True) for _ in range(3))\n"
+        "F.scaled_dot_product_attention(q, k, v).sum().backward()\n",
+        "S20971520 a7864320 a7864320 S20971520 a7864320 a7864320 S2097152 a65536 a4 a960 a4 f4 f960 a4 "
+        "S20971520 a7864320 a7864320 S20971520 a7864320 a7864320 S20971520 a7864320 a49152 a49152 f49152 "
+        "f7864320 S27262976 a25178112 f49152 f25178112 f7864320 f65536 f7864320 a7864320 f7864320 a7864320 "
+        "f7864320 a7864320 f7864320 f4 f4 f7864320 f7864320 f7864320 f7864320 f7864320 f7864320",
+    ),
+    (
+        "A100-80GB",
+        "m = nn.MultiheadAttention(64, 4, batch_first=True, device='cuda').eval()\n"
+        "x = torch.ones(2, 1, 64, device='cuda')\n"
+        "with torch.no_grad():\n"
+        "    y = m(x, x, x, need_weights=True)\n",
+        "S2097152 a49152 a768 a16384 a256 a512 a1536 S20971520 a8519680 a1536 f1536 a32 a512 a8 f32 f1536 "
+        "f49152 f768 f16384 f256 f512 f8 f512",
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import overrides
 
 import simgpu
-from simgpu.command import main
+from simgpu.command import _parser, main
 from simgpu.hardware.gpus import spec
 from simgpu.modes import costs
 from simgpu.recording import history, worker
@@ -214,6 +214,11 @@ def test_recordings_without_stages_agree():
 
 
 # Pictures and commands
+
+
+def test_a_plan_is_of_one_batch_unless_more_is_said():
+    assert _parser().parse_args(["fit", "model"]).batch == 1
+    assert _parser().parse_args(["fit", "model", "--batch", "3"]).batch == 3
 
 
 def test_the_picture_of_a_run_says_what_its_colours_are(tmp_path, monkeypatch):
