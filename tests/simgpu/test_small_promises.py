@@ -12,6 +12,7 @@ from torch import overrides
 import simgpu
 from simgpu.command import _parser, main
 from simgpu.hardware.gpus import spec
+from simgpu.machine import current
 from simgpu.modes import costs
 from simgpu.recording import history, worker
 from simgpu.recording.replay import Replay
@@ -149,15 +150,15 @@ def test_gathering_on_the_host_takes_nothing_of_the_gpu(ranks):
 def test_a_log_begins_when_the_gpu_has_done_what_was_asked_before(ranks):
     x = torch.empty(16384, 16384, device="cuda")
     torch.cuda.synchronize()
-    begun = simgpu.machine.current().clock.host
+    begun = current().clock.host
     x @ x
     torch.cuda.synchronize()
-    whole = simgpu.machine.current().clock.host - begun
+    whole = current().clock.host - begun
     x @ x
     with simgpu.record_rank() as log:
-        at = simgpu.machine.current().clock.host
+        at = current().clock.host
         torch.cuda.synchronize()
-        assert simgpu.machine.current().clock.host - at < whole / 100
+        assert current().clock.host - at < whole / 100
     assert log is not None
 
 
