@@ -364,7 +364,8 @@ class simulated_gpu(contextlib.ContextDecorator):
                 self._sessions.remove(session)
 
     def __del__(self):
-        for session in reversed(self._sessions):  # an interrupt came just before `__exit__`, or nobody left it
+        sessions = vars(self).get("_sessions", ())  # none if an interrupt came before the first line of `__init__`
+        for session in reversed(sessions):  # an interrupt came just before `__exit__`, or nobody left it
             try:
                 session.stop()
             except RuntimeError:

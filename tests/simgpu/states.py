@@ -2,6 +2,8 @@
 
 import pynvml
 import torch
+import torch.utils._device  # which `import torch` alone need not have loaded
+import torch.utils._python_dispatch
 
 MODULES = [
     torch,

@@ -187,6 +187,113 @@ CASES = [
         "x.masked_scatter_(m, torch.ones(3841, device='cuda'))\n",
         "S2097152 a3841 a15364 a15364 a30728 a1279 f1279 f30728 f15364 f3841 f15364",
     ),
+    (
+        "H100",
+        "x = torch.ones(2, 3, 4, device='cuda')\ny = x.mode(0)\n",
+        "S2097152 a96 a48 a96 a96 f96 f96 f48 f96",
+    ),
+    (
+        "H100",
+        "x = torch.ones(4, 5, 6, device='cuda')\ny = x.mode(1)\n",
+        "S2097152 a480 a96 a192 a480 f480 f480 f96 f192",
+    ),
+    (
+        "H100",
+        "x = torch.ones(3841, dtype=torch.int64, device='cuda')\ny = x.unique(return_inverse=True)\n",
+        "S2097152 a30728 a30728 a30728 a30728 a79871 f79871 f30728 a30728 a30728 a1023 f1023 f30728 a30728 a8 "
+        "a1023 f1023 f8 f30728 f30728 f30728 f30728 f30728",
+    ),
+    (
+        "H100",
+        "m = nn.MultiheadAttention(64, 1, batch_first=True, device='cuda').eval()\n"
+        "x = torch.ones(2, 10, 64, device='cuda')\n"
+        "with torch.no_grad():\n"
+        "    y = m(x, x, x, need_weights=True)\n",
+        "S2097152 a49152 a768 a16384 a256 a5120 a5120 a15360 S33554432 a33554432 f5120 a15360 f15360 a5120 "
+        "a800 f5120 a800 f800 a5120 a5120 f5120 a5120 f5120 a800 f800 f15360 f49152 f768 f16384 f256 f5120 "
+        "f800 f5120",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 256, 20, 27, device='cuda', dtype=torch.float16)\n"
+        "y = F.conv2d(x, torch.ones(256, 1, 3, 3, device='cuda', dtype=torch.float16), stride=2, groups=256)\n",
+        "S2097152 a552960 a4608 a119808 f4608 f552960 f119808",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 256, 20, 28, device='cuda', dtype=torch.float16)\n"
+        "y = F.conv2d(x, torch.ones(256, 1, 3, 3, device='cuda', dtype=torch.float16), stride=2, groups=256)\n",
+        "S2097152 a573440 a4608 a119808 f4608 f573440 f119808",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 3, 8, 9, device='cuda')\n"
+        "y = torch.empty(0, device='cuda')\n"
+        "torch.ops.aten.im2col.out(x, [3, 3], [1, 1], [0, 0], [1, 1], out=y)\n",
+        "S2097152 a1728 a9072 f1728 f9072",
+    ),
+    (
+        "H100",
+        "p = torch.ones(50, 4, 20, device='cuda', requires_grad=True)\n"
+        "t = torch.ones(4, 7, dtype=torch.int64, device='cuda')\n"
+        "F.ctc_loss(p, t, [50] * 4, [7, 5, 6, 7], reduction='none').sum().backward()\n",
+        "S2097152 a16000 a224 a32 a32 a32 a12000 a16 f32 f32 f32 a4 a4 a32 a32 a32 a12000 a16000 f12000 f32 "
+        "f32 f32 f16 f12000 f4 f4 f16000 f16000 f224",
+    ),
+    (
+        "A100-80GB",
+        "x = torch.ones(3841, dtype=torch.int64, device='cuda')\ny = x.unique(return_inverse=True)\n",
+        "S2097152 a30728 a30728 a30728 a30728 a80895 f80895 f30728 a30728 a30728 a1023 f1023 f30728 a30728 a8 "
+        "a1023 f1023 f8 f30728 f30728 f30728 f30728 f30728",
+    ),
+    (
+        "RTX 5090",
+        "x = torch.ones(3841, dtype=torch.int64, device='cuda')\ny = x.unique(return_inverse=True)\n",
+        "S2097152 a30728 a30728 a30728 a30728 a79871 f79871 f30728 a30728 a30728 a1023 f1023 f30728 a30728 a8 "
+        "a1023 f1023 f8 f30728 f30728 f30728 f30728 f30728",
+    ),
+    (
+        "T4",
+        "x = torch.ones(3841, dtype=torch.int64, device='cuda')\ny = x.unique(return_inverse=True)\n",
+        "S2097152 a30728 a30728 a30728 a30728 a80895 f80895 f30728 a30728 a30728 a1023 f1023 f30728 a30728 a8 "
+        "a1023 f1023 f8 f30728 f30728 f30728 f30728 f30728",
+    ),
+    (
+        "T4",
+        "q, k, v = (torch.ones(32, 8, 48, 16, device='cuda', requires_grad=True) for _ in range(3))\n"
+        "F.scaled_dot_product_attention(q, k, v).sum().backward()\n",
+        "S2097152 a786432 a786432 S2097152 a786432 a786432 a65536 a4 a96 a4 f4 f96 a4 S2097152 a786432 "
+        "a786432 S2097152 a786432 a786432 S2097152 a786432 a49152 a49152 f49152 f786432 S20971520 a4198400 "
+        "f49152 f4198400 f786432 f65536 f786432 a786432 f786432 a786432 f786432 a786432 f786432 f4 f4 f786432 "
+        "f786432 f786432 f786432 f786432 f786432",
+    ),
+    (
+        "T4",
+        "q, k, v = (torch.ones(32, 8, 48, 80, device='cuda', requires_grad=True) for _ in range(3))\n"
+        "F.scaled_dot_product_attention(q, k, v).sum().backward()\n",
+        "S20971520 a3932160 a3932160 a3932160 a3932160 S2097152 a65536 a4 a320 a4 f4 f320 a4 a3932160 "
+        "S20971520 a3932160 a3932160 a3932160 a3932160 a49152 a49152 f49152 f3932160 a8396800 f49152 f8396800 "
+        "f3932160 f65536 f3932160 a3932160 f3932160 a3932160 f3932160 a3932160 f3932160 f4 f4 f3932160 "
+        "f3932160 f3932160 f3932160 f3932160 f3932160",
+    ),
+    (
+        "A100-80GB",
+        "q, k, v = (torch.ones(32, 8, 48, 160, device='cuda', requires_grad=True) for _ in range(3))\n"
+        "F.scaled_dot_product_attention(q, k, v).sum().backward()\n",
+        "S20971520 a7864320 a7864320 S20971520 a7864320 a7864320 S2097152 a65536 a4 a960 a4 f4 f960 a4 "
+        "S20971520 a7864320 a7864320 S20971520 a7864320 a7864320 S20971520 a7864320 a49152 a49152 f49152 "
+        "f7864320 S27262976 a25178112 f49152 f25178112 f7864320 f65536 f7864320 a7864320 f7864320 a7864320 "
+        "f7864320 a7864320 f7864320 f4 f4 f7864320 f7864320 f7864320 f7864320 f7864320 f7864320",
+    ),
+    (
+        "A100-80GB",
+        "m = nn.MultiheadAttention(64, 4, batch_first=True, device='cuda').eval()\n"
+        "x = torch.ones(2, 1, 64, device='cuda')\n"
+        "with torch.no_grad():\n"
+        "    y = m(x, x, x, need_weights=True)\n",
+        "S2097152 a49152 a768 a16384 a256 a512 a1536 S20971520 a8519680 a1536 f1536 a32 a512 a8 f32 f1536 "
+        "f49152 f768 f16384 f256 f512 f8 f512",
+    ),
 ]
 
 

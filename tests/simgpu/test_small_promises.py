@@ -1,0 +1,238 @@
+"""Small things that a program sees of the simulated GPU, on which nothing larger depends."""
+
+import pickle
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from torch import overrides
+
+import simgpu
+from simgpu.command import _parser, main
+from simgpu.hardware.gpus import spec
+from simgpu.machine import current
+from simgpu.modes import costs
+from simgpu.recording import history, worker
+from simgpu.recording.replay import Replay
+from simgpu.recording.trace import Trace
+from simgpu.recording.workloads import WORKLOADS, models, sweeps
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def gpu():
+    with simgpu.simulated_gpu("A100-80GB") as on:
+        yield on
+
+
+@pytest.fixture
+def ranks():
+    with simgpu.simulated_gpu("H100", ranks=4, rank=1) as on:
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        yield on
+
+
+# One GPU after another
+
+
+@pytest.mark.filterwarnings("ignore::simgpu.LeftOutWarning")
+def test_shapes_of_a_user_s_operator_are_asked_anew_on_each_gpu():
+    rows = [3]
+
+    library = torch.library.Library("small_promises", "DEF")
+    library.define("rows(Tensor x) -> Tensor")
+    library.impl("rows", lambda x: x.new_empty(rows[0]), "Meta")
+    for rows[0] in (3, 5):
+        with simgpu.simulated_gpu("T4"):
+            assert torch.ops.small_promises.rows(torch.ones(2, device="cuda")).shape == (rows[0],)
+
+
+def test_a_mode_that_came_back_late_is_taken_off_by_the_next_gpu():
+    with simgpu.simulated_gpu("T4"):
+        stale = overrides._get_current_function_mode_stack()[-1]
+    overrides._push_mode(stale)
+    try:
+        with simgpu.simulated_gpu("T4"):
+            assert stale not in overrides._get_current_function_mode_stack()
+    finally:
+        if stale in overrides._get_current_function_mode_stack():
+            overrides._pop_mode()
+
+
+def test_an_owner_that_was_never_made_is_collected_in_silence():
+    """As where an interrupt comes before the first line of its __init__."""
+    simgpu.simulated_gpu.__new__(simgpu.simulated_gpu).__del__()
+
+
+# torch.cuda
+
+
+def test_the_driver_is_there_after_torch_s_own_initialisation(gpu):
+    torch._C._cuda_init()
+    assert torch.cuda.is_initialized()
+
+
+def test_seeds_are_those_that_a_state_was_taken_with(gpu):
+    for seed in (5, 2**63 + 5, 2**64 - 1):
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        other = torch.Generator(device="cuda")
+        other.set_state(generator.get_state())
+        assert other.initial_seed() == generator.initial_seed() == seed
+
+
+def test_events_of_the_history_happened_now(gpu):
+    """Microseconds since 1970 (c10/util/ApproximateClock.h)."""
+    begun = time.time()
+    torch.cuda.memory._record_memory_history()
+    torch.ones(1, device="cuda")
+    (events,) = torch.cuda.memory._snapshot()["device_traces"]
+    assert all(begun - 1 <= event["time_us"] / 1e6 <= time.time() + 1 for event in events if "time_us" in event)
+    assert events
+
+
+@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="a PyTorch without torch.accelerator.Graph")
+def test_graphs_of_the_accelerator_are_refused_in_cuda_s_words(gpu):
+    """The words are the oracle's (tests/data/oracle/public_names.json)."""
+    with pytest.raises(RuntimeError, match="Graph is not supported on device type: cuda"):
+        torch.accelerator.Graph()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_number_less_a_tensor_lies_as_on_the_host(gpu, dtype):
+    def layouts(device):
+        one = torch.ones((), dtype=dtype, device=device)
+        shapes = one.expand(100, 7), torch.ones(7, 100, dtype=dtype, device=device).t(), one.expand(4, 1, 3)
+        return [(1 - x).stride() for x in shapes]
+
+    assert layouts("cuda") == layouts("cpu")
+
+
+# Estimated times
+
+
+def test_a_product_takes_the_time_of_its_transpose():
+    a100 = spec("A100-80GB")
+    a, b = torch.empty(1, 4096, device="meta"), torch.empty(4096, 128, device="meta")
+    found = [costs.cost(a100, aten.mm.default, pair, {}, (torch.mm(*pair),)) for pair in ((a, b), (b.t(), a.t()))]
+    assert found[0] == found[1]
+
+
+def test_attention_computes_fewer_operations_a_second_than_products():
+    h100 = spec("H100")
+
+    def rate(operator, args, outputs):
+        return costs.operations(operator, args, {}, outputs) / costs.cost(h100, operator, args, {}, outputs)[1]
+
+    x = torch.empty(8, 16, 4096, 128, dtype=torch.bfloat16, device="meta")
+    w = torch.empty(8192, 8192, dtype=torch.bfloat16, device="meta")
+    attention = rate(aten._scaled_dot_product_flash_attention.default, (x, x, x), (x,))
+    assert 0 < attention < 0.9 * rate(aten.mm.default, (w, w), (w,))
+
+
+# Ranks
+
+
+def test_a_message_is_from_whom_it_came(ranks):
+    x = torch.empty(4, device="cuda")
+    assert dist.irecv(x, src=3)._source_rank() == 3
+
+
+def test_gathering_on_the_host_takes_nothing_of_the_gpu(ranks):
+    torch.ones(1, device="cuda")
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    dist.all_gather([torch.empty(3) for _ in range(4)], torch.ones(3))
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_a_log_begins_when_the_gpu_has_done_what_was_asked_before(ranks):
+    x = torch.empty(16384, 16384, device="cuda")
+    torch.cuda.synchronize()
+    begun = current().clock.host
+    x @ x
+    torch.cuda.synchronize()
+    whole = current().clock.host - begun
+    x @ x
+    with simgpu.record_rank() as log:
+        at = current().clock.host
+        torch.cuda.synchronize()
+        assert current().clock.host - at < whole / 100
+    assert log is not None
+
+
+def test_objects_for_a_group_that_is_none_of_ours_are_pytorch_s_business(tmp_path):
+    with simgpu.simulated_gpu("T4"):
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        try:
+            with pytest.raises((pickle.PicklingError, AttributeError)):
+                dist.broadcast_object_list([lambda: 0])
+        finally:
+            dist.destroy_process_group()
+
+
+# Recordings
+
+
+def test_sizes_of_what_is_recorded():
+    """BERT's heads have 64 channels in both sizes (Devlin et al., 2018), and lengths are whole warps."""
+    for size in (models.BERT_BASE, models.BERT_LARGE):
+        assert size["hidden_size"] == 64 * size["num_attention_heads"]
+        assert size["intermediate_size"] == 4 * size["hidden_size"]
+    assert all(length % 32 == 0 for length in sweeps.LENGTHS)
+    assert {f"length-{length}" for length in sweeps.LENGTHS} <= set(WORKLOADS)
+
+
+def test_a_worker_saves_what_it_records(tmp_path, monkeypatch):
+    file = tmp_path / "small.json.gz"
+
+    def small(stage):
+        x = torch.ones(100, device="cuda")
+        stage("made")
+        del x
+
+    monkeypatch.setattr(worker, "WORKLOADS", {"small": small})
+    worker.main(["small", str(file), '{"made by": "a test"}', "--simulated", "T4"])
+    assert Trace.load(file).stages[0].name == "made"
+
+
+def test_stages_lie_where_they_were_called():
+    def workload(stage):
+        kept = []
+        for number in range(3):
+            kept.append(torch.ones(100, device="cuda"))
+            stage(str(number))
+
+    with simgpu.simulated_gpu("T4"):
+        trace, _ = history.record("three", workload, {})
+    actions = [[event.action for event in trace.events[: stage.at]] for stage in trace.stages]
+    assert [one.count("alloc") for one in actions] == [1, 2, 3]
+
+
+def test_recordings_without_stages_agree():
+    assert Replay(Trace("w", [], []), Trace("w", [], [])).peak_error == 0
+
+
+# Pictures and commands
+
+
+def test_a_plan_is_of_one_batch_unless_more_is_said():
+    assert _parser().parse_args(["fit", "model"]).batch == 1
+    assert _parser().parse_args(["fit", "model", "--batch", "3"]).batch == 3
+
+
+def test_the_picture_of_a_run_says_what_its_colours_are(tmp_path, monkeypatch):
+    said = []
+    saved = Figure.savefig
+
+    def looked_at(figure, *args, **kwargs):
+        legend = figure.axes[0].get_legend()
+        said.extend([] if legend is None else [text.get_text() for text in legend.get_texts()])
+        return saved(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", looked_at)
+    script = tmp_path / "script.py"
+    script.write_text("import torch\nx = torch.ones(1000, device='cuda')\n")
+    assert main(["run", "--gpu", "T4", "--out", str(tmp_path / "out"), str(script)]) == 0
+    assert {"reserved", "all of the GPU"} <= set(said)
