@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("myst_nb", reason="the site needs the extra docs; course.py installs it")
 
 from tools.site import __main__ as command  # noqa: E402
-from tools.site import chapters, check, cite, exactness, links, notebooks, repository, tables  # noqa: E402
+from tools.site import browser, chapters, check, cite, exactness, links, notebooks, repository, tables  # noqa: E402
 from tools.site.stage import Stage  # noqa: E402
 
 NUMBERS = {"01": "notebooks/01_a.ipynb", "03b": "notebooks/03b_c.ipynb", "12": "notebooks/12_d.ipynb"}
@@ -354,6 +354,21 @@ def test_templates_are_no_pages_in_any_language(tmp_path):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "x.html").write_text('<a href="{{ nowhere }}">x</a>')
     assert check.dead_links(tmp_path) == ["de/x.html: {{ nowhere }}"]
+
+
+def test_the_browser_leaves_templates_and_sources_out_in_every_language(tmp_path):
+    for page in (
+        "index",
+        "_static/a",
+        "sources/b",
+        "zh_CN/index",
+        "zh_CN/_static/a",
+        "zh_CN/sources/b",
+        "zh_CN/search",
+    ):
+        (tmp_path / f"{page}.html").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{page}.html").touch()
+    assert browser.looked_at(tmp_path) == ["index.html", "zh_CN/index.html"]
 
 
 def test_all_languages_and_one_of_them_is_refused(capsys):

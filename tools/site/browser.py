@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools import chromium
+from tools.translation import catalogues
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = ("_static/", "sources/", "genindex", "search.html")  # beginnings of pages: sources are all of one kind
@@ -31,10 +32,16 @@ THEME = "document.documentElement.dataset.theme"
 FOUND = "document.querySelectorAll('#search-results li, .search li').length"
 
 
+def looked_at(site: Path) -> list[str]:
+    """The pages that are opened, by their paths in the site, whose other languages are folders of it."""
+    pages = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
+    languages = tuple(f"{one}/{left}" for one in catalogues.languages() for left in LEFT_OUT)
+    return [page for page in pages if not page.startswith((*LEFT_OUT, *languages))]
+
+
 def problems(site: Path, pictures: Path | None = None) -> Iterator[str]:
     """What is wrong with the pages of the site, a line each; pictures of them are written where a folder is given."""
-    pages = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
-    pages = [page for page in pages if not page.startswith(LEFT_OUT)]
+    pages = looked_at(site)
     server = chromium.Server(site)
     try:
         for width, height, dark in VIEWS:
