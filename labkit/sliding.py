@@ -6,7 +6,7 @@ untrusted notebook) there is the still: the whole grid as a table in colours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from matplotlib.patches import Rectangle
 
-from labkit import plots, sliding_page
-from labkit.gpu import current
+from labkit import plots
+from labkit.gpu import current, simulated_gpu
+from labkit.sliding_page import page, shown, smallest
 from labkit.sweep import clean_starts
 from labkit.units import mib, whole_bytes
 
@@ -46,22 +47,22 @@ class Grid:
                 raise KeyError(f"{name} {value!r} was not measured: {', '.join(map(str, self.axes[name]))} were")
         return self.measured[tuple(point[name] for name in self.axes)]
 
-    def plot(self, about: str, counter: str = "Allocated peak", cards: Mapping[str, int] | None = None, **start):
+    def plot(self, about: str, counter: str = "Allocated peak", cards: Collection[str] = (), **start):
         """The figure: a slider for each axis, and the still, a table in colours.
 
-        ``about`` names the model. ``cards`` are GPUs by name with the bytes that a process may take there: the figure
-        names the smallest that has more. That is a lower limit: the cache and another GPU's kernels may want more.
+        ``about`` names the model. ``cards`` are names of GPUs: the figure tells the smallest on which a process may
+        take more. That is a lower limit: the cache and another GPU's kernels may want more.
         ``start`` is the point at which the sliders stand, else their middles.
-        Raises ``KeyError`` for a start that was not measured, ``ValueError`` for more than five cards and where memory
-        ended at every point.
+        Raises ``KeyError`` for a start that was not measured, ``ValueError`` for more than five cards, for one
+        that is not known, and where memory ended at every point.
         """
-        if len(cards or {}) > len(SHADES):
-            raise ValueError(f"at most {len(SHADES)} cards can be told apart, not {len(cards or {})}")
+        if len(cards) > len(SHADES):
+            raise ValueError(f"at most {len(SHADES)} cards can be told apart, not {len(cards)}")
         if all(size is None for size in self.measured.values()):
             raise ValueError("nothing to draw: memory ended at every point")
         point = {name: values[len(values) // 2] for name, values in self.axes.items()} | start
         self.at(**point)
-        return Sliding(self, f"{counter}: {about}", _by_size(cards or {}), point)
+        return Sliding(self, f"{counter}: {about}", _rooms(cards), point)
 
 
 def grid(measure: Callable[..., int], **axes: Sequence) -> Grid:
@@ -92,7 +93,7 @@ class Sliding:
 
     def __init__(self, found: Grid, title: str, cards: dict[str, int], start: dict[str, Any]):
         self.still = _still(found, title, cards)
-        self.page = sliding_page.page(found, f"{title}, {current()}", cards, start, self.still.description)
+        self.page = page(found, f"{title}, {current()}", cards, start, self.still.description)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
         data, metadata = self.still._repr_mimebundle_()
@@ -102,13 +103,13 @@ class Sliding:
         return repr(self.still)
 
 
-def _by_size(cards: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(cards.items(), key=lambda one: one[1]))
-
-
-def smallest(size: int | None, cards: Mapping[str, int]) -> str | None:
-    """The first of ``cards``, smallest first, that has ``size`` bytes or more; None if there is none."""
-    return next((name for name, room in cards.items() if size is not None and size <= room), None)
+def _rooms(cards: Collection[str]) -> dict[str, int]:
+    """The bytes that a process may take on each of these GPUs, from the smallest to the largest."""
+    rooms = {}
+    for name in cards:
+        with simulated_gpu(name):
+            rooms[name] = torch.cuda.mem_get_info()[0]
+    return dict(sorted(rooms.items(), key=lambda one: one[1]))
 
 
 def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
@@ -122,7 +123,7 @@ def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
     ticks: dict[float, str] = {}
     for number, panel in enumerate(panels):
         left = number * (len(columns) + GAP)
-        ticks |= {left + j: _brief(value) for j, value in enumerate(columns)}
+        ticks |= {left + j: shown(value) for j, value in enumerate(columns)}
         axes.text(left - 0.45, -0.62, str(panel[0]) if panel else "", fontsize=8, va="bottom")
         for (i, row), (j, column) in product(enumerate(rows), enumerate(columns)):
             size = found.measured[(*panel, row, column)]
@@ -132,17 +133,13 @@ def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
             axes.text(left + j, i, text, ha="center", va="center", fontsize=8, color=plots.DARK)
     axes.set(xlim=(-0.6, len(panels) * (len(columns) + GAP) - GAP - 0.4), ylim=(len(rows) - 0.4, -1.1))
     axes.set_xticks(list(ticks), list(ticks.values()))
-    axes.set_yticks(range(len(rows)), [_brief(value) for value in rows])
+    axes.set_yticks(range(len(rows)), [shown(value) for value in rows])
     axes.tick_params(length=0)
     handles = [Rectangle((0, 0), 1, 1, color=shade, label=f"{name} has more") for name, shade in shades.items()]
     if handles:
         handles.append(Rectangle((0, 0), 1, 1, color=plots.GREY, label="none of them has"))
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
     return figure
-
-
-def _brief(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _in_words(found: Grid, cards: Mapping[str, int]) -> str:
@@ -161,4 +158,4 @@ def _in_words(found: Grid, cards: Mapping[str, int]) -> str:
 
 
 def _named(found: Grid, point: tuple) -> str:
-    return ", ".join(f"{name} {_brief(value)}" for name, value in zip(found.axes, point, strict=True))
+    return ", ".join(f"{name} {shown(value)}" for name, value in zip(found.axes, point, strict=True))

@@ -54,7 +54,7 @@ def page(found, title: str, cards: Mapping[str, int], start: Mapping[str, Any], 
     scale = max([*cards.values(), *(size for size in found.measured.values() if size is not None)])
     wide = [100 if size is None else round(100 * size / scale, 2) for size in found.measured.values()]
     said = [_sentence(size, cards) for size in found.measured.values()]
-    axes = [[_text(value) for value in values] for values in found.axes.values()]
+    axes = [[shown(value) for value in values] for values in found.axes.values()]
     at = 0
     for name, values in found.axes.items():
         at = at * len(values) + values.index(start[name])
@@ -78,8 +78,14 @@ def page(found, title: str, cards: Mapping[str, int], start: Mapping[str, Any], 
     )
 
 
-def _text(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of an axis as text."""
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def smallest(size: int | None, cards: Mapping[str, int]) -> str | None:
+    """The first of ``cards``, smallest first, that has ``size`` bytes or more; None if there is none."""
+    return next((name for name, room in cards.items() if size is not None and size <= room), None)
 
 
 def _line(card: str, share: float) -> str:
@@ -89,10 +95,10 @@ def _line(card: str, share: float) -> str:
 
 
 def _slider(axis: str, values: list, place: int) -> str:
-    shown = escape(_text(values[place]))
+    text = escape(shown(values[place]))
     return (
         f'<label class="axis"><span>{escape(axis)}</span><input type="range" min="0" max="{len(values) - 1}" step="1"'
-        f' value="{place}" aria-valuetext="{shown}" disabled><span>{shown}</span></label>'
+        f' value="{place}" aria-valuetext="{text}" disabled><span>{text}</span></label>'
     )
 
 
@@ -101,7 +107,7 @@ def _sentence(size: int | None, cards: Mapping[str, int]) -> str:
         return "out of memory on the GPU of this notebook"
     if not cards:
         return str(mib(size))
-    larger = next((card for card, room in cards.items() if size <= room), None)
+    larger = smallest(size, cards)
     return f"{mib(size)}, " + (
         f"less than the memory of: {larger}" if larger else f"more than any of: {', '.join(cards)}"
     )

@@ -41,13 +41,13 @@ def heading(path, notebook) -> Iterator[str]:
 
 
 def reading_time(path, notebook) -> Iterator[str]:
-    """A claim in the first cell within 10 % of the computed minutes, and at most 30 minutes for a main notebook."""
+    """A claim in the first cell within 10 % of the computed minutes, and at most 30 minutes."""
     takes, claims = minutes.computed(notebook), minutes.claimed(notebook)
     if claims is None:
         yield "the first cell claims no minutes: wanted **25 minutes**"
     elif abs(claims - takes) > max(takes / 10, 0.5):
         yield f"it claims {claims} minutes and takes {takes:.1f}: wanted within 10 %"
-    if minutes.key(path).isdigit() and takes > minutes.LONGEST + 0.5:
+    if takes > minutes.LONGEST:
         yield f"it takes {takes:.1f} minutes: wanted {minutes.LONGEST} at most, or a second lesson"
 
 

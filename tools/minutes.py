@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 PAGE = ROOT / "docs" / "syllabi.md"
 WORDS, LINES_OF_CODE, LINES_OF_OUTPUT = 180, 12, 30
-LONGEST = 30  # minutes of a main notebook
+LONGEST = 30  # minutes of a notebook
 CLAIM = re.compile(r"\*\*(\d+) minutes\*\*|\| *time *\| *(\d+) minutes")
 
 # What to read first where time is short. A second lesson, NNb, has a place of its own.
@@ -35,7 +35,7 @@ HOURS = {2: 0.85, 4: 0.8, 8: 0.75}  # hours, and the share of them for reading: 
 def computed(notebook) -> float:
     """Minutes that the notebook takes to read."""
     read = [cell for cell in notebook.cells if not left_out(cell)]
-    words = sum(len(words_of(cell.source)) for cell in read if cell.cell_type == "markdown")
+    words = sum(len(cell.source.split()) for cell in read if cell.cell_type == "markdown")
     code = [cell for cell in read if cell.cell_type == "code"]
     written = sum(len(lines_of_code(cell.source)) for cell in code)
     printed = sum(lines_of_output(output) for cell in code for output in cell.outputs)
@@ -54,23 +54,15 @@ def left_out(cell) -> bool:
     return notes or "exercise" in tags or "solution" in tags
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a markdown cell: an address is none, and neither are the marks of a table or a list."""
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    return [word for word in text.split() if re.search(r"\w", word)]
-
-
 def lines_of_code(source: str) -> list[str]:
     """The lines of a code cell that say something; a marker for nbval says nothing to a reader."""
     return [line for line in source.splitlines() if line.strip() and not line.startswith("# NBVAL")]
 
 
 def lines_of_output(output) -> int:
-    """The lines of text that an output shows: the rows of a table, and for a figure those of its description."""
-    data = output.get("data", {})
-    if "text/html" in data:
-        return "".join(data["text/html"]).count("<tr")
-    return len("".join(output.get("text") or data.get("text/plain", "")).splitlines())
+    """The lines of text that an output shows: a table as text, and for a figure its description."""
+    text = output.get("text") or output.get("data", {}).get("text/plain", "")
+    return len("".join(text).splitlines())
 
 
 def key(path: Path) -> str:

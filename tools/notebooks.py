@@ -3,7 +3,7 @@
     python -m tools.notebooks 03                                  once, on the course's GPU
     python -m tools.notebooks 03 03b --gpu T4 --gpu H100 --twice --after-exercises
     python -m tools.notebooks 03 --set batch=1000                 with another size
-    python -m tools.notebooks --every-way                         every notebook in every way below, on every GPU
+    python -m tools.notebooks --every-way                         every notebook in every way below
 
 Ways: on a simulated GPU of any name (`--gpu`; `--every-gpu` takes those of GPUS); each cell twice in a row (`--twice`);
 everything once more after the exercises and their solutions have run (`--after-exercises`); with wrong answers and wild
@@ -152,13 +152,16 @@ def invited(path: Path) -> list[dict[str, str]]:
 
 
 def every_way(path: Path) -> list[Way]:
-    """All that is asked of a notebook: every GPU, twice and after the exercises; its other sizes; wrong answers.
+    """All that is asked of a notebook: every GPU; each cell twice, and again after the exercises, on the course's GPU
+    and on the smallest; its other sizes on both; wrong answers.
 
     A notebook about one GPU, which `use_gpu(..., only_simulated=True)` gives on every machine, has no other GPUs.
     """
-    others = () if about_one_gpu(path) else GPUS
-    ways = [Way(gpu, twice=True, after_exercises=True) for gpu in (None, *others)]
-    ways += [Way(gpu, sizes=sizes) for sizes in invited(path) for gpu in (None, *others[:1])]
+    smallest, *others = (None,) if about_one_gpu(path) else GPUS
+    both = dict.fromkeys((None, smallest))
+    ways = [Way(gpu, twice=True, after_exercises=True) for gpu in both]
+    ways += [Way(gpu) for gpu in others]
+    ways += [Way(gpu, sizes=sizes) for sizes in invited(path) for gpu in both]
     return [*ways, Way(wrong_answers=True)]
 
 

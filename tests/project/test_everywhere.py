@@ -92,6 +92,7 @@ def test_the_sizes_that_a_notebook_invites_to(tmp_path):
     assert notebooks.invited(path) == wanted
     every = notebooks.every_way(path)
     assert {way.gpu for way in every} == {None, *notebooks.GPUS}
+    assert [way.gpu for way in every if way.twice and way.after_exercises] == [None, "T4"]
     assert [way.sizes for way in every if way.sizes] == [sizes for sizes in wanted for _ in range(2)]
     assert sum(way.wrong_answers for way in every) == 1
 
