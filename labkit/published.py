@@ -409,10 +409,6 @@ MEGATRON_WEAK_SCALING = {1: 1.0, 2: 0.907, 4: 0.865, 8: 0.796}
 Supercharged V1.0", nv-adlr.github.io/MegatronLMV1). GPT-2 of 1.2, 2.0, 4.2 and 8.7 billion parameters, batch 8, 1288,
 1242, 1357 and 1508 ms an iteration (as the source prints them), V100s of a DGX-2H."""
 
-NANOTRON_PEAKS = {2: 43650.72, 4: 25808.34}
-"""MiB of allocated peak by tensor parallel ranks: nanotron/old_bench, Llama 1B, sequences of 4096, 8 GPUs, no pipeline,
-micro-batch 8 (dp4 tp2 and dp2 tp4). Which nanotron and which other settings is not told."""
-
 NANOTRON_3B_SPEEDS = {(2, 3): 14167.25, (4, 9): 13460.16, (8, 18): 10888.53, (16, 40): 6159.30, (32, 90): 3609.73}
 """Tokens a second on each GPU, by (tensor parallel ranks, sequences that fit): huggingface/nanotron, comments in
 scripts/scaling_benchmarks.py, the sweeps of "The Ultra-Scale Playbook" (Hugging Face 2025). H100s. Of the models that

@@ -4,6 +4,7 @@ import torch
 
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.sorting import sort_one_row
 
 INT = 4  # bytes
 INDEX = 8
@@ -39,6 +40,25 @@ def unique_consecutive(launch: Launch) -> None:
         return
     launch.contiguous(tensor)
     _of_sorted(launch, tensor.numel(), INT if inverse else 0, counts)
+
+
+@rule("embedding_renorm_.default")
+def embedding_renorm(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Embedding.cu, embedding_renorm_cuda_ (`max_norm` of an embedding): each row that is
+    looked up is scaled once, so the indices are sorted, and their distinct values taken. Order and sizes are read off
+    the oracle's requests."""
+    indices = launch["indices"]
+    n, element = indices.numel(), indices.element_size()
+    if n == 0:
+        return
+    copies = launch.contiguous(indices)
+    flat = launch.scratch(n * element)
+    ordered, places = launch.scratch(n * element), launch.scratch(n * INDEX)
+    sort_one_row(launch, n, element)
+    launch.release(places)
+    distinct, count = launch.scratch(n * element), launch.scratch(INDEX)
+    launch.release(launch.scratch(cub.unique(n, element, launch.machine.spec)))
+    launch.release(count, distinct, ordered, flat, *copies)
 
 
 def _of_sorted(launch: Launch, n: int, inverse: int, counts: bool) -> None:

@@ -48,6 +48,14 @@ def _sort(launch: Launch, tensor, dim: int, values) -> None:
     launch.release(*reversed(held))
 
 
+def sort_one_row(launch: Launch, n: int, element: int) -> None:
+    """The scratch of sorting one row of n elements that are `element` bytes wide."""
+    if n <= SHORT:
+        launch.release(launch.scratch(8 * n))  # 0, 1, 2, ...
+    else:
+        _sort_rows(launch, n, n, element)
+
+
 def _dense_with_last(tensor, dim: int) -> tuple[int, ...]:
     """Sorting.cpp, infer_dense_strides_dim_last: dense strides in the order of the tensor's own, `dim` the fastest."""
     strides = [-1 if i == dim else stride for i, stride in enumerate(tensor.stride())]

@@ -35,6 +35,7 @@ def embedding(rng: random.Random) -> str:
     rows, columns = some(rng, 200_000), some(rng, 2000)
     shape = [some(rng, 40_000)] if rng.random() < 0.5 else [some(rng, 64), some(rng, 2048)]
     options = [", padding_idx=0"] * (rng.random() < 0.3) + [", scale_grad_by_freq=True"] * (rng.random() < 0.2)
+    options += [", max_norm=1.0"] * (rng.random() < 0.2)
     lines = [
         f"w = torch.zeros({rows}, {columns}, device='cuda', dtype=torch.{rng.choice(FLOATS)}, requires_grad=True)",
         f"i = {indices(rng, shape, rng.choice(('int64', 'int64', 'int32')))}",
