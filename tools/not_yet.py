@@ -13,7 +13,6 @@ _LISTED = {
     "10_gradient_checkpointing": "everywhere",
     "10b_what_is_worth_computing_again": "everywhere",
     "11b_bytes_per_parameter": "everywhere",
-    "12_optimizers": "everywhere",
     "14_offload": "everywhere",
     "17_from_36_gb_down": "everywhere",
     "23_will_it_fit": "everywhere",

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from functools import wraps
 
 import torch
+from torch.autograd.graph import GradientEdge
 
-from simgpu.tensors.residence import on_gpu
+from simgpu.tensors.residence import of, on_gpu
 
 _counted = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue]
 _OURS = 1 << 40  # added to a number that this module gave: more nodes than any program makes
@@ -67,9 +68,32 @@ def not_counted():
         _counts.skip(start, _counted(), backward=False)
 
 
-def _renumber(tensors) -> None:
-    """Gives CUDA's numbers to the nodes that a backward of these tensors can reach."""
-    ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+def _of_gpu(root: torch.Tensor | GradientEdge) -> bool:
+    """Whether a backward begins on the simulated GPU, at a tensor or at an edge of autograd's graph."""
+    if isinstance(root, GradientEdge):
+        return any(made.device.type == "meta" for made in root.node._input_metadata)
+    return on_gpu(root)
+
+
+def _made_here(roots, gradients) -> tuple:
+    """The gradients with which a backward begins: where PyTorch made the 1 of an edge's number itself, it asked the
+    graph for the device (torch/autograd/__init__.py, _make_grads), and the graph of simulated tensors says meta."""
+    given = [
+        torch.ones_like(one, device="cuda") if isinstance(root, GradientEdge) and _is_bare(one) else one
+        for root, one in zip(roots, gradients, strict=True)
+    ]
+    return tuple(given)
+
+
+def _is_bare(gradient: torch.Tensor | None) -> bool:
+    """Whether a gradient has a shape, and no memory anywhere."""
+    return gradient is not None and gradient.is_meta and of(gradient) is None
+
+
+def _renumber(roots) -> None:
+    """Gives CUDA's numbers to the nodes that a backward of these roots can reach."""
+    nodes = (root.node if isinstance(root, GradientEdge) else root.grad_fn for root in roots)
+    ahead = [node for node in nodes if node is not None]
     while ahead:
         node = ahead.pop()
         number = node._sequence_nr()
@@ -83,18 +107,19 @@ def counted_apart(run):
     counted apart from what the program makes."""
 
     @wraps(run)
-    def run_backward(tensors, *args, **kwargs):
-        if not any(map(on_gpu, tensors)):
-            return run(tensors, *args, **kwargs)
+    def run_backward(roots, gradients, *args, **kwargs):
+        if not any(map(_of_gpu, roots)):
+            return run(roots, gradients, *args, **kwargs)
+        gradients = _made_here(roots, gradients)
         if _counts.again:
-            _renumber(tensors)
-        create_graph = kwargs["create_graph"] if "create_graph" in kwargs else args[2]
+            _renumber(roots)
+        create_graph = kwargs["create_graph"] if "create_graph" in kwargs else args[1]
         _counts.again = bool(create_graph)
         if _counts.since is not None:  # within another backward, whose thread it runs in
-            return run(tensors, *args, **kwargs)
+            return run(roots, gradients, *args, **kwargs)
         _counts.since = start = _counted()
         try:
-            return run(tensors, *args, **kwargs)
+            return run(roots, gradients, *args, **kwargs)
         finally:
             _counts.since = None
             _counts.skip(start, _counted(), backward=True)

@@ -1,7 +1,9 @@
 """What the gradient of a convolution's gradient takes: the oracle's order, PyTorch's CUDA host code under stubs."""
 
+import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 import simgpu
 from simgpu.tensors import numbering
@@ -59,3 +61,47 @@ def test_a_copy_to_the_gpu_is_no_node_where_no_gradient_is_wanted():
         assert counted() == before
         assert torch.ones(3, requires_grad=True).to("cuda").requires_grad
         assert counted() == before + 1
+
+
+def taken_from(begin, create_graph):
+    """What a linear layer's tanh and its backward take, begun at `begin` of its result."""
+
+    def step():
+        layer, x = nn.Linear(64, 64).cuda(), torch.zeros(8, 64, device="cuda", requires_grad=True)
+        result = layer(x).tanh()
+        (gradient,) = torch.autograd.grad(begin(result), [x], torch.ones_like(result), create_graph=create_graph)
+        if create_graph:
+            gradient.pow(2).sum().backward()
+
+    with simgpu.simulated_gpu("A100-80GB"):
+        torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")  # cuBLAS's workspace
+        return events(step)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_backward_may_begin_at_an_edge(create_graph):
+    """torch.autograd.graph.GradientEdge, as the zero-bubble schedules of torch.distributed.pipelining have it."""
+    at_tensor, at_edge = (taken_from(begin, create_graph) for begin in (lambda y: y, get_gradient_edge))
+    of_edge, of_tensor = ([one for one in found if one[0] == "alloc"] for found in (at_edge, at_tensor))
+    assert of_edge == of_tensor and len(of_edge) > 4
+    assert sorted(at_edge) == sorted(at_tensor)  # an edge does not hold the result: it is freed earlier
+
+
+def test_an_edge_of_one_number_is_given_a_gradient():
+    """On CUDA (the oracle) torch.autograd.backward(edge) takes 4 bytes for the 1 it begins with, as for a tensor."""
+    with simgpu.simulated_gpu("A100-80GB"):
+        weight = torch.zeros(8, 8, device="cuda", requires_grad=True)
+        total = weight.sum()
+        made = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
+        torch.autograd.backward(get_gradient_edge(total))
+        taken = torch.cuda.memory_stats()["requested_bytes.all.allocated"] - made
+        assert taken == 4 + 4 * 8 * 8  # the 1, and the gradient
+        assert weight.grad.shape == (8, 8) and weight.grad.device.type == "cuda"
+
+
+def test_edges_on_the_cpu_and_on_meta_stay_there():
+    with simgpu.simulated_gpu("T4"):
+        on_cpu = torch.ones(3, requires_grad=True)
+        torch.autograd.backward(get_gradient_edge((2 * on_cpu).sum()))
+        assert on_cpu.grad.tolist() == [2, 2, 2]
+        assert torch.cuda.memory_allocated() == 0
