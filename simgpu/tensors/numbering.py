@@ -93,7 +93,7 @@ def _is_bare(gradient: torch.Tensor | None) -> bool:
 def _renumber(roots) -> None:
     """Gives CUDA's numbers to the nodes that a backward of these roots can reach."""
     nodes = (root.node if isinstance(root, GradientEdge) else root.grad_fn for root in roots)
-    ahead = [node for node in nodes if node is not None]
+    ahead: list = [node for node in nodes if node is not None]
     while ahead:
         node = ahead.pop()
         number = node._sequence_nr()
