@@ -6,7 +6,7 @@ another. So a mode of the simulated GPU goes below those of the user, who then l
 """
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import overrides
@@ -100,6 +100,14 @@ def _above(count: int, mode) -> Iterator[None]:
     finally:
         for one in reversed(taken):
             owner._push_mode(one)  # pyright: ignore[reportArgumentType]
+
+
+@contextmanager
+def none() -> Iterator[None]:
+    """Inside the `with`, no mode is on: for what is about the host alone, and brings modes of its own."""
+    stack = functions()
+    with _python_dispatch._disable_current_modes(), _above(len(stack), stack[-1]) if stack else nullcontext():
+        yield
 
 
 @contextmanager

@@ -7,6 +7,8 @@ votes of this rank alone; gradients' shapes, which are those of what they are th
 """
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -18,6 +20,34 @@ Way = tuple[tuple[int, ...], int, int]  # the ranks of the group, the sender and
 
 _kept: dict[Way, list[torch.Tensor]] = {}
 _read: dict[Way, int] = {}
+_wanted: list["NotSentError"] = []  # of the run that ends when it has been sent
+
+
+class NotSentError(NoValueError):
+    """A rank waits for an object that nobody has sent: the one with this `number`, from 1, on its way. `sender` and
+    `receiver` are ranks of the world."""
+
+    def __init__(self, text: str, way: Way, number: int):
+        super().__init__(text)
+        self.way, self.number = way, number
+        self.sender, self.receiver = way[0][way[1]], way[0][way[2]]
+
+    def same_as(self, other: "NotSentError") -> bool:
+        return (self.way, self.number) == (other.way, other.number)
+
+
+class Enough(BaseException):
+    """What was wanted of a rank has been sent. Not an Exception, so that programs let it through."""
+
+
+@contextmanager
+def until_sent(wanted: NotSentError) -> Iterator[None]:
+    """Inside, Enough is raised in the rank that has sent what is wanted."""
+    _wanted.append(wanted)
+    try:
+        yield
+    finally:
+        _wanted.pop()
 
 
 def begin(rank: int, ranks: int) -> None:
@@ -31,6 +61,12 @@ def begin(rank: int, ranks: int) -> None:
             _read[way] = 0
 
 
+def clear() -> None:
+    """Another program begins: what ranks have sent before is none of its ranks'."""
+    _kept.clear()
+    _read.clear()
+
+
 def send(way: Way, tensor: torch.Tensor) -> None:
     """Keeps what goes to another rank, if it is of whole numbers that are known."""
     if tensor.is_floating_point() or tensor.is_complex():
@@ -40,6 +76,8 @@ def send(way: Way, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             # To the host: on a real GPU what is kept for another rank takes none of this one's memory.
             _kept.setdefault(way, []).append(known.detach().to("cpu", copy=True))
+        if _wanted and _wanted[-1].way == way and _objects(_kept[way]) >= _wanted[-1].number:
+            raise Enough
 
 
 def receive(way: Way, tensor: torch.Tensor) -> bool:
@@ -73,8 +111,14 @@ def _put(tensor: torch.Tensor, known: torch.Tensor) -> None:
 
 
 def waiting(way: Way) -> bool:
-    """Whether there is something that has not been received yet."""
-    return _read.get(way, 0) < len(_kept.get(way, ()))
+    """Whether an object is what comes next: its size, then its bytes."""
+    next_two = _kept.get(way, [])[_read.get(way, 0) :][:2]
+    return [one.dtype for one in next_two] == [torch.int64, torch.uint8]
+
+
+def _objects(messages: list[torch.Tensor]) -> int:
+    """How many of them are an object's bytes."""
+    return sum(one.dtype == torch.uint8 for one in messages)
 
 
 def expect(way: Way, made) -> None:
@@ -85,10 +129,15 @@ def expect(way: Way, made) -> None:
     _kept.setdefault(way, []).extend([torch.tensor([content.numel()], device="cpu"), content])
 
 
-def none_from(peer: int, rank: int, what: str) -> NoValueError:
-    """What explains that a rank waits for something that nobody has sent."""
-    return NoValueError(
-        f"rank {rank} waits for {what} from rank {peer}, which has sent none in this process. Run the ranks in turn, "
-        f"rank {peer} before rank {rank}, each in a one_rank(...) of the same simulated GPU or of one after the other; "
-        "or let nothing depend on it: PipelineStage(..., input_args=, output_args=) says the shapes beforehand"
+def not_sent(way: Way) -> NotSentError:
+    """What explains that a rank waits for an object that nobody has sent."""
+    group, sender, receiver = way
+    peer, rank = group[sender], group[receiver]
+    return NotSentError(
+        f"rank {rank} waits for an object from rank {peer}, which has sent none in this process. `simgpu run` lets "
+        f"rank {peer} run first, as far as that; in a program of your own run rank {peer} before rank {rank}, each in "
+        "a one_rank(...) of the same simulated GPU or of one after the other; or let nothing depend on it: "
+        "PipelineStage(..., input_args=, output_args=) says the shapes beforehand",
+        way,
+        _objects(_kept.get(way, [])[: _read.get(way, 0)]) + 1,
     )

@@ -27,7 +27,7 @@ def receiving(receive):
         if stage is not None and _is_stage(stage) and asking.get("src_stage", -1) > stage.stage_index:
             messages.expect(way, lambda: _gradients(stage))
         if not messages.waiting(way):
-            raise messages.none_from(ranks[sender], ranks[one.rank()], "an object")
+            raise messages.not_sent(way)
         return receive(object_list, src, group, *args, **kwargs)
 
     return recv_object_list

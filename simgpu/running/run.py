@@ -13,11 +13,13 @@ import torch
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.patches import Patches
+from simgpu.ranks.messages import Enough, NotSentError
 from simgpu.report import folder
 from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Report, report_of
 from simgpu.report.sizes import parse
 from simgpu.report.watch import Watch
 from simgpu.running import clock, files
+from simgpu.running.in_turn import in_turn
 from simgpu.running.script import Script
 from simgpu.running.steps import Limit, StepsDone
 from simgpu.session import simulated_gpu
@@ -62,20 +64,22 @@ def run(
     if (program is None) == (module is None):
         raise ValueError("wanted a script or a module, and one of them")
     place = None if out is None else folder.prepare(Path(out))
-    world = {"ranks": ranks, "rank": rank, "per_node": per_node, "link": link}
-    with simulated_gpu(gpu, **_options(values, memory), **world):
-        machine = machines.on()
-        torch.cuda.init()
-        if not values:
-            machine.stand_ins = StandIns()
-        with Watch(machine) as watch, _Surroundings(watch, steps):
-            if place is not None:
-                folder.record(machine)
-            ended = _ended(watch, _prepared(program, module, arguments), values)
-            report = report_of(watch, _name(program, module), ended.outcome, ended=ended.text, values=values)
-            if place is not None:
-                report = folder.write(place, report, watch)
-    return report
+    options = _options(values, memory) | {"ranks": ranks, "per_node": per_node, "link": link}
+
+    def attempt(rank: int | None, asked: bool = True) -> Report:
+        with simulated_gpu(gpu, rank=rank, **options):
+            machine = machines.on()
+            torch.cuda.init()
+            if not values:
+                machine.stand_ins = StandIns()
+            with Watch(machine) as watch, _Surroundings(watch, steps):
+                if place is not None:
+                    folder.record(machine)
+                ended = _ended(watch, _prepared(program, module, arguments), values, asked)
+                report = report_of(watch, _name(program, module), ended.outcome, ended=ended.text, values=values)
+                return report if place is None else folder.write(place, report, watch)
+
+    return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
 
 
 def _options(values: bool, memory) -> dict:
@@ -125,8 +129,9 @@ class _End:
     text: str = ""
 
 
-def _ended(watch: Watch, surroundings, values: bool) -> _End:
-    """Runs it, and says how it ended. What is alive at the end is looked at before it goes."""
+def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
+    """Runs it, and says how it ended. What is alive at the end is looked at before it goes. `asked`: another rank may
+    be asked for what this one waits for; Enough and NotSentError are raised then."""
     with surroundings as execute:
         try:
             execute()
@@ -135,7 +140,11 @@ def _ended(watch: Watch, surroundings, values: bool) -> _End:
             end = _End(FITS, f"Ended after {watch.owners.steps} optimizer steps, as --steps says.")
         except SystemExit as error:
             end = _exit(error, watch)
+        except Enough:
+            raise
         except BaseException as error:
+            if asked and isinstance(error, NotSentError):
+                raise
             end = _failed(error, watch, values)
         watch.close()
     return end

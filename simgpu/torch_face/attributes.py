@@ -5,9 +5,11 @@ from functools import wraps
 import torch
 import torch.export
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from simgpu import machine as machines
 from simgpu.errors import NotModelledError, naming_cuda, naming_cuda_types
+from simgpu.modes import stacks
 from simgpu.modes.devices import means_gpu
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
@@ -36,7 +38,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     # cuDNN's RNN is left out (composites/rnn.py), and with it the one buffer that its weights would be copied into
     patches.apply(torch, "_use_cudnn_rnn_flatten_weight", lambda: False)
     patches.apply(torch.backends.cudnn, "is_acceptable", cudnn_accepts)
-    patches.apply(torch.export, "export", not_traced(mode, torch.export.export))
+    patches.apply(torch.export, "export", traced_on_the_cpu(mode, torch.export.export))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
     kineto = torch.profiler.profiler._KinetoProfile
@@ -87,14 +89,23 @@ def seen_by(mode: FunctionMode, hook):
     return call
 
 
-def not_traced(mode: FunctionMode, export):
-    """torch.export.export (`export` is PyTorch's own). Its modes and the simulated GPU's do not go together."""
+def traced_on_the_cpu(mode: FunctionMode, export):
+    """torch.export.export (`export` is PyTorch's own) of a model on the CPU, as without a GPU: its modes and the
+    simulated GPU's do not go together."""
 
     @wraps(export)
-    def call(*args, **kwargs):
-        if mode in _get_current_function_mode_stack():
-            raise NotModelledError("torch.export is not modelled by the simulated GPU: export the model on the CPU")
-        return export(*args, **kwargs)
+    def call(mod, args=(), kwargs=None, **options):
+        if mode not in _get_current_function_mode_stack():
+            return export(mod, args, kwargs, **options)
+        state = [*mod.parameters(), *mod.buffers()] if isinstance(mod, torch.nn.Module) else []
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if any(residence.of(one) is not None for one in (*state, *given)):
+            raise NotModelledError(
+                "torch.export of a model or of arguments on the simulated GPU is not modelled: export them on the CPU, "
+                "and move what comes of it"
+            )
+        with stacks.none():
+            return export(mod, args, kwargs, **options)
 
     return call
 

@@ -243,6 +243,20 @@ class TestValues:
         with pytest.raises(NotModelledError, match=r"torch\.export"):
             torch.export.export(nn.Linear(4, 4).cuda(), (torch.ones(2, 4, device="cuda"),))
 
+    def test_a_model_on_the_cpu_is_exported_as_without_a_gpu(self):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        nodes = torch.export.export(model, (torch.ones(2, 4),)).graph.nodes
+        assert [node.target for node in nodes if node.op == "call_function"] == [
+            torch.ops.aten.linear.default,
+            torch.ops.aten.relu.default,
+        ]
+        assert torch.cuda.memory_allocated() == 0
+        moved = torch.export.export(model, args=(torch.ones(2, 4),), kwargs={}, strict=False).module().cuda()
+        moved(torch.ones(2, 4, device="cuda")).sum().backward()
+        assert moved.get_parameter("0.weight").grad.is_cuda
+        with pytest.raises(NotModelledError, match=r"torch\.export"):
+            torch.export.export(model, (torch.ones(2, 4, device="cuda"),))
+
     @pytest.mark.filterwarnings("ignore:simulated tensors have no values:UserWarning")
     def test_a_value_asked_for_inside_an_operator(self):
         number = torch.rand((), device="cuda")

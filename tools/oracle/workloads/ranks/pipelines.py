@@ -56,6 +56,20 @@ def one_stage(stage, kind):
     run(stage, getattr(pipelining, kind)(made, PARTS, loss_fn=loss_of), [made])
 
 
+def traced(stage, kind):
+    """A stage each, cut out of the network that torch.export has traced on the CPU."""
+    from torch.distributed import pipelining
+
+    ranks = dist.get_world_size()
+    device = torch.device("cuda", torch.cuda.current_device())
+    cuts = {f"layers.{place}": pipelining.SplitPoint.BEGINNING for place in range(1, ranks)}
+    text = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    made = pipelining.pipeline(Network(max(4, ranks)), mb_args=(text,), split_spec=cuts)
+    one = made.build_stage(dist.get_rank(), device)
+    stage("model")
+    run(stage, getattr(pipelining, kind)(one, PARTS, loss_fn=loss_of), [one])
+
+
 def two_stages(stage, kind, folded=False):
     """Two stages each: one from each half, or, `folded`, the second half in the opposite order."""
     from torch.distributed import pipelining
@@ -94,5 +108,6 @@ KINDS = {
     "looped_bfs": (two_stages, {"kind": "ScheduleLoopedBFS"}),
     "zero_bubble": (two_stages, {"kind": "ScheduleInterleavedZeroBubble"}),
     "zbv": (two_stages, {"kind": "ScheduleZBVZeroBubble", "folded": True}),
+    "traced": (traced, {"kind": "Schedule1F1B"}),
     "three_dimensions": (three_dimensions, {}),
 }
