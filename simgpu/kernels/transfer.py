@@ -1,5 +1,6 @@
 """Copies between the host and the device: what they take there beside source and destination."""
 
+from simgpu import machine as machines
 from simgpu.errors import REMEDY, NoValueError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.tensors import values
@@ -81,13 +82,16 @@ def crossed(machine, destination, source, to_gpu: bool, non_blocking: bool) -> N
 def write(destination, source) -> None:
     """Fills a real tensor of the host with what is known of a simulated one: its integers, else nan.
 
-    Raises NoValueError for integers that are not known, which have no such number.
+    Integers that are not known have no such number: with stand-ins they are 0, else NoValueError is raised.
     """
-    known = values.of(source)
+    known, stand_ins = values.of(source), machines.on().stand_ins
     if known is not None:
         destination.copy_(known)
     elif destination.dtype.is_floating_point or destination.dtype.is_complex:
         destination.fill_(float("nan"))
+    elif stand_ins is not None:
+        stand_ins.note("copy_()")
+        destination.zero_()
     else:
         raise NoValueError(
             f"copy_() writes the values of a simulated {source.dtype} tensor of shape {tuple(source.shape)} to the "

@@ -40,7 +40,9 @@ def get_device(mode, function, args, kwargs):
 @handles(Tensor.data_ptr)
 def data_ptr(mode, function, args, kwargs):
     """Tensor.data_ptr: the address in the simulated GPU's memory; of a tensor of the host without values, a number by
-    which programs tell whether tensors share memory."""
+    which programs tell whether tensors share memory; 0 of a tensor that is made of others (a DTensor, a jagged one)."""
+    if hasattr(type(args[0]), "__tensor_flatten__"):
+        return 0
     place = residence.of(args[0])
     if place is None or not place.address:
         return function(*args)

@@ -4,6 +4,9 @@ A plan says which part of each tensor a rank writes. Of a DTensor the mesh and t
 rank, of a ShardedTensor (FSDP1's) its metadata; other tensors and objects every rank has as this one has them. A rank
 that is not the coordinator gets its part of what the coordinator would make of them
 (torch/distributed/checkpoint/utils.py, _DistWrapper.reduce_scatter).
+
+What every rank has, rank 0 writes. What another rank would have written is not there to be loaded: a tensor without
+values stands for it.
 """
 
 import dataclasses
@@ -13,6 +16,11 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simgpu import machine as machines
+from simgpu.errors import NoValueError
+from simgpu.tensors import residence
 
 
 def gathering(gather, group_of):
@@ -54,18 +62,50 @@ def _asking(frame) -> dict[str, Any] | None:
 
 
 def _of_all(local, group, asking) -> list:
-    from torch.distributed.checkpoint.planner import SavePlan
+    from torch.distributed.checkpoint.planner import LoadPlan, SavePlan
 
+    used = inspect.getclosurevars(inspect.unwrap(asking["map_fun"])).nonlocals
+    if isinstance(local, LoadPlan):
+        local = _of_what_is_there(local, used.get("planner"), used.get("storage_reader"), group.rank())
     if not isinstance(local, SavePlan):
         return [local] * group.size()
-    planner = inspect.getclosurevars(inspect.unwrap(asking["map_fun"])).nonlocals.get("planner")
-    state = getattr(planner, "state_dict", None) or {}
-    ranks = group._ranks()
-    return [local if rank == group.rank() else _plan_of(local, state, ranks[rank]) for rank in range(group.size())]
+    state = getattr(used.get("planner"), "state_dict", None) or {}
+    ranks, alone = group._ranks(), group.rank() == 0
+    return [
+        local if rank == group.rank() else _plan_of(local, state, ranks[rank], alone) for rank in range(group.size())
+    ]
 
 
-def _plan_of(plan, state: dict[str, Any], rank: int):
-    """The plan of a rank of the world whose tensors are placed like those of this one's plan."""
+def _of_what_is_there(plan, planner, reader, rank: int):
+    """A rank's plan for loading, without the parts that another rank would have written: they are loaded here."""
+    written = getattr(reader, "storage_data", None)
+    if planner is None or not written:
+        return plan
+    for item in plan.items:
+        if item.storage_index not in written:
+            target = planner.resolve_tensor(item).detach() if item.type.name == "TENSOR" else None
+            if target is None or residence.of(target) is None or machines.on().host_memory is not None:
+                raise NoValueError(
+                    f"rank {rank} loads {item.dest_index.fqn!r}, which another rank would have written into this "
+                    "checkpoint, and no other rank was there. A simulated GPU without values=True takes tensors "
+                    "without values for them; let rank 0 load what it has saved itself"
+                )
+            target.copy_(_without_values(target))
+            planner.commit_tensor(item, target)
+    return dataclasses.replace(plan, items=[item for item in plan.items if item.storage_index in written])
+
+
+def _without_values(like: torch.Tensor) -> torch.Tensor:
+    """A tensor on the host, of this shape and dtype."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        made = torch.empty(like.shape, dtype=like.dtype, device="meta")
+    residence.settle_on_host(made.untyped_storage(), machines.on(), made.nbytes)
+    return made
+
+
+def _plan_of(plan, state: dict[str, Any], rank: int, alone: bool):
+    """The plan of a rank of the world whose tensors are placed like those of this one's plan; `alone`: what all ranks
+    have is this one's to write."""
     from torch.distributed._shard.sharded_tensor import ShardedTensor
     from torch.distributed.checkpoint import planner_helpers
     from torch.distributed.tensor import DTensor
@@ -85,7 +125,8 @@ def _plan_of(plan, state: dict[str, Any], rank: int):
         if isinstance(tensor, ShardedTensor):  # of which this rank may have nothing
             shards = [one for one in tensor.metadata().shards_metadata if _rank_of(one) == rank]
             items += [planner_helpers._create_write_item_for_shard(name, tensor, one) for one in shards]
-    return dataclasses.replace(plan, items=items)
+    mine = {item.index for item in plan.items} if alone else ()
+    return dataclasses.replace(plan, items=[item for item in items if item.index not in mine])
 
 
 def _rank_of(shard) -> int | None:

@@ -1,5 +1,7 @@
 """Checkpoints of one rank of many: torch.distributed.checkpoint, and FSDP1's kinds of state dicts."""
 
+import re
+
 import pytest
 import torch
 from torch import distributed as dist
@@ -47,27 +49,58 @@ def test_a_checkpoint_has_this_ranks_part_and_says_which_are_the_others(rank, co
             shards = RANKS // copies
             starts = range(0, 6, -(-6 // shards))  # of four ranks the last has none of the six rows
             assert [one.offsets[0] for one in of_all.chunks if one.sizes[0]] == [*starts]
-        if rank == 0 and copies == 1:  # of two copies, the other one's rank writes some
+        if rank == 0:
             kept["0.weight"].to_local().zero_()
-            dcp.load({"model": kept}, checkpoint_id=tmp_path)
+            dcp.load({"model": kept, "optimizer": of_optimizer}, checkpoint_id=tmp_path)
             assert torch.equal(kept["0.weight"].to_local().cpu(), saved)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_script_without_values_saves_too(tmp_path):
-    def script():
+def saved_and_loaded(folder, save, load):
+    """A program that trains for a step, and before it saves or loads the states of all."""
+
+    def program():
         import torch.distributed.checkpoint as dcp
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+        from torch.distributed.checkpoint import state_dict as states
         from torch.distributed.fsdp import fully_shard
 
-        dist.init_process_group("nccl")
+        dist.init_process_group("cpu:gloo,cuda:nccl")
         network = fully_shard(model())
+        optimizer = stepped(network)
+        kept = dict(zip(("model", "optimizer"), states.get_state_dict(network, optimizer), strict=True))
+        if save:
+            dcp.async_save(kept, checkpoint_id=folder).result() if save == "async" else dcp.save(
+                kept, checkpoint_id=folder
+            )
+        if load:
+            dcp.load(kept, checkpoint_id=folder)
+            states.set_state_dict(
+                network, optimizer, model_state_dict=kept["model"], optim_state_dict=kept["optimizer"]
+            )
         stepped(network)
-        dcp.save({"model": get_model_state_dict(network)}, checkpoint_id=tmp_path)
 
-    for rank in (0, 3):
-        found = simgpu.run(script, ranks=RANKS, rank=rank)
-        assert found.outcome == "fits", found.ended
+    return program
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["now", "async"])
+def test_other_ranks_load_what_rank_0_alone_has_saved(tmp_path, how):
+    """Their own parts are not there: tensors without values stand for them, and take what they take."""
+    assert simgpu.run(saved_and_loaded(tmp_path, how, False), ranks=RANKS, rank=0).fits
+    peaks = set()
+    for rank in (0, 1, 2):
+        found = simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=rank)
+        assert found.fits, found.ended
+        peaks.add(found.peak)
+    assert len(peaks) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_values_that_another_rank_would_have_saved_are_asked_for_by_name(tmp_path):
+    assert simgpu.run(saved_and_loaded(tmp_path, "now", False), ranks=RANKS, rank=0, values=True).fits
+    assert simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=0, values=True).fits
+    found = simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=2, values=True)
+    assert found.status == 2
+    assert re.search("rank 2 loads 'model.*', which another rank would have written", found.ended), found.ended
 
 
 def first_generation(orig):
