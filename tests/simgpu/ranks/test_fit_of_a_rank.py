@@ -11,14 +11,9 @@ import simgpu
 from simgpu.command import main
 from simgpu.fitting.plan import Plan
 from simgpu.report.owners import PARAMETERS, STATES
+from tests.simgpu.four_layers import WEIGHTS, layers, steps
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
-WEIGHTS = 4 * (512 * 512 + 512) * 4
-
-
-def layers():
-    """Four layers of 1 MiB of weights."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(4)))
 
 
 class Tied(nn.Module):
@@ -35,16 +30,6 @@ class Tied(nn.Module):
 
 def fitted(ranks=None, **options):
     return simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="H100", ranks=ranks, **options)
-
-
-def steps(model, optimizer):
-    for _ in range(2):
-        x = torch.zeros(256, 512).cuda()
-        loss = model(x).float().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
 
 def test_the_same_as_a_script_with_fsdp2():
