@@ -19,8 +19,9 @@ def receiving(receive):
             return receive(object_list, src, group, *args, **kwargs)
         ranks = tuple(c10d.get_process_group_ranks(one))
         sender = kwargs.get("group_src")
-        if sender is None:
-            sender = ranks.index(src) if src in ranks else (one.rank() + 1) % one.size()
+        if sender is None and src not in ranks:
+            return receive(object_list, src, group, *args, **kwargs)  # from any: whose error it then is
+        sender = ranks.index(src) if sender is None else sender
         way = (ranks, sender, one.rank())
         asking = sys._getframe(1).f_locals
         stage = asking.get("self")

@@ -54,6 +54,7 @@ CASES = [
         False,
         "a3200008 a1600004 a1791 f1791 f1600004 a800002 a8 a1279 f1279 f8",
     ),
+    ("A100-80GB", "unique_consecutive", 100000, "uint8", False, False, "a100000 a8 a1023 f1023 f8"),
 ]
 
 

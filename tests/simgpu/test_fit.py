@@ -12,6 +12,7 @@ from torch import nn
 
 import simgpu
 from simgpu.command import main
+from simgpu.fitting import measuring
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.search import Search
 from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
@@ -145,6 +146,19 @@ def test_every_gpu_and_the_smallest(layered):
     smaller = [name for name, fits in large.every_gpu(["T4", "A100-40GB", "A100-80GB", "H200"]).items() if not fits]
     assert smaller == ["T4"]
     assert large.nvidia_smi > 15 * 2**30
+
+
+@pytest.mark.parametrize(("checkpoint", "layers_with_one"), [(False, 0), ("half", 4), (True, 7)])
+def test_half_of_the_checkpoints_are_every_second_layers(monkeypatch, checkpoint, layers_with_one):
+    found, before = [], measuring._checkpointed
+    monkeypatch.setattr(measuring, "_checkpointed", lambda forward: found.append(forward) or before(forward))
+
+    def model():
+        return nn.Sequential(*(layers()[0] for _ in range(7)))
+
+    simgpu.fit(model, 8, "sgd", inputs=lambda size: torch.zeros(size, 512), gpu="T4", checkpoint=checkpoint)
+    assert len(found) in (layers_with_one, 2 * layers_with_one)  # a plan may be measured twice
+    assert bool(found) == bool(layers_with_one)
 
 
 def test_checkpoints_and_accumulation_save():

@@ -2,6 +2,7 @@
 
 import pickle
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,13 +12,16 @@ from torch import overrides
 
 import simgpu
 from simgpu.command import _parser, main
+from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import spec
 from simgpu.machine import current
 from simgpu.modes import costs
+from simgpu.ranks.playing import Awaited
 from simgpu.recording import history, worker
 from simgpu.recording.replay import Replay
+from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Trace
-from simgpu.recording.workloads import WORKLOADS, models, sweeps
+from simgpu.recording.workloads import WORKLOADS, models, sweeps, vision
 
 aten = torch.ops.aten
 
@@ -210,6 +214,30 @@ def test_stages_lie_where_they_were_called():
     assert [one.count("alloc") for one in actions] == [1, 2, 3]
 
 
+def test_the_table_of_replays_is_in_the_units_that_it_names():
+    one = SimpleNamespace(
+        recorded=SimpleNamespace(workload="w", peak=3 * 2**20, median_ms=2.0),
+        simulated=SimpleNamespace(median_ms=3.0),
+        events=(7, 5),
+        outside=[(None, None), (5 * 2**20, 7 * 2**20)],
+        peak_error=-512,
+        reserved_error=2 * 2**20,
+        time_error=0.5,
+    )
+    found = replay_table([one]).loc["w"].to_dict()
+    assert found == {
+        "events equal": "5 of 7",
+        "peak (MiB)": 3,
+        "allocated off by (B)": -512,
+        "reserved off by (MiB)": 2,
+        "outside PyTorch (MiB)": 5,
+        "simulated outside (MiB)": 7,
+        "step (ms)": 2,
+        "simulated step (ms)": 3,
+        "time error (%)": 50,
+    }
+
+
 def test_recordings_without_stages_agree():
     assert Replay(Trace("w", [], []), Trace("w", [], [])).peak_error == 0
 
@@ -236,3 +264,49 @@ def test_the_picture_of_a_run_says_what_its_colours_are(tmp_path, monkeypatch):
     script.write_text("import torch\nx = torch.ones(1000, device='cuda')\n")
     assert main(["run", "--gpu", "T4", "--out", str(tmp_path / "out"), str(script)]) == 0
     assert {"reserved", "all of the GPU"} <= set(said)
+
+
+# What is refused
+
+
+def test_a_class_that_is_refused_can_be_named_and_not_made(gpu):
+    assert torch.cuda.gds.GdsFile.__name__ == "GdsFile"
+    with pytest.raises(NotModelledError, match=r"torch\.cuda\.gds\.GdsFile is not modelled"):
+        torch.cuda.gds.GdsFile("file", 0)
+
+
+@pytest.mark.parametrize(
+    ("targets", "lengths", "said"),
+    [
+        (torch.ones(5), (2, 2), "Expected tensor to have size 4 at dimension 0, but got size 5"),
+        (torch.ones(3), (2, 2), "Expected tensor to have size 4 at dimension 0, but got size 3"),
+        (torch.ones(2, 2), (3, 1), "Expected tensor to have size at least 3 at dimension 1, but got size 2"),
+        (torch.ones(2, 3), (2, 1), ""),
+        (torch.ones(4), (2, 2), ""),
+    ],
+)
+def test_targets_of_ctc_that_the_lengths_do_not_fit(gpu, targets, lengths, said):
+    scores = torch.randn(6, 2, 5, device="cuda").log_softmax(-1)
+    with torch.backends.cudnn.flags(enabled=False):
+        arguments = scores, targets.long().cuda(), (6, 6), lengths
+        if not said:
+            assert torch.nn.functional.ctc_loss(*arguments).shape == ()
+            return
+        with pytest.raises(RuntimeError, match=said):
+            torch.nn.functional.ctc_loss(*arguments)
+
+
+def test_objects_come_from_a_rank_that_is_named(ranks):
+    with pytest.raises(ValueError, match="Must specify global_rank or group_rank"):
+        dist.recv_object_list([None], device=torch.device("cuda"))
+
+
+def test_two_transfers_of_the_same_ranks_are_two():
+    same = {"player": None, "own": 1, "transfer": None, "place": 0, "ready": 0.0, "before": None}
+    one, other = Awaited(**same), Awaited(**same)
+    assert one != other and len({one, other}) == 2
+
+
+def test_vgg16_has_the_published_number_of_parameters():
+    with torch.device("meta"):
+        assert sum(p.numel() for p in vision.vgg16().parameters()) == 138_357_544

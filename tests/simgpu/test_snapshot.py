@@ -85,6 +85,18 @@ def test_frames_of_blocks_and_segments():
     assert block["frames"] == frames()
 
 
+def test_the_frames_of_an_address_are_those_of_the_block_that_is_there():
+    names = iter(["first", "second", "third"])
+    allocator = CachingAllocator(Device(64 * MIB), frames=lambda: [next(names)])
+    allocator.record_history(context="alloc")
+    first, second = allocator.malloc(512), allocator.malloc(512)
+    assert [allocator.frames_of(one.address) for one in (first, second)] == [["first"], ["second"]]
+    address = first.address
+    allocator.free(first)
+    assert allocator.frames_of(address) is None
+    assert allocator.frames_of(second.address + 256) is None
+
+
 def test_the_frames_of_a_free():
     """Checked on the oracle: with context "all" those of the free, with "alloc" those of the allocation."""
     names = iter(["malloc", "free", "malloc again"])

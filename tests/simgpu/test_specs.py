@@ -366,3 +366,12 @@ def test_what_products_reach_is_near_the_datasheet_s_peak(key):
     for precision, peak in spec(key).peak_flops.items():
         if precision in reached.MEASURED.get(key, ()):
             assert 0.3 * peak < reached.rate(spec(key), precision) < 1.2 * peak, precision
+
+
+def test_a_block_of_threads_may_have_all_shared_memory_but_a_kibibyte():
+    """NVIDIA, CUDA C++ Programming Guide, "Shared Memory" of each compute capability: from 8.0 on a multiprocessor
+    keeps 1 KiB for each block for itself."""
+    for number, one in CAPABILITIES.items():
+        assert one.shared_memory - one.shared_memory_per_block == (1024 if number >= (8, 0) else 0)
+    of_guide = {(8, 0): 164, (9, 0): 228, (10, 0): 228, (12, 0): 100}
+    assert {number: CAPABILITIES[number].shared_memory // 1024 for number in of_guide} == of_guide
