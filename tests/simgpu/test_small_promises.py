@@ -14,7 +14,11 @@ import simgpu
 from simgpu.command import _parser, main
 from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import spec
+from simgpu.kernels import reduction_scratch
 from simgpu.machine import current
+from simgpu.memory.allocator import CachingAllocator
+from simgpu.memory.invalid_free import InvalidFree
+from simgpu.memory.physical import Device
 from simgpu.modes import costs
 from simgpu.ranks.playing import Awaited
 from simgpu.recording import history, worker
@@ -22,6 +26,7 @@ from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Trace
 from simgpu.recording.workloads import WORKLOADS, models, sweeps, vision
+from simgpu.timing.clock import Clock
 
 aten = torch.ops.aten
 
@@ -310,3 +315,63 @@ def test_two_transfers_of_the_same_ranks_are_two():
 def test_vgg16_has_the_published_number_of_parameters():
     with torch.device("meta"):
         assert sum(p.numel() for p in vision.vgg16().parameters()) == 138_357_544
+
+
+@pytest.mark.parametrize(("loss", "shape"), [("multi_margin_loss", ()), ("pdist", (6,))])
+def test_what_the_cpu_lacks_in_half_precision_is_computed_in_single(loss, shape):
+    x = torch.tensor([[1.0, 2.0], [3.0, 5.0], [0.0, 4.0], [2.0, 2.0]], dtype=torch.float16)
+    targets = [torch.tensor([0, 1, 1, 0])] if loss == "multi_margin_loss" else []
+    function = getattr(torch.nn.functional, loss)
+    with pytest.raises(NotImplementedError):
+        function(x, *targets)
+    with simgpu.simulated_gpu("A100-80GB", values=True):
+        found = function(x.cuda(), *(one.cuda() for one in targets))
+        assert (found.dtype, found.shape) == (torch.float16, shape)
+        assert torch.equal(found.cpu(), function(x.float(), *targets).half())
+
+
+@pytest.mark.parametrize(("batches", "shape"), [((), (64, 48)), ((8,), (64, 48)), ((1,), (16, 8))])
+def test_the_clock_knows_how_deep_a_product_is(gpu, monkeypatch, batches, shape):
+    asked, filled = [], costs.filled
+    monkeypatch.setattr(costs, "filled", lambda *sizes: asked.append(sizes) or filled(*sizes))
+    rows, columns = shape
+    torch.matmul(torch.zeros(*batches, rows, 32, device="cuda"), torch.zeros(*batches, 32, columns, device="cuda"))
+    assert asked == [(batches[0] if batches else 1, rows, columns, 32, 108)]
+
+
+def test_what_pytorch_would_give_back_a_part_of_is_named():
+    allocator = CachingAllocator(Device(64 * 2**20))
+    block = allocator.malloc(512)
+    assert str(InvalidFree(block)) == f"cudaFree of {block!r}, a part of a segment"
+    assert not InvalidFree(block).inside and InvalidFree(allocator.malloc(512)).inside
+
+
+def test_kernels_are_not_tuned(gpu):
+    assert torch.cuda.tunable.is_enabled() is False
+    torch.cuda.tunable.enable(False)
+    with pytest.raises(NotModelledError, match=r"torch\.cuda\.tunable\.enable"):
+        torch.cuda.tunable.enable()
+
+
+def test_a_storage_goes_to_the_host_and_to_the_gpu_and_nowhere_else(gpu):
+    storage = torch.zeros(4, device="cuda").untyped_storage()
+    assert storage.to(device="cpu").device.type == "cpu"
+    assert storage.to(device="cuda:0").data_ptr() == storage.data_ptr()
+    with pytest.raises(NotModelledError):
+        storage.to(device="xpu")
+
+
+def test_a_reduction_out_of_reach_is_halved_where_it_reaches_farthest():
+    """TensorIteratorBase::get_dim_to_split (aten/src/ATen/TensorIterator.cpp): the largest (size - 1) × stride."""
+    rows = reduction_scratch.Dim(3, 1_000_000_000, None)
+    columns = reduction_scratch.Dim(1_000_000_000, 1, None)
+    found = [[dim.size for dim in part] for part in reduction_scratch.pieces([rows, columns], 4, 4)]
+    assert found[:2] == [[1, 500_000_000], [1, 500_000_000]]
+    assert len(found) == 6 and {sizes[0] for sizes in found} == {1}
+
+
+def test_what_a_compiled_region_has_begun_runs_while_the_host_waits_for_a_batch():
+    clock, flushed = Clock(spec("A100-80GB")), []
+    clock.region = SimpleNamespace(flush=lambda: flushed.append(clock.host))
+    clock.wait_for_batch(1.0)
+    assert flushed == [0.0] and clock.host == 1.0
