@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
-from simgpu.errors import REMEDY, NoValueError
+from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.interrupts import in_one_piece
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.modes import host_copies
@@ -121,7 +121,7 @@ def to(mode: FunctionMode, move):
         if storage.device == named(device):
             return storage
         if there.type not in ("cuda", "cpu"):  # pyright: ignore[reportOptionalMemberAccess]
-            return refused(move)(storage)
+            raise NotModelledError(f"a storage of the simulated GPU goes to the GPU or to the CPU, not to {device!r}")
         return _copied(mode, storage, there != gpu, non_blocking)
 
     return call
