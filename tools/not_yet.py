@@ -6,15 +6,10 @@ second run. A chapter is listed until somebody has run it in all those ways.
 """
 
 _LISTED = {
-    "07_batch_size": "everywhere",
     "08_sequence_length_and_attention": "everywhere",
-    "08b_padding_packing_logits": "everywhere",
     "09_gradient_accumulation": "everywhere",
     "10_gradient_checkpointing": "everywhere",
     "10b_what_is_worth_computing_again": "everywhere",
-    "11b_bytes_per_parameter": "everywhere",
     "14_offload": "everywhere",
-    "17_from_36_gb_down": "everywhere",
-    "23_will_it_fit": "everywhere",
 }
 NOT_YET = {notebook: names.split() for notebook, names in _LISTED.items()}

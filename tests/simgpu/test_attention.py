@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -144,3 +145,20 @@ def test_cudnn_copies_a_gradient_whose_last_dim_is_not_dense(grad, copied):
         taken = torch.cuda.memory_stats()["requested_bytes.all.allocated"] - before
     sums = (2 * 8 * 256 * 64 + 2 * 8 * 256) * 4
     assert taken == (3 + copied) * 524_288 + sums
+
+
+@pytest.mark.filterwarnings("ignore:simulated A100-80GB")
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [([[3, 4, 0, 0], [3, 4, 5, 6]], True), ([[0, 0, 3, 4], [3, 4, 5, 6]], False), (None, True)],
+)
+def test_an_encoder_in_evaluation_keeps_the_padding_and_says_where_cuda_drops_it(values, tokens, told):
+    """nn.TransformerEncoder as it is by default, with a padding mask: on the right, on the left, or not known."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2).eval()
+    with labkit.simulated_gpu("A100-80GB", values=values) as gpu, torch.no_grad():
+        encoder.cuda()
+        padded = torch.randn(2, 4, device="cuda") < 9 if tokens is None else torch.tensor(tokens, device="cuda") == 0
+        assert encoder(torch.zeros(2, 4, 64, device="cuda"), src_key_padding_mask=padded).shape == (2, 4, 64)
+        if not (values and tokens is None):  # then every token is padding, and CUDA refuses
+            assert ("nn.TransformerEncoder (that CUDA drops the padding" in str(gpu.left_out)) == told
