@@ -133,6 +133,13 @@ def _written(operator) -> _Written:
 
 
 @once_for_each
+def _outs(operator) -> tuple[str, ...]:
+    """The names of the arguments that an operator writes all of its results to: out=."""
+    told = (one for one in operator._schema.arguments if one.kwarg_only and one.alias_info is not None)
+    return tuple(one.name for one in told if one.alias_info.is_write)
+
+
+@once_for_each
 def _gives_values(operator) -> bool:
     """Whether its result follows from its arguments: it draws nothing at random and fills what it makes."""
     drawn = torch.Tag.nondeterministic_seeded in operator.tags
@@ -165,9 +172,9 @@ def follow(operator, args, kwargs, outputs) -> None:
     """After an operator has run on simulated tensors: notes what it gives, or forgets what it wrote to."""
     if operator._schema.name in ("aten::set_", "aten::resize_"):
         return  # the tensor is one of another storage now, where nothing was written; one that grew has forgotten all
-    written = _places_written(operator, args, kwargs)
+    written, outs = _places_written(operator, args, kwargs), _outs(operator)
     if written:
-        if operator not in _OVERWRITING and not any(place.values is not None for place in written):
+        if operator not in _OVERWRITING and not outs and not any(place.values is not None for place in written):
             return
     elif not any(isinstance(one, torch.Tensor) and one.numel() <= LIMIT for one in outputs):
         return
@@ -175,7 +182,7 @@ def follow(operator, args, kwargs, outputs) -> None:
         if not _gives_values(operator):
             raise UnknownError
         blank = operator in _OVERWRITING
-        named = {name: _operand(one) for name, one in kwargs.items() if name != "device"}
+        named = {name: _operand(one, name in outs) for name, one in kwargs.items() if name != "device"}
         others = [_operand(one) for one in args[1:]]  # before the first, whose blank bytes may not be wanted then
         given = (*(_operand(one, blank) for one in args[:1]), *others)
     except UnknownError:
@@ -190,6 +197,9 @@ def _note(operator, given, named, written, outputs) -> None:
     before = [(place, place.values) for place in written if place.values is not None]
     if operator in _OVERWRITING:
         before = [(written[0], given[0].of)]
+    elif _outs(operator):
+        given_to = [named[name].of for name in _outs(operator)]
+        before = [*before, *((a, b) for a, b in zip(written, given_to, strict=True) if a.values is None)]
     new = {}
     cut = torch.Tag.dynamic_output_shape in operator.tags  # its results may be cut from what is longer: torch.unique
     for number, output in enumerate(outputs):

@@ -434,3 +434,14 @@ def test_segments_and_blocks_of_max_split_size_are_counted():
     assert counted() == [2, 0]
     allocator.empty_cache()
     assert counted() == [0, 0]
+
+
+def test_blocks_of_max_split_size_are_given_back_before_smaller_ones():
+    """release_available_cached_blocks: blocks of max_split_size and more, until there is enough; a cache of smaller
+    ones stays, and the request counts as no retry."""
+    allocator = make("max_split_size_mb:32", total=90 * MIB)
+    for block in [allocator.malloc(size * MIB) for size in (32, 32, 20)]:
+        allocator.free(block)
+    allocator.malloc(40 * MIB)
+    assert allocator.reserved == 60 * MIB
+    assert allocator.stats()["num_alloc_retries"] == 0

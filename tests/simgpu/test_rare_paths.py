@@ -294,6 +294,45 @@ CASES = [
         "S2097152 a49152 a768 a16384 a256 a512 a1536 S20971520 a8519680 a1536 f1536 a32 a512 a8 f32 f1536 "
         "f49152 f768 f16384 f256 f512 f8 f512",
     ),
+    (
+        "A100-80GB",
+        "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+        "q = torch.zeros(1, 1024, 2, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True)\n"
+        "k, v = (torch.zeros(1, 1, 2, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True) for _ in 'kv')\n"
+        "with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n"
+        "    y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)\n"
+        "y.backward(torch.ones_like(y))\n",
+        "S2097152 a262144 a256 a256 a262144 a8192 a16 a8 a262144 a262144 a262144 a262144 a256 a256 S2097152 "
+        "a524288 S33554432 a33554432 a262144 a262144 a1048576 a4 f4 f1048576 a1048576 a4 f4 f1048576 f262144 "
+        "f262144 f33554432 f524288 f262144 f262144 f8192 f16 f8 f262144 f256 f256 f256 f256 f262144 f262144 "
+        "f262144",
+    ),
+    (
+        "H100",
+        "x = torch.randn(300, 200, device='cuda').t()\ny = x.median()\n",
+        "S2097152 a240000 a240000 a240000 a480000 a480000 S2097152 a741119 f741119 f480000 f480000 f240000 a1 "
+        "a4 f1 f240000 f240000 f4",
+    ),
+    (
+        "H100",
+        "w = torch.zeros(528, 32, device='cuda', requires_grad=True)\n"
+        "i = torch.zeros(20000, dtype=torch.long, device='cuda')\n"
+        "y = F.embedding(i, w)\n"
+        "y.backward(torch.ones_like(y))\n",
+        "S2097152 a67584 a160000 S20971520 a2560000 a2560000 a160000 a160000 a160000 a329727 f329727 f160000 "
+        "a67584 a160000 a8 a160000 a1279 f1279 f160000 a4224 a4224 a1279 f1279 a8 a20224 a323584 f323584 "
+        "f20224 f8 f4224 f4224 f8 f160000 f160000 f160000 f2560000 f160000 f67584 f67584 f2560000",
+    ),
+    (
+        "H100",
+        "w = torch.zeros(527, 32, device='cuda', requires_grad=True)\n"
+        "i = torch.zeros(20000, dtype=torch.long, device='cuda')\n"
+        "y = F.embedding(i, w)\n"
+        "y.backward(torch.ones_like(y))\n",
+        "S2097152 a67456 a160000 S20971520 a2560000 a2560000 a160000 a160000 a160000 a329727 f329727 f160000 "
+        "a67456 a160000 a8 a160000 a1279 f1279 f160000 a4216 a4216 a1279 f1279 a8 a20216 a20216 f20216 f20216 "
+        "f8 f4216 f4216 f8 f160000 f160000 f160000 f2560000 f160000 f67456 f67456 f2560000",
+    ),
 ]
 
 

@@ -1,5 +1,7 @@
 """Small things that a program sees of the simulated GPU, on which nothing larger depends."""
 
+import gzip
+import json
 import pickle
 import time
 from types import SimpleNamespace
@@ -11,21 +13,26 @@ from matplotlib.figure import Figure
 from torch import overrides
 
 import simgpu
+from simgpu import interrupts
 from simgpu.command import _parser, main
 from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import spec
-from simgpu.kernels import reduction_scratch
+from simgpu.kernels import reduction_scratch, sorting
 from simgpu.machine import current
 from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.invalid_free import InvalidFree
+from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.memory.physical import Device
-from simgpu.modes import costs
+from simgpu.modes import costs, stacks
 from simgpu.ranks.playing import Awaited
 from simgpu.recording import history, worker
 from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
-from simgpu.recording.trace import Trace
+from simgpu.recording.trace import Event, Trace
 from simgpu.recording.workloads import WORKLOADS, models, sweeps, vision
+from simgpu.report import advice
+from simgpu.report.findings import CACHE, OUT_OF_MEMORY
+from simgpu.tensors import residence
 from simgpu.timing.clock import Clock
 
 aten = torch.ops.aten
@@ -375,3 +382,90 @@ def test_what_a_compiled_region_has_begun_runs_while_the_host_waits_for_a_batch(
     clock.region = SimpleNamespace(flush=lambda: flushed.append(clock.host))
     clock.wait_for_batch(1.0)
     assert flushed == [0.0] and clock.host == 1.0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_synced_batch_norms_gradient_has_the_cpu_s_values(weighted):
+    """batch_norm_backward_elemt, with the sums of one rank: what native_batch_norm_backward gives."""
+    torch.manual_seed(0)
+    x, grad, weight = torch.randn(4, 3, 5), torch.randn(4, 3, 5), torch.rand(3) + 0.5 if weighted else None
+    mean, inverse = x.mean((0, 2)), (x.var((0, 2), unbiased=False) + 1e-5).rsqrt()
+    sums = grad.sum((0, 2)), (grad * (x - mean.view(1, 3, 1))).sum((0, 2)), torch.tensor([20], dtype=torch.int32)
+    given = [grad, x, mean, inverse, weight, *sums]
+    expected, *_ = aten.native_batch_norm_backward(
+        grad, x, weight, None, None, mean, inverse, True, 1e-5, [True, False, False]
+    )
+    with simgpu.simulated_gpu("H100", values=True):
+        found = aten.batch_norm_backward_elemt(*(None if one is None else one.cuda() for one in given)).cpu()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "least"), [(20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800), (4_001, 400)]
+)
+def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
+    """aten/src/ATen/native/cuda/TensorTopK.cu, should_use_multiblock."""
+    assert sorting._by_many_blocks(rows, least) and not sorting._by_many_blocks(rows, least - 1)
+
+
+@pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])
+def test_a_cache_that_holds_what_is_missing_is_named(cache, said):
+    report = SimpleNamespace(outcome=OUT_OF_MEMORY, failure=(5 * 2**20, 3 * 2**20, ""), parts={CACHE: cache * 2**20})
+    assert any("expandable_segments" in line for line in advice.helps(report)) == said
+
+
+def test_two_dashes_end_the_options_of_run(tmp_path, capsys):
+    (tmp_path / "script.py").write_text("import sys; print('arguments', sys.argv[1:])")
+    assert main(["run", "--gpu", "T4", "--", str(tmp_path / "script.py"), "--values", "--"]) == 0
+    assert capsys.readouterr().out.startswith("arguments ['--values', '--']\n")
+
+
+def test_a_gradient_that_another_stream_uses_is_kept_for_it(gpu):
+    """The engine records the stream of the node that a gradient goes to (torch/csrc/autograd/input_buffer.cpp)."""
+    side, x = torch.cuda.Stream(), torch.ones(64, 64, device="cuda", requires_grad=True)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x * 2
+    torch.cuda.current_stream().wait_stream(side)
+    seen = []
+    y.register_hook(seen.append)
+    (y * y).sum().backward()
+    assert set(residence.of(seen[0]).block.stream_uses) == {side.stream_id}
+
+
+def test_the_text_of_an_out_of_memory_error():
+    assert str(OutOfMemory("CUDA out of memory.", size=512)) == "CUDA out of memory."
+
+
+def test_the_same_batch_is_recorded_twice_under_two_names():
+    assert WORKLOADS["batch-8"].keywords == WORKLOADS["length-128"].keywords
+
+
+def test_a_process_of_three_gibibytes_has_three():
+    with simgpu.simulated_gpu("T4"):
+        WORKLOADS["settings-default"](lambda name: None)
+        total = torch.cuda.get_device_properties(0).total_memory
+        assert torch.cuda.get_per_process_memory_fraction() * total == pytest.approx(3 * 2**30)
+        assert torch.cuda.max_memory_reserved() <= 3 * 2**30
+
+
+def test_where_no_mode_is_on_a_model_is_exported_as_ever(gpu):
+    with stacks.none():
+        assert torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph is not None
+
+
+def test_an_interrupt_that_came_too_early_comes_later():
+    with pytest.raises(KeyboardInterrupt):
+        if interrupts.raise_later(KeyboardInterrupt(), ()):
+            for _ in range(1000):
+                time.sleep(0.01)
+
+
+def test_a_trace_whose_columns_are_not_alike_is_none(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    Trace("w", [Event("alloc", 512, 0, ""), Event("free_completed", 512, 0, "")], []).save(path)
+    columns = json.loads(gzip.decompress(path.read_bytes()))
+    for name in ("numbers", "events_where"):
+        path.write_bytes(gzip.compress(json.dumps(columns | {name: [*columns[name], 0]}).encode()))
+        with pytest.raises(ValueError, match="is not a trace"):
+            Trace.load(path)

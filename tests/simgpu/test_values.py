@@ -209,3 +209,47 @@ def test_lengths_that_were_copied_from_the_gpu_pack(kept_sorted):
     unknown = torch.rand(3, device="cuda").mul(4).long().cpu() + 1
     with pytest.raises(NoValueError, match="the lengths were copied from the simulated GPU"):
         pack(rows, unknown, batch_first=True, enforce_sorted=False)
+
+
+OUT = {
+    "add": lambda out, t: torch.add(t, t, out=out),
+    "cat": lambda out, t: torch.cat([t[:1], t[1:]], out=out),
+    "mul by a number": lambda out, t: torch.mul(t, 2, out=out),
+    "where": lambda out, t: torch.where(t > 3, t, -t, out=out),
+    "cumsum": lambda out, t: torch.cumsum(t, 1, out=out),
+}
+
+
+@pytest.mark.parametrize("call", OUT.values(), ids=OUT)
+@pytest.mark.parametrize("size", [(2, 4), (0,)])
+def test_what_is_written_with_out_is_known(call, size):
+    content = [[0, 0, 3, 4], [3, 4, 5, 6]]
+    expected = call(torch.empty(2, 4, dtype=torch.long), torch.tensor(content)).tolist()
+    with labkit.simulated_gpu("T4"):
+        out = torch.empty(size, dtype=torch.long, device="cuda")
+        assert call(out, torch.tensor(content, device="cuda")).tolist() == out.tolist() == expected
+        part = torch.zeros(4, 4, dtype=torch.long, device="cuda")
+        call(part[1:3], torch.tensor(content, device="cuda"))
+        assert part.tolist() == [[0] * 4, *expected, [0] * 4]
+        out = torch.empty(2, 4, dtype=torch.long, device="cuda")
+        call(out, torch.randint(0, 9, (2, 4), device="cuda"))
+        assert values.of(out) is None
+        part = torch.empty(4, 4, dtype=torch.long, device="cuda")
+        call(part[1:3], torch.tensor(content, device="cuda"))
+        assert values.of(part) is None
+
+
+def test_both_results_of_a_maximum_are_known():
+    with labkit.simulated_gpu("T4"):
+        found = [torch.empty(2, dtype=torch.long, device="cuda") for _ in range(2)]
+        torch.max(torch.tensor([[1, 7, 2], [9, 3, 4]], device="cuda"), 1, out=tuple(found))
+        assert [one.tolist() for one in found] == [[7, 9], [1, 0]]
+
+
+@pytest.mark.parametrize("name", ["logical_not", "logical_and", "logical_or", "logical_xor"])
+def test_truth_values_are_followed(name):
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    given = [a] if name == "logical_not" else [a, b]
+    with labkit.simulated_gpu("T4"):
+        found = getattr(torch, name)(*(one.cuda() for one in given))
+        assert found.cpu().equal(getattr(torch, name)(*given))
