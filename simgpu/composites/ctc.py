@@ -43,17 +43,6 @@ def _on_gpu(targets):
     return torch.empty(targets.shape, dtype=torch.int64, device="meta").copy_(targets)
 
 
-def _check(targets, ends) -> None:
-    """RuntimeError as from ctc_loss_gpu_template, for targets that the lengths do not fit."""
-    flat = targets.dim() == 1
-    found, wanted = targets.shape[0 if flat else 1], sum(ends) if flat else max(ends, default=0)
-    if found < wanted or (flat and found != wanted):
-        raise RuntimeError(
-            f"Expected tensor to have size {'' if flat else 'at least '}{wanted} at dimension {0 if flat else 1}, but "
-            f"got size {found} for argument #2 'targets' (while checking arguments for ctc_loss_gpu)"
-        )
-
-
 def _reduced(losses, ends, reduction: int):
     if reduction == SUM:
         return losses.sum()
@@ -80,7 +69,6 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     if single:
         log_probs = log_probs.unsqueeze(1)
     targets = _on_gpu(targets)
-    _check(targets, ends)
     losses = _aten._ctc_loss(log_probs, targets, inputs, ends, blank, zero_infinity)[0]
     del targets
     if zero_infinity:
