@@ -8,7 +8,10 @@ from collections import Counter
 
 import torch
 
+from simgpu.errors import NoValueError
 from simgpu.left_out import users_line
+
+IN_A_ROW = 5000  # stand-ins for a truth value at one line, and none elsewhere: a loop that waits for another answer
 
 
 class StandIns:
@@ -19,11 +22,21 @@ class StandIns:
 
     def __init__(self):
         self.counts: Counter = Counter()
+        self._last: tuple[tuple, int] = ((), 0)  # what was asked for last, and how many times in a row
         self.files: dict[str, tuple[int, int]] = {}
 
     def note(self, what: str) -> None:
-        """One more stand-in for what is asked now: "item()"."""
-        self.counts[(what, *users_line())] += 1
+        """One more stand-in for what is asked now: "item()". Raises NoValueError where a loop waits for another truth
+        value than the one that it gets, 0."""
+        key = what, *users_line()
+        self.counts[key] += 1
+        before, times = self._last
+        self._last = key, times + 1 if key == before else 1
+        if self._last[1] >= IN_A_ROW and what in ("bool()", "is_nonzero()"):
+            raise NoValueError(
+                f"{what} was answered {IN_A_ROW} times in a row at {key[1]}:{key[2]}, each time as if the value was 0: "
+                "a loop seems to wait for another one. With values=True (--values) tensors have values"
+            )
 
     def note_file(self, path: str, nbytes: int) -> None:
         """A file was written without `nbytes` bytes of tensors. What has no path, a buffer, is added up."""

@@ -38,6 +38,18 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     )
 
 
+@meta("_sample_dirichlet", "_standard_gamma_grad", "binomial")
+def drawn(parameter, *others, generator=None):
+    """aten/src/ATen/native/cuda/Distributions.cpp: a number for each of the parameter's."""
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+
+
+@meta("_dirichlet_grad")
+def dirichlet_grad(x, alpha, total):
+    """The same file."""
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
 @meta("_cummax_helper", "_cummin_helper")
 def cumulative_extremes(input, values, indices, dim):
     """aten/src/ATen/native/cuda/ScanKernels.cpp: written into what is there."""

@@ -1,8 +1,9 @@
-"""Random numbers of given means and deviations."""
+"""Random numbers of given means and deviations, and of Dirichlet distributions."""
 
 import torch
 
-from simgpu.kernels.launch import made_of_others
+from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import accumulator_of, reduce
 
 # aten/src/ATen/native/DistributionTemplates.h, normal_impl and normal_out_impl; in each, deviations are checked twice
 # where they are a tensor. What the checks find, no one knows: the deviations are taken as fit.
@@ -40,3 +41,13 @@ def normal_of_both(mean, std, *, generator=None):
     result = torch.empty(torch.broadcast_shapes(mean.shape, std.shape), dtype=mean.dtype, device=mean.device)
     _check(std)
     return result.normal_(0, 1).mul_(std).add_(mean)
+
+
+@rule("_sample_dirichlet.default")
+def dirichlet(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Distributions.cpp, _s_dirichlet_cuda: of gamma distributions, over their sum."""
+    (output,) = launch.outputs
+    launch.give(output)
+    if output.numel():
+        launch.scratch(output.numel() // output.shape[-1] * output.element_size())
+        reduce(launch, output, [-1], accumulator_of(output.dtype), output.element_size())

@@ -333,6 +333,28 @@ CASES = [
         "a67456 a160000 a8 a160000 a1279 f1279 f160000 a4216 a4216 a1279 f1279 a8 a20216 a20216 f20216 f20216 "
         "f8 f4216 f4216 f8 f160000 f160000 f160000 f2560000 f160000 f67456 f67456 f2560000",
     ),
+    (
+        "H100",
+        "import torch.distributions as td\n"
+        "a, b = torch.ones(2, 300, 7, device='cuda', requires_grad=True)\n"
+        "for made in (td.Beta(a, b, False), td.Dirichlet(a, False), td.Gamma(a, b, False)):\n"
+        "    made.rsample().sum().backward()\n",
+        "S2097152 a16800 a16800 a16800 a8400 f8400 a4 a4 a16800 a8400 a16800 a16800 a8400 f16800 a16800 f8400 "
+        "a16800 f16800 f8400 f16800 f16800 f16800 a16800 f16800 f4 f4 a8400 a1200 f1200 a4 a4 a1200 a8400 "
+        "a8400 a1200 f8400 a8400 f1200 a8400 f8400 f1200 f8400 f8400 a4 a16800 f4 f8400 f16800 f4 f4 a8400 "
+        "a8400 a4 f8400 a4 a8400 a8400 a8400 a8400 f8400 f8400 f8400 a8400 a8400 a8400 f8400 f8400 f8400 "
+        "a16800 f8400 f8400 f16800 f4 f4 f16800 f16800 f16800",
+    ),
+    (
+        "A100-80GB",
+        "import torch.distributions as td\n"
+        "a = torch.ones(300, 7, device='cuda')\n"
+        "x = td.Poisson(a, False).sample()\n"
+        "y = td.Binomial(10, a, validate_args=False).sample()\n"
+        "z = torch._sample_dirichlet(torch.ones(2, 400000, device='cuda'))\n",
+        "S2097152 a8400 a8400 a4 a8400 f4 S20971520 a3200000 a3200000 a8 a392 a8 f8 f392 f8 f3200000 f8400 "
+        "f8400 f8400 f3200000",
+    ),
 ]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import simgpu
+from simgpu import stand_ins
 from tools.oracle.scripts import SCRIPTS, STORED
 
 ORACLE = json.loads(STORED.read_text(encoding="utf-8"))
@@ -63,3 +64,21 @@ def vision(out, report, values, folder):
 
 
 SAID = {"nano": nano, "clm": clm, "vision": vision}
+
+
+def test_a_loop_that_waits_for_a_value_ends(tmp_path, monkeypatch):
+    """Rejection sampling, as torch.distributions.VonMises does it: every stand-in is 0."""
+    monkeypatch.setattr(stand_ins, "IN_A_ROW", 50)
+    path = tmp_path / "draws.py"
+    path.write_text(
+        "import torch\n"
+        "accepted = torch.rand(4, device='cuda') < 2\n"
+        "for _ in range(60):\n"
+        "    accepted.sum().item()\n"
+        "while not accepted.all():\n"
+        "    accepted |= torch.rand(4, device='cuda') < 0.5\n"
+    )
+    report = simgpu.run(path, gpu="T4")
+    assert report.status == 2
+    assert "bool() was answered 50 times in a row at " in report.ended and "draws.py:5" in report.ended
+    assert simgpu.run(path, gpu="T4", values=True).fits

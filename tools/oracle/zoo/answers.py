@@ -22,6 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from torch.nn.parameter import is_lazy
 
 import simgpu
 from simgpu import machine
@@ -181,6 +182,8 @@ class _Log:
             finally:
                 self.inside = inside
             frame = sys._getframe(1)
+            if is_lazy(args[0]):  # it has no shape yet, and nothing to copy
+                return answer
             small = isinstance(answer, torch.Tensor) and answer.numel() <= MOST_COPIED and not answer.is_sparse
             if self.inside or not small or answer.is_cuda or not args[0].is_cuda:
                 return answer
