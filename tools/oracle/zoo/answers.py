@@ -22,7 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 
 import simgpu
 from simgpu import machine
@@ -182,7 +182,7 @@ class _Log:
             finally:
                 self.inside = inside
             frame = sys._getframe(1)
-            if is_lazy(args[0]):  # it has no shape yet, and nothing to copy
+            if is_lazy(args[0]):  # it has no shape yet
                 return answer
             small = isinstance(answer, torch.Tensor) and answer.numel() <= MOST_COPIED and not answer.is_sparse
             if self.inside or not small or answer.is_cuda or not args[0].is_cuda:
@@ -222,6 +222,9 @@ class _Log:
         handler = handler_of(original) if self.simulated else None
         if handler is not None:
             handles(asked)(_in_its_place(original, handler))
+        allowed = UninitializedTensorMixin._allowed_methods
+        if original in allowed:  # a parameter without a shape may be moved
+            allowed.append(asked)
         return asked
 
 
