@@ -40,6 +40,7 @@ from simgpu.torch_face import (
     attributes,
     compiling,
     cuda,
+    fakes,
     legacy_types,
     loading,
     lost_interrupts,
@@ -181,6 +182,7 @@ class Session:
         attributes.patch(self._patches, functions)
         storages.patch(self._patches, functions)
         legacy_types.patch(self._patches, functions)
+        fakes.patch(self._patches, (dispatch, functions))
         face.patch(self._patches, self.machine, dispatch.face)
         loading.patch(self._patches)
         model_files.patch(self._patches)

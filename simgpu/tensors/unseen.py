@@ -1,7 +1,10 @@
 """Code that asks for memory of CUDA where no mode of the simulated GPU is on is told why, and not in PyTorch's words.
 
-It comes to PyTorch's kernels for CUDA, which a build for the CPU has not: two of them are given this one instead.
+It comes to PyTorch's kernels for CUDA: two of them are this one instead. A build for the CPU has none; in one for CUDA
+the own ones come back when the simulated GPU goes.
 """
+
+import warnings
 
 import torch
 
@@ -22,8 +25,26 @@ def refuse(*args, **kwargs):
 
 def register() -> None:
     """For `registry.hold`: while a simulated GPU is on."""
-    absent = [one for one in FACTORIES if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{one}", "CUDA")]
-    if absent:
-        below = registry.library("CUDA")
-        for name in absent:
-            below.impl(name, refuse)
+    below = registry.library("CUDA")
+
+    def put_in():
+        for name in FACTORIES:
+            below.impl(name, refuse, allow_override=True)
+
+    if not torch._C._is_torch_function_enabled():
+        return put_in()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        torch.numel(_Called(put_in))
+
+
+class _Called:
+    """Calls `function` inside of a function of torch's, where what C++ warns of becomes Python's warning: torch 2.11
+    warns of a kernel that takes another one's place, on standard error where nothing catches it."""
+
+    def __init__(self, function) -> None:
+        self.function = function
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return args[0].function()

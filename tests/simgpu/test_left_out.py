@@ -135,7 +135,8 @@ def test_the_list_of_operators_is_of_operators():
     content = json.loads(left_out.OPERATORS.read_text())
     assert len(content["proved"]) > 300 and content["proved"] == sorted(set(content["proved"]))
     assert not set(content["proved"]) & set(content["differs"])
-    assert all(left_out.coverage(name) == "proved" for name in content["proved"])
+    absent = {"aten::_foreach_clone"} if torch.__version__ < "2.12" else set()
+    assert all(left_out.coverage(name) == "proved" for name in content["proved"] if name not in absent)
 
 
 def value_of_a_mask():

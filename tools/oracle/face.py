@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -322,7 +323,7 @@ CALLS = {
 def public_names() -> set[str]:
     """The public names of MODULES, as in CALLS."""
     found = set()
-    for name in MODULES:
+    for name in _modules():
         module = importlib.import_module(name)
         above = name.rpartition(".")[0]
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == name]
@@ -333,11 +334,17 @@ def public_names() -> set[str]:
     return found
 
 
+def _modules() -> list[str]:
+    """Those of MODULES that this torch has: 2.11 has no torch.accelerator.graphs."""
+    importlib.import_module("torch")
+    return [name for name in MODULES if name in sys.modules or importlib.util.find_spec(name)]
+
+
 def answers() -> dict[str, str]:
     """What each of CALLS answers on the "cuda" of this process."""
     import torch
 
-    for name in MODULES:
+    for name in _modules():
         importlib.import_module(name)
     torch.ones(1, device="cuda")
     names = {"torch": torch}

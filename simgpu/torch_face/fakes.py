@@ -1,0 +1,43 @@
+"""PyTorch's fake tensors of CUDA's: what readies the device for backward is the simulated GPU's.
+
+The first thing that torch 2.11 does for each fake tensor is to make a real one there: on the simulated GPU as on another,
+its block is taken and given back.
+"""
+
+from contextlib import ExitStack
+from functools import wraps
+
+import torch
+from torch._subclasses import fake_tensor
+
+from simgpu.modes import stacks
+from simgpu.patches import Patches
+
+_DISPATCHED = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+
+
+def patch(patches: Patches, modes: tuple) -> None:
+    """Puts it into torch. `modes` of the simulated GPU, the innermost last: they are aside where operators on fake
+    tensors run."""
+    patches.apply(fake_tensor, "init_gpu_context", _seen(fake_tensor.init_gpu_context, modes))
+
+
+def _seen(ready, modes: tuple):
+    """init_gpu_context (`ready` is PyTorch's own)."""
+
+    @wraps(ready)
+    def init_gpu_context(device):
+        with ExitStack() as leave:
+            leave.enter_context(torch._C._EnableTorchFunction())  # pyright: ignore[reportAttributeAccessIssue]
+            for key in _DISPATCHED:
+                leave.callback(_exclude, key, torch._C._dispatch_tls_is_dispatch_key_excluded(key))
+                _exclude(key, False)
+            for mode in modes:
+                if mode not in (*stacks.dispatchers(), *stacks.functions()):
+                    leave.enter_context(mode)
+            return ready(device)
+
+    return init_gpu_context
+
+
+_exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
