@@ -1,7 +1,7 @@
 """PyTorch's fake tensors of CUDA's: what readies the device for backward is the simulated GPU's.
 
-The first thing that torch 2.11 does for each fake tensor is to make a real one there: on the simulated GPU as on another,
-its block is taken and given back.
+The first thing that torch 2.11 does for each fake tensor is to make a real one there: on the simulated GPU as on
+another, its block is taken and given back.
 """
 
 from contextlib import ExitStack
