@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -29,7 +30,7 @@ def clean_baseline(allow: int, caller: FrameType) -> int:
     """
     # Read before anything is counted: up to Python 3.12 a frame keeps the copy that an earlier refusal read,
     # with what has been deleted since, until it is read again.
-    scopes = caller.f_locals, caller.f_globals
+    scopes = _variables(caller), caller.f_globals
     _forget_displayed()
     gc.collect()
     before = torch.cuda.memory_allocated()
@@ -42,6 +43,11 @@ def clean_baseline(allow: int, caller: FrameType) -> int:
     if allocated > allow:
         raise DirtyBaseline(_refusal(allocated, allow, living(*scopes)))
     return allocated
+
+
+def _variables(frame: FrameType) -> Mapping[str, object]:
+    """The local variables of a frame, in a dict: from Python 3.13 on, a function's come as a view that holds none."""
+    return frame.f_locals if isinstance(frame.f_locals, dict) else dict(frame.f_locals)
 
 
 def _forget_displayed() -> None:

@@ -72,7 +72,7 @@ def _of_the_source(object_list, asking: dict):
     """What the source's list is like: this rank's. But FSDP1's ranks hand over the keys of an optimizer's state to the
     others, and keep theirs, which are the same, beside (torch/distributed/fsdp/_optim_utils.py,
     _map_param_key_to_optim_keys)."""
-    if list(object_list) == [{}] and {"full_state_dict", "local_state_dict"} <= asking.keys():
+    if list(object_list) == [{}] and all(one in asking for one in ("full_state_dict", "local_state_dict")):
         return [_told_of(asking["local_state_dict"])]
     keys = asking.get("optim_state_key_to_param_key")
     return [list(keys)] if keys is not None and list(object_list) == [None] else object_list

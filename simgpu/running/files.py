@@ -87,6 +87,10 @@ class _Pickler(pickle.Pickler):
         return "storage", str(dtype).removeprefix("torch."), key, location
 
 
+class _Unpickler(pickle.Unpickler):
+    """Has an attribute `persistent_load`, which Python 3.13.0's own refuses."""
+
+
 def _save(real, stand_ins: StandIns):
     @wraps(real)
     def save(obj, f, *args, **kwargs):
@@ -129,7 +133,7 @@ def _load(real, machine: Machine):
                 storages[key] = restore(_storage(machine, *kept[key]), location)
             return torch.storage.TypedStorage(wrap_storage=storages[key], dtype=getattr(torch, dtype), _internal=True)
 
-        kinds = torch._weights_only_unpickler.Unpickler if weights_only in (None, True) else pickle.Unpickler
+        kinds = torch._weights_only_unpickler.Unpickler if weights_only in (None, True) else _Unpickler
         unpickler: Any = kinds(io.BytesIO(content))
         unpickler.persistent_load = persistent_load
         return unpickler.load()

@@ -35,7 +35,7 @@ def register() -> None:
         return put_in()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        torch.numel(_Called(put_in))
+        torch.numel(_Called(put_in))  # pyright: ignore[reportArgumentType]
 
 
 class _Called:

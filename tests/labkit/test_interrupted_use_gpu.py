@@ -54,13 +54,15 @@ def each_line(work):
     """Interrupts `work()` at each of its lines, and gives each interrupt, with which the frames of `work` live."""
     at = 1
     while True:
+        raised = None
         try:
             with Cut(at):
                 work()
         except KeyboardInterrupt as error:
-            yield error
-        else:
+            raised = error
+        if raised is None:
             break
+        yield raised  # not where it is handled: up to Python 3.10 that keeps its traceback besides
         at += 1
     assert at > 5
 

@@ -65,4 +65,7 @@ def test_the_formulas_give_their_stored_answers(tool, found):
     name = "bert-4x256-64x128-eager-fp32-adamw"
     answer = asking.estimated(tool, list(GPUS), [WORKLOADS[name]])[name]
     stored = Answer(**found["tools"][tool]["answers"][name])
+    if tool == "torchinfo":  # counts a storage's Python object too (sys.getsizeof): its bytes are each Python's own
+        assert answer.peak == pytest.approx(stored.peak, rel=0, abs=64)
+        stored = replace(stored, peak=answer.peak)
     assert replace(answer, seconds=0) == replace(stored, seconds=0)

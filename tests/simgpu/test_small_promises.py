@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import signal
 import time
 from types import SimpleNamespace
 
@@ -454,6 +455,15 @@ def test_where_no_mode_is_on_a_model_is_exported_as_ever(gpu):
         assert torch.export.export(torch.nn.ReLU(), (torch.ones(2),)).graph is not None
 
 
+@pytest.fixture
+def heard():
+    """Ctrl-C has Python's handler, also where a shell started the tests in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_that_came_too_early_comes_later():
     with pytest.raises(KeyboardInterrupt):
         if interrupts.raise_later(KeyboardInterrupt(), ()):

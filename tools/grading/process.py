@@ -14,6 +14,7 @@ ENDED = "the notebook's process ended here"
 GONE = "not run: the notebook's process had ended"
 CLEARED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
 """They change how much memory is taken; the course is without them."""
+_NAMES = {"_IncompleteInputError": "SyntaxError"}  # what Python 3.13 calls one whose text ends too early
 INTERRUPTED = 20  # seconds for a cell to end after it has been interrupted
 
 
@@ -69,7 +70,8 @@ class Process:
                 printed.append(content["text"])
             elif kind == "error":
                 lines = content["evalue"].strip().splitlines() or [""]
-                error = f"{content['ename']}: {lines[0]}".removesuffix(": ")
+                name = _NAMES.get(content["ename"], content["ename"])
+                error = f"{name}: {lines[0]}".removesuffix(": ")
             elif kind == "status" and content["execution_state"] == "idle":
                 return "".join(printed), error, True
         return "".join(printed), error, False
