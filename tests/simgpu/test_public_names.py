@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import simgpu
 from simgpu.torch_face import bindings
+from tests import versions
 from tools.oracle import face
 
 STORED = json.loads(face.STORED.read_text())
@@ -20,8 +22,32 @@ def answers():
         return face.answers()
 
 
+THIS_TORCH = torch.__version__.startswith(STORED["torch"])
+GROWN = {"torch.cuda.memory_stats", "torch.cuda.memory_stats_as_nested_dict", "torch.backends.cudnn.set_flags"}
+"""Names whose answer gets one more entry from time to time."""
+
+
+REFUSED = {
+    "torch.cuda.GreenContext",
+    "torch.cuda.caching_allocator_disabled",
+    "torch.cuda.current_solver_handle",
+    "torch.cuda.jiterator",
+    "torch.cuda.list_gpu_processes",
+    "torch.cuda.utilization",
+    "torch.backends.cuda.cublaslt_workspace_size",
+}
+"""Beside TunableOp, NCCL's own calls, GPUDirect Storage and what NVML measures."""
+
+
+def _there(name):
+    module, _, rest = name.rpartition(".")
+    return hasattr(sys.modules.get(module, torch), rest)
+
+
 @pytest.mark.parametrize("name", face.CALLS)
 def test_a_public_name(name, answers):
+    if not THIS_TORCH and (name in GROWN or not _there(name)):
+        pytest.skip("another torch has another answer")
     if answers[name].startswith("NotModelledError: "):
         assert "not modelled" in answers[name] or "models nothing else" in answers[name]
     else:
@@ -34,18 +60,10 @@ def test_what_is_refused():
         refused = {name for name, text in face.answers().items() if text.startswith("NotModelledError")}
     parts = ("tunable", "nccl", "gds", "host_memory", "memory_usage", "temperature", "power_draw", "clock_rate")
     rest = {name for name in refused if not any(part in name for part in parts)}
-    assert rest == {
-        "torch.cuda.GreenContext",
-        "torch.cuda.caching_allocator_disabled",
-        "torch.cuda.current_solver_handle",
-        "torch.cuda.jiterator",
-        "torch.cuda.list_gpu_processes",
-        "torch.cuda.utilization",
-        "torch.backends.cuda.cublaslt_workspace_size",
-    }
+    assert rest == {name for name in REFUSED if THIS_TORCH or _there(name)}
 
 
-@pytest.mark.skipif(not torch.__version__.startswith(STORED["torch"]), reason="another torch has other names")
+@pytest.mark.skipif(not THIS_TORCH, reason="another torch has other names")
 def test_no_public_name_is_left_out():
     assert face.public_names() - set(face.CALLS) == set()
 
@@ -53,7 +71,8 @@ def test_no_public_name_is_left_out():
 def used_by_pytorch():
     """The names of torch._C that PyTorch's Python uses and that only CUDA builds have."""
     used = re.compile(r"\b_C(?:\.| import .*?)(_(?:cuda|accelerator)_[a-zA-Z]\w*)")
-    for path in Path(torch.__file__).parent.rglob("*.py"):
+    elsewhere = Path(torch.__file__).parent / "mtia" / "__init__.py"  # asks its own device, by the accelerator's hooks
+    for path in {*Path(torch.__file__).parent.rglob("*.py")} - {elsewhere}:
         yield from used.findall(path.read_text(encoding="utf-8", errors="ignore"))
 
 
@@ -96,7 +115,8 @@ def test_histories_follow_their_arguments():
         assert [(event["action"], event["user_metadata"], "frames" in event) for event in events] == [
             ("alloc", "mine", False)
         ]
-        assert torch.cuda.memory._allocation_traceback(x.data_ptr())[0]["filename"] == __file__
+        if versions.TORCH >= (2, 12):  # whose own function it is
+            assert torch.cuda.memory._allocation_traceback(x.data_ptr())[0]["filename"] == __file__
         with pytest.raises(TypeError, match="incompatible function arguments"):
             torch.cuda.memory._record_memory_history(max_entries=-1)
 

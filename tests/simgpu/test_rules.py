@@ -11,7 +11,7 @@ from tools.oracle import cases
 
 AT_LEAST = {"attention": 200, "copies": 150, "products": 200}  # snippets a GPU, of the families that have more than 100
 APART = {"moves"}  # see test_rules_moves.py
-FAMILIES = sorted({path.name.partition(".")[0] for path in cases.FOLDER.glob("*.json.gz")} - APART)
+FAMILIES = sorted({*cases.families()} - APART)
 
 
 @pytest.mark.parametrize("gpu", cases.GPUS)

@@ -9,7 +9,7 @@ from tools.oracle import cases
 EACH = 30  # one snippet of so many
 # What the CPU refuses because of the values, which are random or zeros here; a GPU stops at an assertion.
 NO_GOOD = ("binary_cross_entropy(", "multinomial", "BCELoss")
-FAMILIES = sorted({path.name.partition(".")[0] for path in cases.FOLDER.glob("*.json.gz")} - {"moves"})
+FAMILIES = sorted({*cases.families()} - {"moves"})
 
 
 @pytest.mark.parametrize("family", FAMILIES)

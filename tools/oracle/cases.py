@@ -11,12 +11,14 @@ import argparse
 import gc
 import gzip
 import json
+import platform
 import random
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,11 +146,48 @@ def save(family: str, cases: list[Case], provenance: dict) -> None:
 
 
 def load(family: str) -> list[Case]:
-    """A family's cases as they were recorded. Raises ValueError for a file of another format."""
-    content = json.loads(gzip.decompress(path_of(family).read_bytes()))
+    """A family's cases as they were recorded; where this torch's or this Python's answers to some of them are kept too
+    (tools/oracle/versions.py), these. Raises ValueError for a file of another format."""
+    other = {(case.gpu, case.code): case for case in map(Case._make, others().get(family, []))}
+    return [other.get((case.gpu, case.code), case) for case in stored(family)]
+
+
+def stored(family: str) -> list[Case]:
+    """A family's cases as torch `run.DEFAULT_VERSION` under Python 3.11 or later answered them."""
+    return [Case(*case) for case in _read(path_of(family))["cases"]]
+
+
+def families() -> list[str]:
+    """The families that are stored."""
+    return sorted(path.name.partition(".")[0] for path in FOLDER.glob("*.json.gz"))
+
+
+def others() -> dict[str, list]:
+    """By family, the cases that this torch under this Python answers in another way; empty where none are kept."""
+    path = _path_of_others(metadata.version("torch").partition("+")[0])
+    return _read(path)["families"] if path.exists() else {}
+
+
+def save_others(version: str, families: dict[str, list[Case]], asked: int) -> None:
+    """Keep what torch `version` under this Python answered in another way, of so many cases that it was asked."""
+    made_by = "PyTorch's CUDA host code under stub libraries; no GPU was involved"
+    provenance = {"made by": made_by, "torch": version, "python": platform.python_version(), "asked": asked}
+    text = json.dumps({"format": FORMAT, "provenance": provenance, "families": families}, separators=(",", ":"))
+    path = _path_of_others(version)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _path_of_others(version: str) -> Path:
+    lifetimes = "3.10" if sys.version_info < (3, 11) else "3.11"  # from which Python on a call's arguments live so long
+    return FOLDER / "others" / f"torch-{version}-python-{lifetimes}.json.gz"
+
+
+def _read(path: Path) -> dict:
+    content = json.loads(gzip.decompress(path.read_bytes()))
     if content["format"] != FORMAT:
-        raise ValueError(f"{path_of(family)}: format {content['format']}, wanted {FORMAT}")
-    return [Case(*case) for case in content["cases"]]
+        raise ValueError(f"{path}: format {content['format']}, wanted {FORMAT}")
+    return content
 
 
 def differences(cases: list[Case]) -> list[str]:

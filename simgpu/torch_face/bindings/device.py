@@ -52,6 +52,12 @@ class Device(Bindings):
     def _cuda_ipc_collect(self):
         """Nothing is shared with other processes."""
 
+    def _cuda_lock_mutex(self):
+        """torch 2.11's lock of the allocator (torch.cuda.memory._free_mutex): no other thread frees in between here."""
+
+    def _cuda_unlock_mutex(self):
+        """See `_cuda_lock_mutex`."""
+
     def _set_cached_tensors_enabled(self, enabled):
         """torch._dynamo.reset() calls it; graphs of torch.compile keep no tensors here."""
 

@@ -1,0 +1,34 @@
+"""What the stored snippets do under another Python, or another torch, where that is not what is stored of them.
+
+Up to Python 3.10 the arguments of a call live until it returns, so that PyTorch itself gives memory back in another
+order; another torch has other operators below the same name. `python -m tools.oracle.versions --torch 2.11.0`, in the
+Python in question, asks the oracle and keeps the answers that are others: `cases.load` then gives them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tools.oracle import cases, run
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.oracle.versions")
+    parser.add_argument("--torch", default=run.DEFAULT_VERSION)
+    version = parser.parse_args().torch
+    kept, asked = {}, 0
+    for family in cases.families():
+        stored = cases.stored(family)
+        for gpu in sorted({case.gpu for case in stored}):
+            mine = [case for case in stored if case.gpu == gpu]
+            found = cases.on_oracle([case.code for case in mine], gpu, version)
+            others = [new for old, new in zip(mine, found, strict=True) if new != old]
+            kept.setdefault(family, []).extend(others)
+            asked += len(mine)
+            print(f"{family}, {gpu}: {len(others)} of {len(mine)} are others", flush=True)
+    cases.save_others(version, {family: others for family, others in kept.items() if others}, asked)
+
+
+if __name__ == "__main__":
+    main()
