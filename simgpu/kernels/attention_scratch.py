@@ -82,8 +82,22 @@ def flash_size(size: int) -> int:
 
 @rule("_scaled_dot_product_flash_attention.default")
 def flash(launch: Launch) -> None:
+    """_scaled_dot_product_flash_attention_cuda (attention.cu): mha_fwd of [B, H, L, D]."""
+    _flash_forward(launch, *launch["query", "key"])
+
+
+@rule("_flash_attention_forward.default")
+def flash_alone(launch: Launch) -> None:
+    """_flash_attention_forward (attention.cu), which PyTorch's own function calls: of [B, L, H, D], all of one length;
+    of batches of many lengths (mha_varlen_fwd) nothing was compared."""
+    if launch["cum_seq_q"] is not None:
+        launch.machine.left_out.add("aten::_flash_attention_forward", "what it takes for sequences of many lengths")
+        return
+    _flash_forward(launch, *(one.transpose(1, 2) for one in launch["query", "key"]))
+
+
+def _flash_forward(launch: Launch, query: torch.Tensor, key: torch.Tensor) -> None:
     """mha_fwd: output and log-sum-exp, partial results where the keys are split, the state of the random numbers."""
-    query, key = launch["query", "key"]
     dropout = launch["dropout_p"]
     out, lse, rng_state, unused, *_ = tensors_of(launch)
     launch.give(out, lse)
@@ -104,8 +118,21 @@ def flash(launch: Launch) -> None:
 
 @rule("_scaled_dot_product_flash_attention_backward.default")
 def flash_backward(launch: Launch) -> None:
+    """_scaled_dot_product_flash_attention_backward_cuda (attention_backward.cu): mha_bwd of [B, H, L, D]."""
+    _flash_backward(launch, *launch["grad_out", "query", "key", "out"])
+
+
+@rule("_flash_attention_backward.default")
+def flash_backward_alone(launch: Launch) -> None:
+    """_flash_attention_backward (attention_backward.cu): of [B, L, H, D], see `flash_alone`."""
+    if launch["cum_seq_q"] is not None:
+        launch.machine.left_out.add("aten::_flash_attention_backward", "what it takes for sequences of many lengths")
+        return
+    _flash_backward(launch, *(one.transpose(1, 2) for one in launch["grad_out", "query", "key", "out"]))
+
+
+def _flash_backward(launch: Launch, grad_out, query, key, out) -> None:
     """mha_bwd: copies, the gradients, then sums in fp32; keys and values shared by several heads are summed after."""
-    grad_out, query, key, out = launch["grad_out", "query", "key", "out"]
     batch, heads, length, size = query.shape
     copy_heads_last(launch, grad_out)
     copy_heads_last(launch, out)

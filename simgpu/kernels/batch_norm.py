@@ -5,7 +5,7 @@ from math import ceil, prod
 import torch
 
 from simgpu.kernels.group_norm import accumulator
-from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.launch import Launch, made_of_others, rule
 
 MAX_THREADS = 512  # of a block (Normalization.cuh, MAX_BLOCK_SIZE)
 TILE = 32  # channels that a block takes, at first (OPTIMAL_TILE_W)
@@ -50,6 +50,33 @@ def batch_norm(launch: Launch) -> None:
     launch.give(*launch.outputs)
     if training and channels_last(tensor):
         stage(launch, tensor, partials=4)
+
+
+@rule("native_batch_norm.out")
+def batch_norm_into(launch: Launch) -> None:
+    """batch_norm_cuda_out: into tensors that are there, and which it resizes: the statistics before the output."""
+    output, mean, invstd = launch.outputs
+    tensor, training = launch["input", "training"]
+    launch.give(mean, invstd)
+    if training and channels_last(tensor):
+        stage(launch, tensor, partials=4)
+    launch.give(output)
+
+
+@made_of_others("_native_batch_norm_legit.out")
+def batch_norm_legit_into(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, *, out, save_mean, save_invstd
+):
+    """_batch_norm_legit_cuda_out: the same."""
+    outputs = {"out": out, "save_mean": save_mean, "save_invstd": save_invstd}
+    given = (input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return torch.ops.aten.native_batch_norm.out(*given, **outputs)
+
+
+@made_of_others("_native_batch_norm_legit.no_stats_out")
+def batch_norm_without_running_into(input, weight, bias, training, momentum, eps, **outputs):
+    """_batch_norm_legit_no_stats_cuda_out: the same without running statistics."""
+    return batch_norm_legit_into(input, weight, bias, None, None, training, momentum, eps, **outputs)
 
 
 @rule("batch_norm_stats.default")

@@ -43,6 +43,36 @@ def normal_of_both(mean, std, *, generator=None):
     return result.normal_(0, 1).mul_(std).add_(mean)
 
 
+@made_of_others("normal.Tensor_float_out")
+def normal_of_means_into(mean, std=1, *, generator=None, out):
+    """Beside a tensor as large as the one that is written, which is only asked for its shape."""
+    shape = torch.empty_like(out, memory_format=torch.contiguous_format)
+    _resize(out, torch._C._infer_size(mean.shape, out.shape))
+    out.normal_(0, std).add_(mean)
+    del shape
+    return out
+
+
+@made_of_others("normal.float_Tensor_out")
+def normal_of_deviations_into(mean, std, *, generator=None, out):
+    _check(std)
+    means = torch.full((), mean, dtype=out.dtype, device=out.device)
+    _resize(out, std.shape)
+    return out.normal_(0, 1).mul_(std).add_(means)
+
+
+@made_of_others("normal.Tensor_Tensor_out")
+def normal_of_both_into(mean, std, *, generator=None, out):
+    _check(std)
+    _resize(out, torch._C._infer_size(mean.shape, std.shape))
+    return out.normal_(0, 1).mul_(std).add_(mean)
+
+
+def _resize(out, shape) -> None:
+    if out.shape != shape:
+        out.resize_(shape)
+
+
 @rule("_sample_dirichlet.default")
 def dirichlet(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Distributions.cpp, _s_dirichlet_cuda: of gamma distributions, over their sum."""

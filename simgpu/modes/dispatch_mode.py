@@ -7,6 +7,7 @@ shapes and no values, and then takes from the allocator what CUDA would have tak
 
 import threading
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import cache
 
 import torch
@@ -25,7 +26,7 @@ from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, V
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
-from simgpu.tensors import bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
+from simgpu.tensors import absent, bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing.clock import TO_HOST
@@ -247,6 +248,8 @@ class DispatchMode(TorchDispatchMode):
             self.seen.add(operator)
         tensors = list(tensors_in((*args, *kwargs.values())))
         place = self.place_of(facts, tensors, args, kwargs)
+        if facts.absent is not None and place == GPU:
+            raise absent.error(facts.absent)
         if facts.takes_host_values:
             args = tuple(map(of_the_host, args))
         if facts.may_be_others and (place == GPU or (facts.makes_by_others and self.makes_on_gpu(kwargs))):
@@ -547,8 +550,10 @@ def without_host_values(args, kwargs, scalars_too: bool):
     def stand_in(value):
         if isinstance(value, torch.Tensor) and not value.is_meta and (value.dim() > 0 or scalars_too):
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        if isinstance(value, (list, tuple)):
-            return type(value)(stand_in(item) for item in value)
-        return value
+        if isinstance(value, list):
+            found = copy(value)  # with what a list of indices knows of its masks (selection.py)
+            found[:] = map(stand_in, value)
+            return found
+        return tuple(map(stand_in, value)) if isinstance(value, tuple) else value
 
     return tuple(map(stand_in, args)), {name: stand_in(value) for name, value in kwargs.items()}

@@ -94,7 +94,8 @@ CALLS = (
 
 
 class Guess(NamedTuple):
-    """A formula that asks for values on CUDA, which a simulated tensor has not, and takes another way here.
+    """A formula that takes another way on CUDA than here, and not one that is known: it asks for values, which a
+    simulated tensor has not, or holds something in C++ that Python does not see.
 
     `nodes`, `forward`: as of a Call. `name`: what is told, and `why`.
     """
@@ -105,7 +106,7 @@ class Guess(NamedTuple):
     why: str
 
 
-# By an operator that the formula calls here, and not on CUDA.
+# By an operator that the formula calls here.
 GUESSES = {
     # masked_fill_backward: grad.masked_select(mask).sum()
     _aten.where.self: Guess(
@@ -113,6 +114,13 @@ GUESSES = {
         _of("masked_fill.Tensor masked_fill_.Tensor"),
         "the gradient of masked_fill's value",
         "the elements that its mask selects (how many they are only their values tell)",
+    ),
+    # _unsafe_masked_index_backward: the kernel writes into the list of indices that the node's C++ holds to its end
+    _aten.new_zeros.default: Guess(
+        frozenset({"UnsafeMaskedIndexBackward0"}),
+        _of("_unsafe_masked_index"),
+        "the gradient of _unsafe_masked_index",
+        "the order in which its indices are freed",
     ),
 }
 

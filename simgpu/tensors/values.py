@@ -199,7 +199,8 @@ def _note(operator, given, named, written, outputs) -> None:
         before = [(written[0], given[0].of)]
     elif _outs(operator):
         given_to = [named[name].of for name in _outs(operator)]
-        before = [*before, *((a, b) for a, b in zip(written, given_to, strict=True) if a.values is None)]
+        outs = written[-len(given_to) :]  # the last ones: `out` of batch norm comes after the running statistics
+        before = [*before, *((a, b) for a, b in zip(outs, given_to, strict=True) if a.values is None)]
     new = {}
     cut = torch.Tag.dynamic_output_shape in operator.tags  # its results may be cut from what is longer: torch.unique
     for number, output in enumerate(outputs):
