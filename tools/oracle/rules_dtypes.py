@@ -98,9 +98,39 @@ def distance(rng: random.Random) -> str:
     return made + "x.masked_scatter_(m, v)"
 
 
+def cast(rng: random.Random) -> str:
+    """Operators of several tensors under autocast."""
+    rows, inner, columns, batch = (rng.randrange(1, 24) for _ in range(4))
+    first, second, third = (rng.choice(("float32", "float32", "bfloat16")) for _ in range(3))
+    made = f"a = {tensor((batch, rows, inner), first)}; b = {tensor((batch, inner, columns), second)}; "
+    made += f"c = {tensor((batch, columns, rows), third)}; torch.set_autocast_enabled('cuda', True); "
+    made += "torch.set_autocast_dtype('cuda', torch.bfloat16); "
+    call = rng.choice(
+        [
+            "y = torch.einsum('bij,bjk->bik', a, b)",
+            "y = torch.einsum('bij,bjk,bkl->bil', a, b, c)",
+            "y = torch.einsum('bij,bj->bi', a, b[:, :, 0])",
+            "y = torch.einsum('bi,bk->bik', a[:, :, 0], b[:, 0])",
+            "y = torch.cat([a.flatten(), b.flatten(), c.flatten()])",
+            "y = torch.stack([a[0, 0, 0], b[0, 0, 0], c[0, 0, 0]])",
+            "y = torch.linalg.multi_dot([a[0], b[0], c[0]])",
+            "y = torch.baddbmm(c.mT[:, :, :1], a, b[:, :, :1])",
+            "y = torch.addcmul(a, a.bfloat16(), a)",
+            "y = torch.block_diag(a[0], b[0])",
+            "y = torch.cartesian_prod(a[0, 0], b[0, 0])",
+            "y = torch.chain_matmul(a[0], b[0], c[0])",
+            "y = torch.tensordot(a, b, [[2], [1]])",
+            "y = a.where(a > 0, a.bfloat16())",
+            "y = F.bilinear(a[0, :1], c[0, :1], b.new_ones(2, a.shape[2], c.shape[2]))",
+            "y = torch.dstack([a[0, 0], b[0, 0][:1].expand(a.shape[2])])",
+        ]
+    )
+    return made + call + "; torch.clear_autocast_cache(); torch.set_autocast_enabled('cuda', False)"
+
+
 def draw(rng: random.Random) -> str:
     """One snippet."""
-    return rng.choice([where, where, put, put, norm, loss, distance])(rng)
+    return rng.choice([where, where, put, put, norm, loss, distance, cast, cast])(rng)
 
 
 if __name__ == "__main__":
