@@ -112,12 +112,17 @@ def cast(value, dtype: torch.dtype):
 
 
 def _all(operator, dtype, args, kwargs):
-    """Casts the last argument first and frees the first one first, as compiled C++ does."""
+    """Casts the last argument first and frees the first one first, as compiled C++ does; in a list the first one is
+    cast and freed first, which Python's own lists free last."""
     named = {name: cast(kwargs[name], dtype) for name in reversed(kwargs)}
     made = [cast(arg, dtype) for arg in reversed(args)]
     result = operator(*reversed(made), **named)
     while made:
-        made.pop()
+        freed = made.pop()
+        if isinstance(freed, list):
+            freed.reverse()
+            while freed:
+                freed.pop()
     return result
 
 

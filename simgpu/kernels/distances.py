@@ -6,6 +6,7 @@ import torch
 
 from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.reduction_scratch import accumulator_of, reduce
+from simgpu.kernels.scalar_types import read_as
 
 
 @rule("_pdist_backward.default")
@@ -50,3 +51,5 @@ def cdist(launch: Launch) -> None:
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     launch.contiguous(*(tensor.expand(*batch, *tensor.shape[-2:]) for tensor in (first, second)))
     launch.give(*launch.outputs)
+    if launch.outputs[0].numel():
+        read_as(first.dtype, second)

@@ -5,6 +5,7 @@ import torch
 from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.siblings import resized
+from simgpu.tensors import residence
 
 made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison
 # aten/src/ATen/native/UnaryOps.cpp: for each of p numbers counted up, added, lgamma in place, their sum
@@ -37,6 +38,28 @@ def probabilities(launch: Launch) -> None:
     given = launch.get("p", launch.first)
     if isinstance(given, torch.Tensor) and given.dtype in (torch.float16, torch.bfloat16):
         launch.scratch_like(given, torch.float32)
+
+
+@rule("where.self")
+def chosen(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorCompare.cpp, where_self_out: what is of another dtype than the result is converted
+    first; then what lies on the host, a number, is brought over; then bytes become truth values."""
+    condition, *given = launch["condition", "self", "other"]
+    (output,) = launch.outputs
+    on_host = [residence.of(one) is None for one in given]
+    made = [
+        launch.scratch_like(one, output.dtype) if one.dtype != output.dtype and not host else None
+        for one, host in zip(given, on_host, strict=True)
+    ]
+    mask = launch.scratch_like(condition) if residence.of(condition) is None else None
+    for place, host in enumerate(on_host):
+        if host:
+            made[place] = launch.scratch(output.element_size())
+    if condition.dtype == torch.uint8:
+        brought, mask = mask, launch.scratch_like(condition, torch.bool)
+        launch.release(brought)
+    launch.give(output)
+    launch.release(mask, *reversed(made))
 
 
 def _by_powers(tensor, exponent, **named) -> bool:

@@ -7,6 +7,7 @@ where the output lies row by row, which swaps the operands; an operand is then p
 import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.scalar_types import NAMES
 from simgpu.tensors.layout import is_dense
 
 ROWS, COLUMNS = "rows", "columns"
@@ -49,26 +50,9 @@ def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
     return batch.is_contiguous() and row_stride != 0 and column_stride != 0 and not (transposed and batch.is_conj())
 
 
-# How C++ names a dtype (caffe2::TypeMeta), and how ATen does (c10::ScalarType)
-_TYPE_NAMES = {
-    torch.float16: ("c10::Half", "Half"),
-    torch.bfloat16: ("c10::BFloat16", "BFloat16"),
-    torch.float32: ("float", "Float"),
-    torch.float64: ("double", "Double"),
-    torch.complex64: ("c10::complex<float>", "ComplexFloat"),
-    torch.complex128: ("c10::complex<double>", "ComplexDouble"),
-    torch.uint8: ("unsigned char", "Byte"),
-    torch.int8: ("signed char", "Char"),
-    torch.int16: ("short int", "Short"),
-    torch.int32: ("int", "Int"),
-    torch.int64: ("long int", "Long"),
-    torch.bool: ("bool", "Bool"),
-}
-
-
 def _check_supported(kernel: str, dtype: torch.dtype) -> None:
     if not dtype.is_floating_point and not dtype.is_complex:
-        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_TYPE_NAMES[dtype][1]}'")
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES[dtype][1]}'")
 
 
 def check_same(left, right, batched: bool = False) -> None:
@@ -76,9 +60,9 @@ def check_same(left, right, batched: bool = False) -> None:
     if left.dtype == right.dtype:
         return
     if batched:
-        names = " but found ".join(_TYPE_NAMES[operand.dtype][1] for operand in (left, right))
+        names = " but found ".join(NAMES[operand.dtype][1] for operand in (left, right))
         raise RuntimeError(f"expected scalar type {names}")
-    names = " != ".join(_TYPE_NAMES[operand.dtype][0] for operand in (left, right))
+    names = " != ".join(NAMES[operand.dtype][0] for operand in (left, right))
     raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
 
 

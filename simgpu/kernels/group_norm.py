@@ -3,6 +3,7 @@
 import torch
 
 from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.scalar_types import read_as
 
 
 def accumulator(dtype: torch.dtype) -> int:
@@ -12,16 +13,37 @@ def accumulator(dtype: torch.dtype) -> int:
 
 @rule("native_group_norm.default")
 def group_norm(launch: Launch) -> None:
-    """GroupNormKernelImplInternal: for half types float32 moments, then a scale and a shift for each channel."""
+    """GroupNormKernelImplInternal: for half types float32 moments, then a scale and a shift for each channel.
+
+    aten/src/ATen/native/group_norm.cpp takes parameters in float32 beside an input of a half type, and moments with
+    them; CUDA's kernel reads all of them as of the input's dtype.
+    """
     tensor, weight, bias = launch["input", "weight", "bias"]
     samples, channels, pixels, groups = launch["N", "C", "HxW", "group"]
     size = accumulator(tensor.dtype)
+    given = [one for one in (weight, bias) if one is not None]
+    mixed = bool(given) and given[0].dtype != tensor.dtype
+    if mixed:
+        _check_mixed(tensor, given)
     launch.contiguous(tensor)
+    launch.give(launch.outputs[0])
+    if mixed:
+        launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
+        read_as(tensor.dtype, *given)
     launch.give(*launch.outputs)
     if tensor.dtype.itemsize < size:
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
     if pixels > 1 and (weight is not None or bias is not None):
         launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
+        read_as(tensor.dtype, *given)  # GroupNorm1dForward's iterator takes what there is
+
+
+def _check_mixed(tensor, given: list) -> None:
+    """aten/src/ATen/native/cpu/mixed_data_type.h, check_mixed_data_type: errors of parameters of another dtype."""
+    if any(one.dtype != torch.float32 for one in given):
+        raise RuntimeError("mixed dtype (CPU): expect parameter to have scalar type of Float")
+    if tensor.dtype not in (torch.float16, torch.bfloat16):
+        raise RuntimeError("mixed dtype (CPU): all inputs must share same datatype.")
 
 
 @rule("native_group_norm_backward.default")

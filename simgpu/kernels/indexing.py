@@ -7,11 +7,13 @@ import torch
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, made_of_others, prepared, rule
 from simgpu.kernels.reduction_scratch import reduce_all
+from simgpu.kernels.scalar_types import legacy_name, name, read_as
 from simgpu.tensors import bounds, residence
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
 ATOMIC_BLOCKS = 4  # of threads on a multiprocessor: EmbeddingBackwardKernel.cu, MAX_ATOMIC_ACCUM_BLOCKS_PER_SM
+INDICES = {torch.int64, torch.int32, torch.bool, torch.uint8}
 FEW_INDICES = 3072  # up to which Embedding.cu, embedding_dense_backward_cuda, does not sort
 
 # aten/src/ATen/native/Embedding.cpp: index_select of the flattened indices, which are copied if they are no flat view.
@@ -97,18 +99,21 @@ def _depends_on_values(indices) -> bool:
 
 @rule("index.Tensor")
 def index(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are brought over, and made contiguous if
-    several lie otherwise than one another. Masks are indices by now (see selection.py)."""
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are broadcast, brought over, made int64, and
+    contiguous if several lie otherwise than one another. Masks are indices by now (see selection.py)."""
     _same_striding(launch, launch["indices"])
     launch.give(*launch.outputs)
 
 
 def _same_striding(launch: Launch, indices) -> None:
-    given = [index for index in indices if index is not None]
-    for one in given:
+    given = list(torch.broadcast_tensors(*(index for index in indices if index is not None)))
+    for place, one in enumerate(given):
         if _on_host(one) or one.dtype == torch.int32:
-            launch.scratch_like(one, torch.int64)
-    given = torch.broadcast_tensors(*given)
+            brought = launch.scratch_like(one) if _on_host(one) else None
+            if one.dtype == torch.int32:
+                launch.scratch_like(one, torch.int64)
+                launch.release(brought)
+            given[place] = torch.empty_like(one, dtype=torch.int64, device="meta")
     if len({one.stride() for one in given}) > 1:
         launch.contiguous(*given)
 
@@ -120,11 +125,16 @@ def index_put(launch: Launch) -> None:
     (tensor,) = launch.outputs
     launch.give(tensor)
     indices, value = launch["indices", "values"]
+    if len(indices) > tensor.dim():
+        raise IndexError(f"too many indices for tensor of dimension {tensor.dim()} (got {len(indices)})")
     if _on_host(value) and value.dim() == 0:
         if _depends_on_values(indices):
             return  # masked_fill_
         launch.scratch(value.element_size())
+    if any(index is not None and index.dtype not in INDICES for index in indices):
+        raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if _depends_on_values(indices):
+        _check_same(tensor, value)
         return
     if launch["accumulate"] or torch.are_deterministic_algorithms_enabled():
         node = torch._C._current_autograd_node()
@@ -132,6 +142,49 @@ def index_put(launch: Launch) -> None:
         _put_by_sorting(launch, tensor, indices, value, trusted)
     else:
         _same_striding(launch, indices)
+        shape = _chosen(tensor, indices)
+        if not _expands_to(value.shape, shape):
+            raise RuntimeError(
+                f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of "
+                f"shape {list(shape)}"
+            )
+        _check_same(tensor, value)
+
+
+def _check_same(tensor, value) -> None:
+    """The same file, make_index_put_iterator: what is written has the dtype of what it is written into."""
+    if tensor.dtype != value.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {name(tensor.dtype)} for the destination "
+            f"and {name(value.dtype)} for the source."
+        )
+
+
+def _chosen(tensor, indices) -> torch.Size:
+    """The shape of tensor[indices]: what the indices choose stands in their place, or first if they are apart."""
+    places = [place for place, one in enumerate(indices) if one is not None]
+    shape = torch.broadcast_shapes(*(indices[place].shape for place in places))
+    adjacent = places[-1] - places[0] < len(places)
+    before = [size for place, size in enumerate(tensor.shape[: places[-1]]) if place not in places]
+    return (
+        torch.Size((*before, *shape, *tensor.shape[places[-1] + 1 :]))
+        if adjacent
+        else torch.Size((*shape, *before, *tensor.shape[places[-1] + 1 :]))
+    )
+
+
+def _expands_to(shape, wanted) -> bool:
+    """aten/src/ATen/ExpandUtils.h, is_expandable_to."""
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(size in (1, other) for size, other in pairs)
+
+
+def _check_expands(value, shape) -> None:
+    """RuntimeError, as of CUDA's tensors, where a value does not fit what is chosen."""
+    try:
+        value.expand(shape)
+    except RuntimeError as error:
+        raise RuntimeError(str(error).replace(f"Meta{name(value.dtype)}Type", legacy_name(value.dtype))) from None
 
 
 def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> None:
@@ -139,15 +192,19 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     `trusted`: they have been looked at before, in the forward pass."""
     launch.contiguous(tensor)
     given = [index for index in indices if index is not None]
-    for one in given:
-        if one.dtype == torch.int32:
-            launch.scratch_like(one, torch.int64)
+    on_host = [_on_host(one) for one in given]
+    converted = []
+    for place, one in enumerate(given):
+        if one.dtype == torch.int32 and not on_host[place]:
+            converted.append(launch.scratch_like(one, torch.int64))
+            given[place] = torch.empty_like(one, dtype=torch.int64)
     given = torch.broadcast_tensors(*given)
     n = given[0].numel()
     linear, *further = given
-    linear_block = _linear_term(launch, linear, trusted)
-    for one in further:
-        launch.release(_linear_term(launch, one, trusted))
+    linear_block = _linear_term(launch, linear, on_host[0], trusted)
+    for one, there in zip(further, on_host[1:], strict=True):
+        launch.release(_linear_term(launch, one, there, trusted))
+    launch.release(*converted)
     for made in getattr(indices, "places", ()):  # of masks (selection.py): makeLinearIndex drops them
         place = residence.of(made)
         if place is not None:
@@ -159,26 +216,28 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     slice_size = torch.Size(after).numel()
     count = n * torch.Size(sizes).numel()
     held = []
+    _check_expands(value, _chosen(tensor, indices))
     if value.numel() < count or not value.is_contiguous():
-        held.append(launch.scratch(count * tensor.element_size()))
+        held.append(launch.scratch(count * value.element_size()))
     if n == 0 or slice_size == 0:
         return
     if not adjacent:
         held.append(launch.scratch_like(tensor))
-    if not _on_host(linear) and not torch.empty_like(linear).is_contiguous():
+    if not on_host[0] and not torch.empty_like(linear).is_contiguous():
         held.insert(0, launch.scratch(n * 8))  # takes the place of the linear index, made flat
         launch.release(linear_block)
     held += launch.scratch(n * 8), launch.scratch(n * 8)  # the indices sorted, and where each was
     ramp = launch.scratch(n * 8)
     bits = max((tensor.numel() - 1) // slice_size, 1).bit_length()
     launch.release(launch.scratch(cub.radix_sort(n, 8, 8, launch.machine.spec, bits)), ramp)
+    read_as(value.dtype, tensor)
     launch.release(*reversed(held))
 
 
-def _linear_term(launch: Launch, index, trusted: bool):
+def _linear_term(launch: Launch, index, on_host: bool, trusted: bool):
     """An index times the stride of its dim, computed where the index is."""
     n = index.numel()
-    if _on_host(index):
+    if on_host:
         return launch.scratch(n * 8)
     if n and not trusted:
         lowest, highest = launch.scratch(8), launch.scratch(8)
@@ -238,6 +297,9 @@ def masked_scatter(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda: how many are chosen before each element, counted
     from a mask as large as the tensor."""
     tensor, mask, source = launch["self", "mask", "source"]
+    if tensor.dtype != source.dtype:
+        names = f"{name(tensor.dtype)} and {name(source.dtype)}"
+        raise RuntimeError(f"masked_scatter_: expected self and source to have same dtypes but got {names}")
     n = tensor.numel()
     if n == 0:
         return

@@ -4,6 +4,7 @@ import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import reduce_all
+from simgpu.kernels.scalar_types import name, read_as
 
 NONE = 0  # at::Reduction::None
 
@@ -19,6 +20,14 @@ def nll_loss(launch: Launch) -> None:
     tensor, target, weight = launch["self", "target", "weight"]
     launch.give(*launch.outputs)
     launch.contiguous(tensor, target, weight)
+    if tensor.numel():
+        read_as(tensor.dtype, weight)
+        read_as(torch.int64, *_wide(target))
+
+
+def _wide(target) -> list:
+    """The classes where they are no bytes, which nll_loss reads as they are."""
+    return [] if target.dtype == torch.uint8 else [target]
 
 
 @rule("nll_loss_backward.default")
@@ -39,6 +48,9 @@ def nll_loss2d(launch: Launch) -> None:
         launch.contiguous(weight)
     else:
         launch.contiguous(tensor, target, weight)
+    if tensor.numel():
+        read_as(torch.int64, target)
+        read_as(tensor.dtype, weight)
 
 
 @rule("nll_loss2d_backward.default")
@@ -86,18 +98,29 @@ def huber_loss(launch: Launch) -> None:
 def binary_cross_entropy(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Loss.cu: the losses, whose storage the result keeps, and a number copied into it."""
     (output,) = launch.outputs
+    given, target = launch["self", "target"]
     if launch["reduction"] == NONE:
+        launch.give(output)
+        _check_same(given, target)
         return
     count = _count(launch)
     output.untyped_storage().resize_(max(count, 1) * output.element_size())
     if count == 0:
+        _check_same(given, target)
         reduced = launch.scratch(output.element_size())  # before the result, which had no place for a number
         launch.give(output)
         launch.release(reduced)
         return
     launch.give(output)
+    _check_same(given, target)
     launch.scratch(output.element_size())
     reduce_all(launch, count, output.dtype)
+
+
+def _check_same(given, target) -> None:
+    """RuntimeError, as of aten/src/ATen/TensorIterator.cpp, compute_types, where operands must be of one dtype."""
+    if target.dtype != given.dtype:
+        raise RuntimeError(f"Found dtype {name(target.dtype)} but expected {name(given.dtype)}")
 
 
 @rule("log_sigmoid_forward.default")
@@ -117,6 +140,7 @@ def multi_margin_loss(launch: Launch) -> None:
     if tensor.dim() == 2 and launch["reduction"] != NONE:
         rows = tensor.shape[0]
         losses = launch.scratch(rows * tensor.element_size())
+        read_as(torch.int64, target)
         reduce_all(launch, rows, tensor.dtype)
         launch.release(losses)
 

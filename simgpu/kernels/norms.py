@@ -6,6 +6,7 @@ import torch
 
 from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.reduction_scratch import reduce
+from simgpu.kernels.scalar_types import read_as
 
 MANY_ROWS = 64 * 1024  # layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: above, partial sums
 PARTIAL_ROWS = 32  # rows that one partial sum takes, at least
@@ -14,10 +15,13 @@ PARTIAL_BLOCKS = 32 * 1024  # of threads, at most
 
 @rule("native_layer_norm.default")
 def layer_norm(launch: Launch) -> None:
-    """layer_norm_kernel.cu, layer_norm_cuda: output, mean, rstd, computed from dense copies of the inputs."""
+    """layer_norm_kernel.cu, layer_norm_cuda: output, mean, rstd, computed from dense copies of the inputs, all read as
+    of the input's dtype."""
     tensor, weight, bias = launch["input", "weight", "bias"]
     launch.contiguous(tensor, weight, bias)
     launch.give(*launch.outputs)
+    if tensor.numel():
+        read_as(tensor.dtype, weight, bias)
 
 
 @rule("native_layer_norm_backward.default")

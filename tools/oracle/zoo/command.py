@@ -25,6 +25,7 @@ APART = {
     "NoValueError": "needs values that are not known",
     "NotModelledError": "refused by name",
 }
+ALIKE = "on both sides alike"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +90,7 @@ def outcomes(
     """Of each entry the oracle's and the simulated trace, or the log of the side that failed.
 
     The simulated GPU runs first, since the oracle is given its answers; once more, with the values of all tensors,
-    where a model decides by values.
+    where a model decides by values. What raises there is tried on the oracle too, where it may raise the same.
     """
     cache = home() / "traces" / version / gpu / "zoo"
     with tempfile.TemporaryDirectory() as folder:
@@ -102,8 +103,10 @@ def outcomes(
             once_more = run.record(asking, gpu, scratch, quick=quick, values=True)
             again = {name: log for name, log in once_more if log is not None}
             failed = {name: again.get(name, log) for name, log in failed.items() if name not in asking or name in again}
+            raised = {name: log for name, log in failed.items() if _set_apart(log) is None}
             for name, log in failed.items():
-                yield by_name[name], f"on the simulated GPU: {log}"
+                if name not in raised:
+                    yield by_name[name], f"on the simulated GPU: {log}"
             running = {name: entry for name, entry in by_name.items() if name not in failed}
             known = {name: cache / f"{name}-{_key(entry, scratch)}.json.gz" for name, entry in running.items()}
             asked = [name for name in running if fresh or not known[name].exists()]
@@ -111,7 +114,11 @@ def outcomes(
                 if name not in asked:
                     yield by_name[name], (Trace.load(known[name]), Trace.load(scratch / f"{name}.json.gz"))
             oracle = scratch / "oracle"
-            for name, log in run.record(asked, gpu, oracle, version=version, quick=quick):
+            for name, log in run.record([*asked, *raised], gpu, oracle, version=version, quick=quick):
+                if name in raised:
+                    alike = log is not None and _error(log) == _error(raised[name])
+                    yield by_name[name], f"{ALIKE if alike else 'on the simulated GPU'}: {raised[name]}"
+                    continue
                 if log is not None:
                     yield by_name[name], f"on the oracle: {log}"
                     continue
@@ -133,10 +140,9 @@ def judged(entry: Entry, outcome: tuple[Trace, Trace] | str, options) -> tuple[s
     """What is printed of an outcome, and its cause if it is not equal."""
     if isinstance(outcome, str):
         where = outcome.split(":")[0]
-        found = ERROR.findall(outcome)
-        kind, message = found[-1] if found else ("", outcome.strip().splitlines()[-1])
+        kind, message = _error(outcome)
         told = f"{APART.get(kind, 'FAILS')} {where}: {kind}: {message[:200]}"
-        verdict = f"{'APART' if kind in APART else 'FAILED':8} {entry.name}: {told}"
+        verdict = f"{'APART' if kind in APART or where == ALIKE else 'FAILED':8} {entry.name}: {told}"
         if not options.brief:
             verdict += "\n" + "\n".join(f"      {line}" for line in outcome.strip().splitlines()[-12:])
         return verdict, f"{APART.get(kind, 'fails')} {where}: {kind} {message[:80]}"
@@ -145,6 +151,17 @@ def judged(entry: Entry, outcome: tuple[Trace, Trace] | str, options) -> tuple[s
         return comparison.verdict(), None
     text = comparison.verdict() if options.brief else report(comparison, options.context, options.limit)
     return text, comparison.first()
+
+
+def _error(log: str) -> tuple[str, str]:
+    """The type and the text of the error that a log ends with."""
+    found = ERROR.findall(log)
+    return found[-1] if found else ("", log.strip().splitlines()[-1])
+
+
+def _set_apart(log: str) -> str | None:
+    """Why a run of the simulated GPU with this log is set apart by name; None if it is not."""
+    return APART.get(_error(log)[0])
 
 
 def keep(entry: Entry, gpu: str) -> None:

@@ -6,7 +6,7 @@ import inspect
 
 import torch
 
-from tools.oracle.zoo import heads, training
+from tools.oracle.zoo import drawn, heads, training
 from tools.oracle.zoo.architectures import UNPADDED
 
 ARCHITECTURES = heads.TABLE
@@ -24,10 +24,12 @@ def exists(model: str, dtype: str, padded: bool, cudnn: bool) -> bool:
 def definition(model: str) -> str:
     """The source of a model."""
     make = ARCHITECTURES[model]
-    return "".join(
+    parts = [
         inspect.getsource(cell.cell_contents) if callable(cell.cell_contents) else repr(cell.cell_contents)
         for cell in make.__closure__ or ()
-    ) + inspect.getsource(make)
+    ]
+    parts += [inspect.getsource(drawn.Draw)] * model.startswith(drawn.PREFIX)
+    return "".join(parts) + inspect.getsource(make)
 
 
 def run(stage, entry) -> None:

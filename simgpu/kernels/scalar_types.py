@@ -1,0 +1,40 @@
+"""What PyTorch says of a tensor of another dtype than a kernel reads: its shape is right, and CUDA refuses it.
+
+A kernel of CUDA's is chosen by the dtype of one tensor and reads the others as of the same; PyTorch's meta kernels,
+which know shapes alone, take any.
+"""
+
+import torch
+
+# How C++ names a dtype (caffe2::TypeMeta), and how ATen does (c10::ScalarType)
+NAMES = {
+    torch.float16: ("c10::Half", "Half"),
+    torch.bfloat16: ("c10::BFloat16", "BFloat16"),
+    torch.float32: ("float", "Float"),
+    torch.float64: ("double", "Double"),
+    torch.complex64: ("c10::complex<float>", "ComplexFloat"),
+    torch.complex128: ("c10::complex<double>", "ComplexDouble"),
+    torch.uint8: ("unsigned char", "Byte"),
+    torch.int8: ("signed char", "Char"),
+    torch.int16: ("short int", "Short"),
+    torch.int32: ("int", "Int"),
+    torch.int64: ("long int", "Long"),
+    torch.bool: ("bool", "Bool"),
+}
+
+
+def name(dtype: torch.dtype) -> str:
+    """ATen's name of a dtype; Python's for one that is not in the list."""
+    return NAMES[dtype][1] if dtype in NAMES else str(dtype)
+
+
+def legacy_name(dtype: torch.dtype) -> str:
+    """How PyTorch calls CUDA's tensors of a dtype (DeprecatedTypeProperties), where an error names a type."""
+    return "CUDABFloat16Type" if dtype == torch.bfloat16 else f"torch.cuda.{name(dtype)}Tensor"
+
+
+def read_as(dtype: torch.dtype, *tensors) -> None:
+    """RuntimeError, as of aten/src/ATen/core/Tensor (TensorMethods.cpp, data_ptr<T>), for a tensor of another dtype."""
+    for tensor in tensors:
+        if tensor is not None and tensor.dtype != dtype:
+            raise RuntimeError(f"expected scalar type {name(dtype)} but found {name(tensor.dtype)}")
