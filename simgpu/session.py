@@ -411,5 +411,5 @@ def _of_memory(kind: Spec, total_memory: int | None) -> Spec:
     except TypeError:
         raise TypeError(f"total_memory is a whole number of bytes, not {total_memory!r}") from None
     if nbytes <= kind.context:
-        raise ValueError(f"total_memory={nbytes} B does not hold the CUDA context of a {kind.key}, {kind.context} B")
+        raise ValueError(f"total_memory={nbytes} B does not hold the CUDA context of the {kind.key}, {kind.context} B")
     return replace(kind, total_memory=nbytes)

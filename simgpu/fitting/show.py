@@ -15,10 +15,18 @@ def shown(fit: Fit, options) -> str:
     if options.serve and fit.subject.cache is not None:
         text.append(_cache(fit))
     if options.largest:
-        text.append(f"The largest {options.largest} that fits: {fit.largest(options.largest)}\n")
+        text.append(_largest(fit, options.largest))
     if options.every_gpu:
         text.append(_gpus(fit))
     return "\n".join(text)
+
+
+def _largest(fit: Fit, what: str) -> str:
+    """The largest batch or length, and whether it is memory that ends it."""
+    found = fit.largest(what)
+    ends = what == "length" and found == fit.subject.longest
+    most = f", the most that {fit.subject.name} takes, whatever the memory" if ends else ""
+    return f"The largest {what} that fits: {found}{most}\n"
 
 
 def _cache(fit: Fit) -> str:

@@ -17,6 +17,8 @@ from simgpu.report.findings import Report
 from simgpu.report.sizes import mib, size
 
 SHOWN = 12
+SNAPSHOT = "a snapshot"
+"""What a side is called that names no GPU."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class Side:
 
 
 def side_of(path: str | Path) -> Side:
-    """One side of a comparison. ValueError for a file that is neither a report nor a snapshot; OSError if it cannot be
-    read."""
+    """One side of a comparison. ValueError for a file that is not there, or is neither a report nor a snapshot; OSError
+    if it cannot be read."""
     place = Path(path)
+    if not place.exists():
+        raise ValueError(f"no file and no folder {str(path)!r}")
     if place.is_dir():
         if not (place / folder.REPORT).exists():
             raise ValueError(f"the folder {str(place)!r} holds no {folder.REPORT}: simgpu run --out writes one")
@@ -78,7 +82,7 @@ def _of_snapshot(name: str, path: Path) -> Side:
     held = Counter()
     for nbytes, frames in living:
         held[_key(place_of(frames))] += nbytes
-    return Side(name, "a snapshot", peak, held)
+    return Side(name, SNAPSHOT, peak, held)
 
 
 def peak_of(segments: Sequence[Mapping], trace: Sequence[Mapping]) -> tuple[int, list[tuple[int, Sequence[Mapping]]]]:
@@ -138,8 +142,26 @@ def place_of(frames: Sequence[Mapping]) -> str:
         if not _OF_TORCH.search(name):
             inside = re.split(r"[/\\](?:site|dist)-packages[/\\]", name)[-1]
             short = inside if _OF_LIBRARIES.search(name) else re.split(r"[/\\]", name)[-1]
-            return f"{short}:{frame.get('line', 0)} in {frame.get('name', '')}"
+            name = frame.get("name", "")
+            return f"{short}:{frame.get('line', 0)}" + (f" in {name}" if name and name != "<module>" else "")
     return "somewhere that the snapshot does not tell"
+
+
+def _its_snapshot(path: str | Path) -> Side | None:
+    """The side of the snapshot in a run's folder; None where there is none, or not of the whole run."""
+    place = Path(path) / folder.SNAPSHOT
+    if not place.exists():
+        return None
+    whole = all(len(trace) < folder.NEWEST for trace in snapshot.read(place)["device_traces"])
+    return _of_snapshot(str(path), place) if whole else None
+
+
+def _by_line(held: Counter) -> Counter:
+    """The same without operators and parts, which a snapshot does not tell."""
+    lines = Counter()
+    for key, nbytes in held.items():
+        lines[key._replace(operator="", part="")] += nbytes
+    return lines
 
 
 def _paired(before: Counter, after: Counter) -> Iterator[tuple[Key | None, Key | None]]:
@@ -174,9 +196,16 @@ class Difference:
     def of(cls, before: str | Path, after: str | Path) -> "Difference":
         """The difference of two files or folders; raises what `side_of` raises."""
         one, other = side_of(before), side_of(after)
+        if one.gpu != SNAPSHOT and other.gpu == SNAPSHOT:
+            one = _its_snapshot(before) or one
+        elif one.gpu == SNAPSHOT and other.gpu != SNAPSHOT:
+            other = _its_snapshot(after) or other
+        held, hold = one.held, other.held
+        if (one.gpu == SNAPSHOT) != (other.gpu == SNAPSHOT):
+            held, hold = _by_line(held), _by_line(hold)
         rows = []
-        for old, new in _paired(one.held, other.held):
-            had, has = one.held[old] if old else 0, other.held[new] if new else 0
+        for old, new in _paired(held, hold):
+            had, has = held[old] if old else 0, hold[new] if new else 0
             if had != has:
                 key = new or old
                 assert key is not None
@@ -189,7 +218,10 @@ class Difference:
         gpus = one.gpu if one.gpu == other.gpu else f"{one.gpu}, and {other.gpu}"
         how = "the same as" if not self.grown else f"{size(abs(self.grown))} {'above' if self.grown > 0 else 'below'}"
         text = [f"The peak of {other.name} is {how} that of {one.name} ({gpus}):"]
-        text.append(f"{one.peak:,} → {other.peak:,} B allocated")
+        kinds = {side.gpu == SNAPSHOT for side in (one, other)}
+        text.append(f"{one.peak:,} → {other.peak:,} B {'asked for' if kinds == {True} else 'allocated'}")
+        if len(kinds) == 2:
+            text.append("A snapshot tells the bytes asked for, a report those allocated, which are rounded up.")
         if self.rows:
             text += ["", f"{'MiB more':>14}{'before':>14}{'after':>14}"]
         for more, had, has, where, operator, part in self.rows[:SHOWN]:

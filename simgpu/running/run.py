@@ -137,7 +137,8 @@ def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
             execute()
             end = _End(FITS)
         except StepsDone:
-            end = _End(FITS, f"Ended after {watch.owners.steps} optimizer steps, as --steps says.")
+            made = watch.owners.steps
+            end = _End(FITS, f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says.")
         except SystemExit as error:
             end = _exit(error, watch)
         except Enough:

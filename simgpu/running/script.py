@@ -55,6 +55,8 @@ class Script:
 def _read(given: str, path: str):
     if os.path.isdir(path):
         path = os.path.join(path, "__main__.py")
+        if not os.path.exists(path):
+            raise ScriptError(f"the folder {given!r} has no __main__.py to run")
     try:
         source = Path(path).read_bytes()
     except FileNotFoundError:
@@ -65,7 +67,7 @@ def _read(given: str, path: str):
     try:
         return compile(source, path, "exec")
     except (SyntaxError, ValueError) as error:
-        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise ScriptError(f"{given!r} is no Python{where}: {error.args[0]}") from None
 
 

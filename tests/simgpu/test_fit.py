@@ -216,6 +216,9 @@ def test_the_command(config, capsys):
     capsys.readouterr()
     assert main(["fit", config, "--length", "64", "--table"]) == 0
     table = capsys.readouterr().out
+    assert main(["fit", config, "--largest", "length"]) == 0
+    longest = simgpu.fit(config).subject.longest
+    assert f"The largest length that fits: {longest}, the most that small-llama takes" in capsys.readouterr().out
     assert table.startswith("| simulated GPU (MiB) | batch 1 |") and "| T4, " in table and "; simulated. " in table
 
 

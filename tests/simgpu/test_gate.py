@@ -183,7 +183,19 @@ def test_what_has_grown_by_line(runs, capsys):
 def test_snapshots_tell_the_same(runs):
     reports, snapshots = Difference.of("one", "other"), Difference.of("one/snapshot.pickle", "other/snapshot.pickle")
     assert snapshots.grown == reports.grown
-    assert ("train.py:9 in <module>", 12 * 2**20) in {(row[3], row[0]) for row in snapshots.rows}
+    assert ("train.py:9", 12 * 2**20) in {(row[3], row[0]) for row in snapshots.rows}
+
+
+def test_a_snapshot_beside_a_report(runs):
+    """The same run in both forms differs in nothing: the folder's own snapshot is read. A report without one has more
+    bytes, rounded up, and the same lines; operator and part, which only a report tells, are left aside."""
+    same = Difference.of("one/snapshot.pickle", "one")
+    assert (same.rows, same.grown) == ((), 0) and "B asked for" in str(same)
+    rows = Difference.of("one", "other/snapshot.pickle").rows
+    assert ("train.py:9", 12 * 2**20) in {(row[3], row[0]) for row in rows}
+    alone = Difference.of("one/snapshot.pickle", "one/report.json")
+    assert 0 <= alone.grown < 4096 and {row[0] for row in alone.rows} <= set(range(1, 4096))
+    assert "A snapshot tells the bytes asked for" in str(alone)
 
 
 def test_a_snapshot_whose_recording_began_late(tmp_path):
@@ -218,7 +230,7 @@ def test_the_line_of_a_stack(frames, place):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("nothing.pickle", None, "No such file"),
+        ("nothing.pickle", None, "no file and no folder 'nothing.pickle'"),
         ("empty", "", "holds no report.json"),
         ("text.pickle", b"hello", "text.pickle: "),
         ("quiet.pickle", pickle.dumps({"segments": [], "device_traces": [[]]}), "has no events"),

@@ -246,12 +246,17 @@ def test_other_ends(script, capsys, text, status, said):
         (["--memory", "1 MiB", "train.py"], "does not hold the CUDA context"),
         (["--steps", "0", "train.py"], "steps is a whole number of 1 or more, not 0"),
         (["broken.py"], "'broken.py' is no Python, line 1"),
+        (["binary.py"], "'binary.py' is no Python: source code string cannot contain null bytes"),
+        (["folder"], "the folder 'folder' has no __main__.py to run"),
+        (["nothing"], "no file 'nothing'"),
         (["--out", "train.py", "train.py"], "cannot be made"),
     ],
 )
 def test_bad_input_gets_one_line(script, capsys, arguments, said):
     script(TRAINING)
     script("def", "broken.py")
+    script("\0", "binary.py")
+    script("", "folder/train.py")
     assert main(["run", *arguments]) == 2
     written = capsys.readouterr()
     assert written.out == ""
