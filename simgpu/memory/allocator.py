@@ -50,7 +50,7 @@ class CachingAllocator:
     - `clock`: returns the time in microseconds, for the history.
     - `frames`: returns the current Python frames, innermost first, as dictionaries with `filename`, `line`,
       `name`; called only while a history is recorded.
-    - `index`: the number of the GPU in texts and snapshots.
+    - `index`: the number of the GPU in texts and snapshots; see `is_gpu`.
     - `record_event`: called with a stream when a block used on it is freed; returns a callable that says
       whether the stream has come past this point. Without it only `synchronize` says so.
     """
@@ -71,7 +71,7 @@ class CachingAllocator:
         # PyTorch reports the value of the start, also when the settings change later.
         self._reported_split_size = self.settings.as_snapshot()["max_split_size"]
         self.torch_version = tuple(torch_version)[:2]
-        self.index = index
+        self.index, self._gpus = index, index + 1
         self.history = History(frames, clock)
         self._pending = PendingFrees(record_event, index)
         self._statistics = Statistics()
@@ -94,6 +94,11 @@ class CachingAllocator:
             self._split_counter,
         )
         self.set_memory_fraction(self.settings.per_process_memory_fraction)
+
+    def is_gpu(self, index: int, of: int) -> None:
+        """Its GPU is number `index` of those that the process sees, `of` in all, from now on."""
+        self.index, self._gpus = index, of
+        self._pending.index = index
 
     # What the counters say.
 
@@ -284,7 +289,7 @@ class CachingAllocator:
         trace = self.history.as_trace(self.torch_version) if with_events else []
         return {
             "segments": self.snapshot_segments(pool_id),
-            "device_traces": [[] for _ in range(self.index)] + [trace],
+            "device_traces": [trace if index == self.index else [] for index in range(self._gpus)],
             "allocator_settings": self.settings.as_snapshot(self.torch_version),
             "external_annotations": [],
         }

@@ -20,17 +20,17 @@ class PendingFrees:
     """Blocks waiting for streams, each stream's in the order in which they were freed.
 
     `record_event(stream)` returns a callable that says whether the stream has come past this point; with None
-    only `complete` makes events happen. `index` is the number of the GPU.
+    only `complete` makes events happen. `index` is the number of the GPU, which may change while nothing waits.
 
     Several streams are looked at in the order of PyTorch's hash table: by the top bits of the hashed stream,
     as many as the table has; it starts with 4 slots and doubles when more than half are taken.
     """
 
-    __slots__ = ("_device_bits", "_queues", "_slots", "record_event")
+    __slots__ = ("_queues", "_slots", "index", "record_event")
 
     def __init__(self, record_event: Callable[[int], Callable[[], bool]] | None, index: int) -> None:
         self.record_event = record_event
-        self._device_bits = CUDA_DEVICE_TYPE << 56 | index << 48
+        self.index = index
         self._queues: dict[int, deque[tuple[Block, Callable[[], bool]]]] = {}
         self._slots = 4
 
@@ -71,7 +71,7 @@ class PendingFrees:
                 del self._queues[stream]
 
     def _slot(self, stream: int) -> int:
-        hashed = (self._device_bits | stream) * FIBONACCI % 2**64
+        hashed = (CUDA_DEVICE_TYPE << 56 | self.index << 48 | stream) * FIBONACCI % 2**64
         return hashed * self._slots >> 64
 
 

@@ -209,6 +209,8 @@ def _real(leave: contextlib.ExitStack) -> Alone:
 
 def _set(machine: Any, world: World | None, traffic: Traffic, connected: links.Links | None) -> None:
     machine.world, machine.traffic, machine.links = world, traffic, connected
+    if isinstance(machine, machines.Machine):
+        machine.allocator.is_gpu(machine.index, machine.count)
 
 
 def _put_back(before: dict[str, str]) -> None:

@@ -53,7 +53,8 @@ def record(
             oom = str(error)
         if oom is not None:
             stage("after the error")
-        history = torch.cuda.memory._snapshot()["device_traces"][0]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        traces = torch.cuda.memory._snapshot()["device_traces"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        history = traces[torch.cuda.current_device()]
     finally:
         torch.cuda.memory._record_memory_history(None)
         if automatic:

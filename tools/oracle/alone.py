@@ -85,8 +85,9 @@ def _with_votes(runtime: ctypes.CDLL) -> Callable:
 
 
 @contextmanager
-def rank_of(rank: int, ranks: int) -> Iterator[None]:
-    """Inside, `init_process_group("nccl")` makes this process rank `rank` of `ranks`; each has one GPU and one node.
+def rank_of(rank: int, ranks: int, per_node: int = 1) -> Iterator[None]:
+    """Inside, `init_process_group("nccl")` makes this process rank `rank` of `ranks`, with `per_node` of them, and as
+    many GPUs, on a machine. `torch.multiprocessing.spawn` calls its function once, here, as that rank's process.
 
     Small copies to the device are remembered, so that what the program wrote there it reads back (DDP does).
     """
@@ -96,9 +97,9 @@ def rank_of(rank: int, ranks: int) -> Iterator[None]:
     variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
+        "LOCAL_RANK": str(rank % per_node),
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "GROUP_RANK": str(rank // per_node),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",
         "TORCH_NCCL_ENABLE_MONITORING": "0",  # a thread that asks the store
@@ -109,10 +110,14 @@ def rank_of(rank: int, ranks: int) -> Iterator[None]:
     def met(*_, **__):
         yield store, rank, ranks
 
+    def spawn(fn, args=(), *_, **__):
+        fn(rank % per_node, *args)
+
     runtime.mock_remember(1)
     with (
         patch.dict(os.environ, variables),
-        patch.dict(_rendezvous_handlers, {"env": met}),
+        patch.object(torch.multiprocessing, "spawn", spawn),
+        patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), met)),
         patch.object(torch.Tensor, "__mul__", _with_votes(runtime)),
     ):
         try:

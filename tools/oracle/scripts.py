@@ -4,6 +4,7 @@
     python -m tools.oracle.scripts --keep                    # and keep the oracle's peaks, which a test compares
     python -m tools.oracle.scripts --gpu T4 clm --values
     python -m tools.oracle.scripts -- train.py --its --own   # another script, in a copy of its folder
+    python -m tools.oracle.scripts --ranks 8 --rank 7 -- train.py    # as one rank of many
 
 Each side runs in a process and in a folder of its own. The simulated GPU runs first, as `simgpu run` does; what it
 answers because it follows values is what the oracle answers there (`tools.oracle.zoo.answers`). The peaks are those of
@@ -20,12 +21,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from simgpu.ranks.world import PER_NODE
 from simgpu.recording.trace import Trace
 from tools.oracle import run
 from tools.oracle.report import Comparison, report
@@ -89,8 +93,18 @@ SCRIPTS = {
 }
 
 
-def execute(path: Path, arguments: list[str], folder: Path, name: str, gpu: str, simulated: bool, values: bool) -> None:
-    """Runs a script here, on this process' GPU or a simulated one; writes its trace and its peaks into `folder`."""
+def execute(
+    path: Path,
+    arguments: list[str],
+    folder: Path,
+    name: str,
+    gpu: str,
+    simulated: bool,
+    values: bool,
+    place: tuple[int, int] | None = None,
+) -> None:
+    """Runs a script here, on this process' GPU or a simulated one; writes its trace and its peaks into `folder`.
+    `place`: rank and number of ranks, of a script that is one of many."""
     import torch
 
     from simgpu.recording.history import record
@@ -126,7 +140,8 @@ def execute(path: Path, arguments: list[str], folder: Path, name: str, gpu: str,
 
     os.chdir(path.parent)
     if not simulated:
-        traced()
+        with nullcontext() if place is None else _alone(*place):
+            traced()
     else:
         from unittest.mock import patch
 
@@ -135,7 +150,8 @@ def execute(path: Path, arguments: list[str], folder: Path, name: str, gpu: str,
         from tools.oracle.simulated import frames
 
         with patch.object(session, "python_frames", frames):
-            found = simgpu.run(traced, gpu=gpu, values=values)
+            rank, ranks = place or (None, None)
+            found = simgpu.run(traced, gpu=gpu, values=values, rank=rank, ranks=ranks)
         print(found)
         if found.outcome == "failed":
             sys.exit(2)
@@ -143,7 +159,30 @@ def execute(path: Path, arguments: list[str], folder: Path, name: str, gpu: str,
     (folder / f"{name}.peaks.json").write_text(json.dumps({"peak": peak, "reserved": reserved}))
 
 
-def side(script: Script, name: str, gpu: str, folder: Path, version: str | None, values: bool) -> dict:
+@contextmanager
+def _alone(rank: int, ranks: int) -> Iterator[None]:
+    """The oracle as one rank of many, which pauses after each step of an optimizer: see `alone.unhurried`."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook as after_each_step
+
+    from tools.oracle import alone
+
+    pause = after_each_step(lambda *_: time.sleep(alone.A_ROUND))
+    try:
+        with alone.rank_of(rank, ranks, min(PER_NODE, ranks)):
+            yield
+    finally:
+        pause.remove()
+
+
+def side(
+    script: Script,
+    name: str,
+    gpu: str,
+    folder: Path,
+    version: str | None,
+    values: bool,
+    place: tuple[int, int] | None = None,
+) -> dict:
     """Runs a script in a process of its own: on the oracle of torch `version`, or, without one, on the simulated GPU.
     Its peaks, and its trace in `folder`. Raises RuntimeError with the log of one that failed."""
     from tools.oracle.zoo import answers
@@ -152,7 +191,8 @@ def side(script: Script, name: str, gpu: str, folder: Path, version: str | None,
     path = script.prepare(folder)
     environ = run.here(os.environ) if version is None else run.environment(version, gpu)
     environ = {**environ, "HF_HUB_OFFLINE": "1", answers.VARIABLE: str(folder.parent)}
-    call = [path, script.arguments.split(), folder, name, gpu, version is None, values]
+    environ["MOCK_NDEV"] = "1" if place is None else str(min(PER_NODE, place[1]))
+    call = [path, script.arguments.split(), folder, name, gpu, version is None, values, place]
     given = json.dumps([str(one) if isinstance(one, Path) else one for one in call])
     with (folder / "log").open("w") as log:
         ended = subprocess.run(
@@ -170,13 +210,14 @@ def side(script: Script, name: str, gpu: str, folder: Path, version: str | None,
 
 def compare(script: Script, name: str, options) -> dict | None:
     """Both sides; prints what came of them. The oracle's peaks if all is equal, else None."""
+    place = None if options.ranks is None else (options.rank, options.ranks)
     with tempfile.TemporaryDirectory() as scratch:
         ours, theirs = Path(scratch, "simulated"), Path(scratch, "oracle")
         try:
-            found = side(script, name, options.gpu, ours, None, options.values)
+            found = side(script, name, options.gpu, ours, None, options.values, place)
             if options.page:
                 print(found["log"])
-            wanted = side(script, name, options.gpu, theirs, options.torch, options.values)
+            wanted = side(script, name, options.gpu, theirs, options.torch, options.values, place)
         except RuntimeError as error:
             print(f"FAILED   {name} on {error}")
             return None
@@ -204,6 +245,8 @@ def main() -> int:
     parser.add_argument("--gpu", default="H100")
     parser.add_argument("--torch", default=run.DEFAULT_VERSION)
     parser.add_argument("--values", action="store_true", help="the simulated GPU has the values of all tensors")
+    parser.add_argument("--ranks", type=int, help="the script is one of so many")
+    parser.add_argument("--rank", type=int, default=0, help="which one of them")
     parser.add_argument("--page", action="store_true", help="print the page of the simulated run")
     parser.add_argument("--keep", action="store_true", help="keep the oracle's peaks as test data")
     parser.add_argument("--side", help=argparse.SUPPRESS)

@@ -25,6 +25,11 @@ def only_device(index) -> None:
         machines.check_number(index)
 
 
+def is_others(machine: Machine, index) -> bool:
+    """Whether `index` is the GPU of another rank on this machine, of which this process takes nothing."""
+    return index not in (-1, None, machine.index) and 0 <= index < machine.count
+
+
 def as_torch_error(error: OutOfMemory) -> torch.OutOfMemoryError:
     """The error of PyTorch's that an allocator's becomes."""
     return torch.OutOfMemoryError(str(error))

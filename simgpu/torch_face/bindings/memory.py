@@ -1,9 +1,10 @@
 """Bindings: the allocator's counters, settings and blocks."""
 
 from simgpu.errors import NotModelledError
+from simgpu.memory.allocator import CachingAllocator
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.tensors import residence
-from simgpu.torch_face.bindings.base import Bindings, as_torch_error, only_device
+from simgpu.torch_face.bindings.base import Bindings, as_torch_error, is_others, only_device
 
 NOT_OF_ACCELERATORS = ("num_oom_rejections", "reserved_bytes_by_private_pools")
 """Counters that torch.accelerator.memory_stats() leaves out (torch 2.13)."""
@@ -17,17 +18,21 @@ class Memory(Bindings):
         residence.free_lost()
         return self.machine.allocator
 
-    def _cuda_memoryStats(self, index):
+    def allocator_of(self, index):
+        """That of GPU `index`: of another rank's, one of which this process has taken nothing."""
+        if is_others(self.machine, index):
+            return CachingAllocator(self.machine.device, torch_version=self.machine.torch_version)
         only_device(index)
-        return self.allocator().stats()
+        return self.allocator()
+
+    def _cuda_memoryStats(self, index):
+        return self.allocator_of(index).stats()
 
     def _cuda_resetPeakMemoryStats(self, index):
-        only_device(index)
-        self.allocator().reset_peak_stats()
+        self.allocator_of(index).reset_peak_stats()
 
     def _cuda_resetAccumulatedMemoryStats(self, index):
-        only_device(index)
-        self.allocator().reset_accumulated_stats()
+        self.allocator_of(index).reset_accumulated_stats()
 
     def _cuda_emptyCache(self):
         self.allocator().empty_cache()
@@ -87,8 +92,7 @@ class Memory(Bindings):
         """The same for CUDA graphs."""
 
     def _accelerator_getDeviceStats(self, index):
-        only_device(index)
-        stats = self.allocator().stats()
+        stats = self.allocator_of(index).stats()
         return {name: value for name, value in stats.items() if name not in NOT_OF_ACCELERATORS}
 
     def _accelerator_resetAccumulatedStats(self, index):
