@@ -103,7 +103,7 @@ def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
         return
     copies = launch.contiguous(tensor)
     length = tensor.shape[dim] if tensor.dim() else 1
-    if _by_many_blocks(tensor.numel() // length, length):
+    if by_many_blocks(tensor.numel() // length, length):
         _select(launch, tensor.numel() // length, length, tensor.element_size())
     launch.release(*copies)
     if is_sorted and values.numel() > 1 and values.shape[dim] > SHORT:
@@ -114,7 +114,7 @@ def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
         launch.release(ordered, order)
 
 
-def _by_many_blocks(rows: int, length: int) -> bool:
+def by_many_blocks(rows: int, length: int) -> bool:
     """TensorTopK.cu, should_use_multiblock: whether a row is worth more than one block of threads."""
     limits = (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800)
     return length >= next((enough for most, enough in limits if rows <= most), 400)
@@ -167,6 +167,11 @@ def _scan(launch: Launch, n: int, dtype: torch.dtype) -> None:
     launch.release(launch.scratch(cub.scan(n, dtype.itemsize, foreign=dtype in HALVES)))
 
 
+def bits_of_permutation(n: int) -> int:
+    """How many bits of drawn numbers are sorted for a permutation of n, so that few are equal (Randperm.cu)."""
+    return min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
+
+
 @rule("randperm.default", "randperm.generator")
 def randperm(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Randperm.cu: numbers are drawn and sorted, with so many bits that few are equal."""
@@ -177,7 +182,7 @@ def randperm(launch: Launch) -> None:
     if n == 0:
         return
     launch.scratch(n * element)  # 0, 1, 2, ...
-    bits = min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
+    bits = bits_of_permutation(n)
     key = 4 if bits <= 32 else 8
     launch.scratch(n * key)
     launch.scratch(n * key)

@@ -2,9 +2,9 @@
 
 The roofline: an operator computes at the rate that large products reach in its dtype (`reached`), or reads and writes
 at a share of the memory's bandwidth, whichever takes longer (`rates`). Operations are counted by
-torch.utils.flop_counter where it knows the operator, and are free elsewhere: elementwise kernels, norms and reductions
-wait for memory. Bytes are those of the arguments read and the results written, each once; caches are not modelled, nor
-is a layout that makes memory slower.
+torch.utils.flop_counter where it knows the operator, by `uncounted` for some more, and are free elsewhere: elementwise
+kernels, norms and reductions wait for memory. Bytes are those of the arguments read and the results written, each once,
+but for what `sorts` knows; caches are not modelled, nor is a layout that makes memory slower.
 """
 
 import logging
@@ -16,7 +16,7 @@ import torch
 from simgpu.hardware.gpus import Spec
 from simgpu.kernels.foreach import CHUNK
 from simgpu.kernels.transfer import temporaries
-from simgpu.modes import grouped_convolutions, layout_changes
+from simgpu.modes import grouped_convolutions, layout_changes, sorts, uncounted
 from simgpu.tensors import arguments, residence
 from simgpu.tensors.identity import once_for_each
 from simgpu.timing import rates, reached
@@ -91,8 +91,16 @@ KERNEL_AMONG_OTHERS = {
     _aten._thnn_fused_gru_cell_backward.default,
 }  # fmt: skip
 
-_PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmm_, _aten.baddbmm_, _aten._addmm_activation}
-_COUNTED_AS = {_aten.addmm_: _aten.addmm, _aten.baddbmm_: _aten.baddbmm, _aten._addmm_activation: _aten.addmm}
+_PRODUCTS = {
+    _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmm_, _aten.baddbmm_, _aten._addmm_activation,
+    _aten._int_mm, _aten._scaled_mm,
+}  # fmt: skip
+_COUNTED_AS = {
+    _aten.addmm_: _aten.addmm, _aten.baddbmm_: _aten.baddbmm, _aten._addmm_activation: _aten.addmm,
+    _aten._int_mm: _aten.mm,
+}  # fmt: skip
+_UNCOUNTED = uncounted.PRODUCTS | uncounted.FACTORIZATIONS
+_REAL = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 
 
 class Plan:
@@ -100,12 +108,13 @@ class Plan:
 
     `roles`: (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`:
     whether a result is a new tensor. `launches`: kernels of one call. `training`: position and name of the argument
-    that says whether statistics are wanted, or None. `written`: positions of the arguments that are written to.
+    that says whether statistics are wanted, or None. `written`: positions of the arguments that are written to. `own`:
+    whether `uncounted` counts its operations; `factorizes`: those of a factorization.
     """
 
     __slots__ = (
-        "attention", "causal", "flops", "free", "launches", "lists", "makes_new", "name", "product", "roles",
-        "training", "written",
+        "attention", "causal", "factorizes", "flops", "free", "launches", "lists", "makes_new", "name", "own",
+        "product", "roles", "training", "written",
     )  # fmt: skip
 
     def __init__(self, operator):
@@ -116,7 +125,9 @@ class Plan:
         self.launches = _KERNELS.get(name, 1)
         self.product = packet in _PRODUCTS
         self.attention = "attention" in name
-        self.flops = flop_registry.get(_COUNTED_AS.get(packet, packet))
+        self.own = packet in _UNCOUNTED
+        self.factorizes = packet in uncounted.FACTORIZATIONS
+        self.flops = _UNCOUNTED[packet] if self.own else flop_registry.get(_COUNTED_AS.get(packet, packet))
         self.causal = arguments.has(operator, "is_causal")
         self.roles = []
         self.written = set()
@@ -199,7 +210,13 @@ def precision(spec: Spec, dtype: torch.dtype, convolution: bool = False) -> str:
     if dtype == torch.float32 or dtype == torch.complex64:
         allowed = torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32"
         return "tf32" if allowed and "tf32" in spec.peak_flops else "float32"
+    return _of_type(spec, dtype)
+
+
+def _of_type(spec: Spec, dtype: torch.dtype) -> str:
+    """The same where float32 is never taken as tf32. Complex numbers are multiplied as real ones of half their size."""
     name = str(dtype).removeprefix("torch.")
+    name = reached.FLOAT8 if name.startswith("float8") else _REAL.get(name, name)
     return name if reached.known(spec, name) else "float32"
 
 
@@ -245,6 +262,8 @@ def _counted(plan, args, kwargs, outputs) -> int:
     shapes alone, and an estimate ends no call."""
     result = outputs[0] if len(outputs) == 1 else tuple(outputs)
     try:
+        if plan.own:
+            return plan.flops(args, outputs)
         if plan.product:
             return plan.flops(*(one for one in args if isinstance(one, torch.Tensor)), out_val=result)
         if plan.name == "convolution_backward":
@@ -255,7 +274,7 @@ def _counted(plan, args, kwargs, outputs) -> int:
 
 
 def operations(operator, args, kwargs, outputs) -> int:
-    """Floating-point operations of a call, as torch.utils.flop_counter counts them; 0 for what it does not know."""
+    """Operations of a call, as torch.utils.flop_counter and `uncounted` count them; 0 for what neither knows."""
     plan = plan_of(operator)
     if plan.flops is None:
         return 0
@@ -280,6 +299,8 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
         rate *= filled(batch, rows, columns, depth, spec.multiprocessors)
     elif plan.attention:
         rate = _attention_rate(spec, first.dtype)
+    elif plan.own:
+        rate = reached.rate(spec, _of_type(spec, first.dtype) if plan.factorizes else precision(spec, first.dtype))
     else:
         key = _of_convolution(spec, args, kwargs)
         in_groups = grouped_convolutions.seconds(spec, operator, args, kwargs, outputs, flops, key)
@@ -331,7 +352,11 @@ def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) ->
         return 0, 0.0
     if plan.flops is not None:
         return _cost_of_counted(spec, plan, operator, args, kwargs, outputs, compiled)
-    work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
+    if plan.name in sorts.OPERATORS:
+        moved = sorts.moved(spec, plan.name, operator, args, kwargs, outputs)
+    else:
+        moved = traffic(plan, args, kwargs, outputs)
+    work = moved / reached.bandwidth(spec)
     if plan.evaluates(args, kwargs):
         return 1, work
     if plan.lists:
@@ -366,17 +391,17 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, co
         signature += tuple((name, _signature(value)) for name, value in kwargs.items())
     known = _costs.get(signature)
     if known is None:
-        work = traffic(plan, args, kwargs, outputs) / (spec.bandwidth * rates.BANDWIDTH)
+        work = traffic(plan, args, kwargs, outputs) / reached.bandwidth(spec)
         work = max(work, _compute_seconds(spec, plan, operator, args, kwargs, outputs))
         kernels = plan.launches
         if plan.name == "convolution_backward":
             kernels = sum(output is not None for output in outputs[:2])
-        if not (plan.product or plan.attention or compiled):
+        if not (plan.product or plan.attention or plan.own or compiled):
             key = _of_convolution(spec, args, kwargs)
             in_hardware = key in spec.peak_flops  # and not emulated, as bfloat16 is on a T4
             changed = layout_changes.changed(operator, args, kwargs, outputs, key) if in_hardware else []
             kernels += len(changed)
-            work += 2 * sum(map(size, changed)) / (spec.bandwidth * rates.BANDWIDTH)
+            work += 2 * sum(map(size, changed)) / reached.bandwidth(spec)
         if len(_costs) >= LIMIT:
             _costs.clear()
         known = _costs[signature] = spec, kernels, work  # the first keeps its identity from others
@@ -414,7 +439,7 @@ def cross(machine, destination, source, non_blocking: bool) -> None:
     to_gpu = residence.on_gpu(destination)
     clock, here = machine.clock, destination if to_gpu else source
     extra = len(temporaries(destination, source, to_gpu, non_blocking))
-    work = 2 * size(here) / (machine.spec.bandwidth * rates.BANDWIDTH)
+    work = 2 * size(here) / reached.bandwidth(machine.spec)
     # Conversions are done where `temporaries` says, so the bytes on the link are those of one side or the other.
     carried = source if to_gpu == non_blocking else destination
     nbytes = destination.numel() * carried.element_size()

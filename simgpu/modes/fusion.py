@@ -20,7 +20,7 @@ import torch
 
 from simgpu.modes import costs
 from simgpu.tensors import residence
-from simgpu.timing import rates
+from simgpu.timing import rates, reached
 
 # Operators that inductor generates kernels for, beside those that are tagged as pointwise or as reductions.
 _GENERATED = {
@@ -218,7 +218,7 @@ class Region:
 
 
 def _seconds(machine, nbytes: int) -> float:
-    return nbytes / (machine.spec.bandwidth * rates.BANDWIDTH)
+    return nbytes / reached.bandwidth(machine.spec)
 
 
 def _unite(first: _Node, second: _Node) -> None:

@@ -105,8 +105,8 @@ class Clock:
     # What the host issues
 
     def pass_time(self, seconds: float, name: str = "host work") -> None:
-        """The host does something else meanwhile, called `name`. ValueError if `seconds` is negative."""
-        if not seconds >= 0:
+        """The host does something else meanwhile, called `name`. ValueError if `seconds` is negative or no end."""
+        if not 0 <= seconds < float("inf"):
             raise ValueError(f"the host cannot work for {seconds} s")
         self.settle()
         self._host_until(self.host + seconds, name)

@@ -15,8 +15,8 @@ ATTENTION = 0.6
 """Of the peak rate, by fused attention. The middle of 0.50 to 0.73 on an A100 (Dao, FlashAttention-2, 2023)."""
 
 BANDWIDTH = 0.9
-"""Of the memory's bandwidth. 0.90 is a copy's on an H200 (4.3 of 4.8 TB/s); 0.91 that of a product with a number in
-TRACES (512 MiB read and written in 1.3175 ms, of 448 GB/s)."""
+"""Of the memory's bandwidth, on a GPU for which `timing.reached` has no measured copy. 0.90 is a copy's on an H200 (4.3
+of 4.8 TB/s); 0.91 that of a product with a number in TRACES (512 MiB read and written in 1.3175 ms, of 448 GB/s)."""
 
 TILE = 128
 """Rows and columns of the output that one block of threads of a matrix product computes; an output is filled up to

@@ -18,8 +18,8 @@ class WorkerHost:
         self._spans: list[tuple[str, float]] = []
 
     def pass_time(self, seconds: float, name: str = "host work") -> None:
-        """The worker works. ValueError if `seconds` is negative."""
-        if not seconds >= 0:
+        """The worker works. ValueError if `seconds` is negative or no end."""
+        if not 0 <= seconds < float("inf"):
             raise ValueError(f"the host cannot work for {seconds} s")
         self._spans.append((name, seconds))
 

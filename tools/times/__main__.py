@@ -1,4 +1,4 @@
-"""`python -m tools.times` writes docs/times.md; `python -m tools.times run FOLDER` first runs timm's models again.
+"""`python -m tools.times` writes docs/times.md; `python -m tools.times run FOLDER` first runs the models again.
 
 FOLDER holds timm and torchvision, installed beside this environment (`pip install --no-deps --target FOLDER timm
 torchvision`). Further words run only the tables or models that have one of them in their names.

@@ -1,0 +1,73 @@
+"""Bytes that sorting and selecting move: their kernels pass through memory again and again.
+
+Sorting (aten/src/ATen/native/cuda/SortStable.cu) is CUB's radix sort: 8 bits of the key a pass, each of which reads and
+writes keys and indices, after one that counts digits (CCCL, cub/device/dispatch/tuning/tuning_radix_sort.cuh,
+ONESWEEP_RADIX_BITS); in segments each pass reads twice. Rows that are sorted in shared memory are read and written
+once. The largest k of long rows (TensorTopK.cu, mbtopk): a pass for each 8 bits, and one that gathers. `kthvalue` and
+`median` along a dim (SortingRadixSelect.cuh, RADIX_BITS): a pass for each 2 bits, and two that count and find; each row
+is one block's, on one multiprocessor, which moves only its share of what all of them could.
+"""
+
+from math import ceil, log2
+
+import torch
+
+from simgpu.hardware.gpus import Spec
+from simgpu.kernels.sorting import FEW_SEGMENTS, LARGE_SEGMENT, SHORT, bits_of_permutation, by_many_blocks
+from simgpu.tensors import arguments
+
+INDEX = 8
+
+
+def _rows(tensor: torch.Tensor, dim: int) -> tuple[int, int]:
+    """How many rows there are along a dim, and how long they are."""
+    length = tensor.shape[dim] if tensor.dim() else 1
+    return (tensor.numel() // length if length else 0), length
+
+
+def _sorted(spec: Spec, tensor: torch.Tensor, dim: int) -> int:
+    rows, length = _rows(tensor, dim)
+    count, key = tensor.numel(), tensor.element_size()
+    pair = key + INDEX
+    if length <= SHORT or not count:
+        return 2 * count * pair
+    if rows == 1 or length >= LARGE_SEGMENT:
+        return count * (INDEX + key + 2 * key * pair)
+    if rows < FEW_SEGMENTS:
+        by_row = 2 * INDEX * ceil(log2(rows) / 8)
+        return count * (INDEX + key + 2 * key * pair + INDEX + by_row + INDEX + key + pair)
+    return count * (INDEX + 3 * key * pair)
+
+
+def _largest(spec: Spec, tensor: torch.Tensor, dim: int) -> int:
+    rows, length = _rows(tensor, dim)
+    passes = tensor.element_size() + 1 if by_many_blocks(rows, length) else 1
+    return passes * tensor.nbytes
+
+
+def _one_of_each_row(spec: Spec, tensor: torch.Tensor, dim: int) -> int:
+    rows, length = _rows(tensor, dim)
+    passes = 4 * tensor.element_size() + 2 if length > SHORT else 1
+    return passes * tensor.nbytes * spec.multiprocessors // max(1, min(rows, spec.multiprocessors))
+
+
+_ALONG_A_DIM = {"sort": _sorted, "topk": _largest, "kthvalue": _one_of_each_row, "median": _one_of_each_row}
+_ALONG_A_DIM["nanmedian"] = _one_of_each_row
+OPERATORS = {*_ALONG_A_DIM, "randperm"}
+"""Those whose bytes `moved` knows."""
+
+
+def moved(spec: Spec, name: str, operator, args, kwargs, outputs) -> int:
+    """Bytes that a call of one of `OPERATORS` takes as long to move as its kernels take, and those of its outputs."""
+    results = sum(one.nbytes for one in outputs if isinstance(one, torch.Tensor))
+    if name == "randperm":
+        n, element = outputs[0].numel(), outputs[0].element_size()
+        if not n:
+            return 0
+        bits = bits_of_permutation(n)
+        key = 4 if bits <= 32 else 8
+        return n * (element + 3 * key + 2 * ceil(bits / 8) * (key + element))
+    tensor = arguments.given(operator, "self", args, kwargs)
+    dim = arguments.given(operator, "dim", args, kwargs) if arguments.has(operator, "dim") else -1
+    found = _ALONG_A_DIM[name](spec, tensor, dim)
+    return found if name == "sort" else found + results
