@@ -360,8 +360,11 @@ def table(experiment: str = "") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def elsewhere(rows: Iterable[tuple[Figure, int, str]]) -> pd.DataFrame:
-    """The table "recorded elsewhere": a row per ``(figure, our bytes, why they differ)``."""
+def elsewhere(rows: Iterable[tuple[Figure, int, str]], gpu: str = "") -> pd.DataFrame:
+    """The table "recorded elsewhere": a row per ``(figure, our bytes, why they differ)``.
+
+    Its heading names the GPU of our bytes: ``gpu`` where they were not measured on the one in use.
+    """
     frame = pd.DataFrame(
         [
             {
@@ -375,7 +378,7 @@ def elsewhere(rows: Iterable[tuple[Figure, int, str]]) -> pd.DataFrame:
             for figure, ours, why in rows
         ]
     ).set_index("quantity")
-    frame.index.name = frame.attrs["gpu"] = str(current())
+    frame.index.name = frame.attrs["gpu"] = gpu or str(current())
     return frame
 
 
