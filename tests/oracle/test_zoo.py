@@ -55,6 +55,21 @@ def test_what_operators_read_is_noted_in_order(tmp_path, monkeypatch):
     assert json.loads(answers.path("reading").read_text())["reads"] == [3, 7, 1]
 
 
+def cut(values, length):
+    return values[:length]
+
+
+def test_bounds_of_slices_are_answers_of_the_line_that_cuts(tmp_path, monkeypatch):
+    monkeypatch.setenv(answers.VARIABLE, str(tmp_path))
+    with labkit.simulated_gpu("T4"), answers.the_same("cutting"):
+        assert cut(torch.zeros(5).cuda(), torch.tensor(3).cuda()).shape == (3,)
+    noted = json.loads(answers.path("cutting").read_text())
+    assert list(noted["lines"].values()) == [[3]] and noted["reads"] == []
+    monkeypatch.setattr(answers, "_stub_that_reads", lambda values: None)
+    with answers.the_same("cutting"):
+        assert cut(torch.zeros(5), torch.tensor(0)).shape == (3,)  # as on the oracle, where every value is 0
+
+
 @pytest.mark.parametrize(
     ("value", "dtype", "read"),
     [
