@@ -9,7 +9,7 @@ from functools import wraps
 import torch
 
 from simgpu import machine as machines
-from simgpu.tensors import engine, registry
+from simgpu.tensors import engine, registry, values
 
 _aten = torch.ops.aten
 
@@ -80,7 +80,8 @@ def trace_backward(grad, sizes):
 
 @branch("cumprod_backward")
 def cumprod_backward(grad, input, dim, output):
-    """ReduceOps.cpp: where no element is 0, which CUDA reads. Here none is, as in a sound run (`modes/sound_run`)."""
+    """ReduceOps.cpp: CUDA reads whether an element is 0. Where that is not known, none is, as in a sound run
+    (`modes/sound_run`)."""
     if input.numel() <= 1:
         return grad
     dim = dim % input.dim()
@@ -88,18 +89,65 @@ def cumprod_backward(grad, input, dim, output):
         return grad
     product = output.conj() * grad
     is_zero = input == 0
-    is_zero.any()
-    machines.on().left_out.say(
-        "sound run of cumprod",
-        "simulated tensors have no values: the gradient of cumprod is computed as where no factor is 0, in less memory",
-    )
+    found = is_zero.any()
+    if values.of(found) is None:
+        machines.on().left_out.say(
+            "sound run of cumprod",
+            "simulated tensors have no values: the gradient of cumprod is computed as where no factor is 0, in less "
+            "memory",
+        )
+    elif found.item():
+        if torch.is_grad_enabled():  # a formula for second derivatives, which a mode changes nothing of
+            return registry.decomposed(_aten.cumprod_backward.default, (grad, input, dim, output), {})
+        del found
+        result = _cumprod_backward_with_zeros(grad, input.conj(), dim, output.conj(), product, is_zero)
+        del is_zero, product
+        return result
+    del found
     summed = _reversed_cumsum(product, dim)
     result = summed.div(input.conj())
     del summed, is_zero, product
     return result
 
 
+def _cumprod_backward_with_zeros(grad, input, dim, output, product, is_zero):
+    """The same, before the first zero of a row, at it, and 0 from there on. The order is that of the oracle's requests
+    (torch 2.13)."""
+    result = torch.zeros(input.shape, dtype=grad.dtype, device=grad.device)
+    count = is_zero.cumsum(dim)
+    mask = count == 0
+    later = ~mask
+    filled = product.masked_fill(later, 0.0)
+    before = _reversed_cumsum(filled, dim).div_(input)
+    del filled, later
+    result = torch.where(mask, before, result)
+    mask = count == 1
+    first = _indices(mask.max(dim, keepdim=True))
+    at_first = torch.zeros_like(mask).scatter_(dim, first, 1).logical_and_(mask)
+    mask &= ~at_first
+    others = ~mask
+    factors = input.masked_fill(others, 1.0)
+    factors = factors.cumprod(dim)
+    del others
+    wanted = grad.masked_fill(count != 1, 0.0)
+    factors.mul_(wanted)
+    place = first - 1
+    start = torch.gather(output, dim, place.relu_()).masked_fill_(first == 0, 1.0)
+    del place
+    total = factors.sum(dim, keepdim=True)
+    del factors
+    result = torch.where(at_first, total.mul_(start), result)
+    del start, wanted, total, at_first, first, before, mask, count
+    return result
+
+
+def _indices(found):
+    return found.indices
+
+
 def _reversed_cumsum(tensor, dim):
     reversed_ = tensor.flip(dim)
     summed = reversed_.cumsum(dim)
-    return summed.flip(dim)
+    result = summed.flip(dim)
+    del summed, reversed_
+    return result

@@ -39,11 +39,17 @@ def searchsorted(launch: Launch) -> None:
 
 def _check_range(launch: Launch, indices: torch.Tensor) -> None:
     """The least and the largest of indices, which the host compares with what they point into."""
-    element = indices.element_size()
-    lowest, highest = launch.scratch(element), launch.scratch(element)
-    copy = launch.contiguous(indices)
-    reduce(launch, torch.empty(indices.shape, dtype=indices.dtype, device="meta"), None, 2 * element, element)
-    launch.release(*copy, highest, lowest)
+    launch.release(*reversed(_extremes(launch, indices)))
+
+
+def _extremes(launch: Launch, tensor: torch.Tensor) -> tuple:
+    """aminmax of all of a tensor: the blocks of the least and the largest value, which the caller gives back."""
+    element = tensor.element_size()
+    found = launch.scratch(element), launch.scratch(element)
+    copy = launch.contiguous(tensor)
+    reduce(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, 2 * element, element)
+    launch.release(*copy)
+    return found
 
 
 @made_of_others("histc.out")
@@ -59,11 +65,21 @@ def histc(launch: Launch) -> None:
     tensor, least, most = launch["self", "min", "max"]
     if least != most or tensor.numel() == 0:
         return
-    element = tensor.element_size()
-    extremes = launch.scratch(element), launch.scratch(element)
-    copy = launch.contiguous(tensor)
-    reduce(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, 2 * element, element)
-    launch.release(*copy, *extremes)
+    launch.release(*_extremes(launch, tensor))
+
+
+@rule("bincount.default", only=True)
+def bincount(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/SummaryOps.cu, _bincount_cuda: weights that are no float32 or float64 as float64, the
+    least and the largest value, which the host reads, and then the counts, beside which it has all of these."""
+    tensor, weights = launch["self"], launch.get("weights")
+    if tensor.numel() == 0:
+        return launch.give(*launch.outputs)
+    floats = torch.float32, torch.float64
+    as_double = None if weights is None or weights.dtype in floats else launch.scratch_like(weights, torch.float64)
+    extremes = _extremes(launch, tensor)
+    launch.give(*launch.outputs)
+    launch.release(*extremes, as_double)
 
 
 @rule("nonzero_static.default", "nonzero_static.out")

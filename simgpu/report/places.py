@@ -86,15 +86,16 @@ def runs_it(file: str) -> bool:
     return file.startswith(_RUNNER) or (any(name in file for name in _OTHERS) and _CELL not in file)
 
 
-def seen(frame, codes: dict) -> Seen:
-    """The innermost places of a stack from `frame` outwards. `codes`: code objects that are looked for on the way."""
+def seen(frame, codes: dict, weak=None) -> Seen:
+    """The innermost places of a stack from `frame` outwards. `codes`: code objects that are looked for on the way, of
+    which the innermost counts; but one whose answer is `weak` gives way to another further out."""
     own = library = None
     found = None
     for _ in range(DEEPEST):
         if frame is None:
             break
         code = frame.f_code
-        if found is None and code in codes:
+        if code in codes and (found is None or found == weak):
             found = codes[code]
         if runs_it(code.co_filename):
             break

@@ -216,7 +216,7 @@ class Watch:
         return BACKWARD if task != -1 else NO_GRAD
 
     def _origin(self, frame, stage: str) -> tuple[Origin, Any]:
-        found: Seen = seen(frame, _CODES)
+        found: Seen = seen(frame, _CODES, DATA)
         operator = self.machine.operator
         node = torch._C._current_autograd_node() if stage is BACKWARD else None
         named = "" if node is None else node.name()

@@ -106,7 +106,8 @@ def _save(real, stand_ins: StandIns):
         kept = {key: (one.nbytes(), None if _missing(one) else _bytes_of(one)) for key, one in pickler.storages.items()}
         text = MAGIC + pickle.dumps((content.getvalue(), kept))
         if missing:
-            name = str(f) if isinstance(f, (str, os.PathLike)) else ""
+            named = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", "")
+            name = str(named) if isinstance(named, (str, os.PathLike)) else ""
             stand_ins.note_file(name, sum(one.nbytes() for one in missing))
         if isinstance(f, (str, os.PathLike)):
             with open(f, "wb") as file:

@@ -25,6 +25,16 @@ FLOATS = 4096  # of one tensor from the host
 _aten = torch.ops.aten
 # What stood in the tensor before is of no account to them.
 _OVERWRITING = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
+# One operand that is false, or true, everywhere decides what they give, whatever the other one is.
+_DECIDED_BY = {
+    getattr(getattr(_aten, f"{kind}_{name}{place}"), overload): name == "or"
+    for name in ("and", "or")
+    for kind, one, other in (("bitwise", "Tensor", "Tensor_out"), ("logical", "default", "out"))
+    for place, overload in (("", one), ("_", one), ("", other))
+}
+_DECIDED_BY |= {_aten.__and__.Tensor: False, _aten.__iand__.Tensor: False}
+_DECIDED_BY |= {_aten.__or__.Tensor: True, _aten.__ior__.Tensor: True}
+_DECIDING = 4096  # elements of such an operand, which is computed at once
 _ALLOCATING = ("empty", "resize")  # parts of the names of operators that leave values undefined
 
 
@@ -174,7 +184,8 @@ def follow(operator, args, kwargs, outputs) -> None:
         return  # the tensor is one of another storage now, where nothing was written; one that grew has forgotten all
     written, outs = _places_written(operator, args, kwargs), _outs(operator)
     if written:
-        if operator not in _OVERWRITING and not outs and not any(place.values is not None for place in written):
+        changing = operator in _OVERWRITING or operator in _DECIDED_BY
+        if not changing and not outs and not any(place.values is not None for place in written):
             return
     elif not any(isinstance(one, torch.Tensor) and one.numel() <= LIMIT for one in outputs):
         return
@@ -188,8 +199,24 @@ def follow(operator, args, kwargs, outputs) -> None:
     except UnknownError:
         for place in written:
             place.values = None
+        if operator in _DECIDED_BY and _decided(operator, args, outputs[0].dtype):
+            keep(outputs[0], torch.full(outputs[0].shape, _DECIDED_BY[operator], dtype=outputs[0].dtype, device="cpu"))
         return
     _note(operator, given, named, written, outputs)
+
+
+def _decided(operator, args, dtype) -> bool:
+    """Whether one of two operands, of which the other is not known, decides the result: `True or x`, `0 and x`."""
+    wanted = _DECIDED_BY[operator]
+    if wanted and dtype != torch.bool:
+        return False  # 1 or 6 is 7
+    for one in args[:2]:
+        if not isinstance(one, torch.Tensor) or one.numel() > _DECIDING:
+            continue
+        known = of(one) if one.is_meta else None
+        if known is not None and bool((known != 0).all() if wanted else (known == 0).all()):
+            return True
+    return False
 
 
 def _note(operator, given, named, written, outputs) -> None:

@@ -144,6 +144,19 @@ def test_data_from_the_host_and_temporaries(script):
     assert report.parts == {TEMPORARIES: 2**22, DATA: 2**22, CACHE: 12 * MIB}
 
 
+def test_parameters_of_a_model_that_is_gone_at_the_end(script):
+    """No optimizer and no look at the end finds it: it is known by what moved it."""
+    report = simgpu.run(
+        script("""
+        import torch
+        net = torch.nn.Linear(1024, 1024).to("cuda")
+        net(torch.ones(1, 1024, device="cuda"))
+        net = None
+        """)
+    )
+    assert report.parts[PARAMETERS] == 2**22 + 2**12 and DATA not in report.parts
+
+
 def test_the_page_of_a_run_that_fits(script, capsys):
     assert main(["run", "--gpu", "H100", script(TRAINING), "--some", "flag"]) == 0
     page = capsys.readouterr().out
@@ -416,12 +429,17 @@ def test_checkpoints_are_counted_and_come_back(script, tmp_path):
         small = nn.Linear(4, 4)
         torch.save(small.cuda().state_dict(), "small.pt")  # so small that its values are known
         assert torch.equal(torch.load("small.pt", map_location="cpu")["weight"], small.weight.cpu())
+        with open("open.pt", "wb") as file:
+            torch.save(net, file)
+        with open("open.pt", "rb") as file:
+            assert torch.load(file, weights_only=False)(torch.ones(1, 512)).shape == (1, 512)
         torch.save({"known": torch.arange(3), "not": torch.randn(5, device="cuda")}, "both.pt")
         assert torch.load("both.pt")["known"].tolist() == [0, 1, 2]
         """)
     )
     assert report.ended == "" and report.fits
     assert report.files[0] == ("last.pt", 1, 3 * (512 * 512 * 4 + 2048))
+    assert ("open.pt", 1, 512 * 512 * 4 + 2048) in report.files
     assert torch.load(tmp_path / "real.pt")["lr"] == 1e-3
 
 

@@ -253,3 +253,17 @@ def test_truth_values_are_followed(name):
     with labkit.simulated_gpu("T4"):
         found = getattr(torch, name)(*(one.cuda() for one in given))
         assert found.cpu().equal(getattr(torch, name)(*given))
+
+
+def test_one_operand_decides_what_and_and_or_give():
+    """What ends generate(): at most so many tokens, or a token that nobody knows."""
+    stop, unknown = torch.ones(3, dtype=torch.bool, device="cuda"), torch.rand(3, device="cuda") > 0.5
+    assert (unknown | stop).tolist() == torch.logical_or(stop, unknown).tolist() == [True] * 3
+    assert ((torch.ones(3, device="cuda").long() & ~unknown) & ~stop).max() == 0
+    assert torch.logical_and(torch.rand(2, 3, device="cuda") > 0.5, ~stop).any().item() is False
+    unknown |= stop
+    assert unknown.all()
+    unknown = torch.rand(3, device="cuda") > 0.5
+    number = torch.rand(3, device="cuda").long()
+    undecided = unknown & stop, unknown | ~stop, stop | number, unknown | torch.tensor([True, False, True]).cuda()
+    assert all(values.of(one) is None for one in undecided)
