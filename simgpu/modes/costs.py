@@ -109,12 +109,13 @@ class Plan:
     `roles`: (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`:
     whether a result is a new tensor. `launches`: kernels of one call. `training`: position and name of the argument
     that says whether statistics are wanted, or None. `written`: positions of the arguments that are written to. `own`:
-    whether `uncounted` counts its operations; `factorizes`: those of a factorization.
+    whether `uncounted` counts its operations; `factorizes`: those of a factorization. `sorts`: whether `sorts` knows
+    its bytes.
     """
 
     __slots__ = (
         "attention", "causal", "factorizes", "flops", "free", "launches", "lists", "makes_new", "name", "own",
-        "product", "roles", "training", "written",
+        "product", "roles", "sorts", "training", "written",
     )  # fmt: skip
 
     def __init__(self, operator):
@@ -125,6 +126,7 @@ class Plan:
         self.launches = _KERNELS.get(name, 1)
         self.product = packet in _PRODUCTS
         self.attention = "attention" in name
+        self.sorts = name in sorts.OPERATORS
         self.own = packet in _UNCOUNTED
         self.factorizes = packet in uncounted.FACTORIZATIONS
         self.flops = _UNCOUNTED[packet] if self.own else flop_registry.get(_COUNTED_AS.get(packet, packet))
@@ -352,7 +354,7 @@ def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) ->
         return 0, 0.0
     if plan.flops is not None:
         return _cost_of_counted(spec, plan, operator, args, kwargs, outputs, compiled)
-    if plan.name in sorts.OPERATORS:
+    if plan.sorts:
         moved = sorts.moved(spec, plan.name, operator, args, kwargs, outputs)
     else:
         moved = traffic(plan, args, kwargs, outputs)
