@@ -5,10 +5,14 @@
 are too old for the rest, so that they can say so.
 """
 
+import os
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - whoever has an older one is told so here
     sys.exit("Python 3.10 or later is needed, this is %d.%d (%s)." % (sys.version_info[:2] + (sys.executable,)))  # noqa: RUF005, UP031
+
+# Its own folder, which Python leaves out if PYTHONSAFEPATH is set; for the programs that it starts too.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from tools.course import main
 

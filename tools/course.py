@@ -22,7 +22,9 @@ LABKIT_TORCH_INDEX, if set, is the package index to take torch from; set to noth
 from __future__ import annotations
 
 import argparse
+import difflib
 import hashlib
+import http.client
 import importlib.util
 import json
 import os
@@ -59,28 +61,38 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on")
     options = parser.parse_args(argv)
-    arguments = options.arguments if options.command == "grade" else expand(options.arguments)
-    check(options.command, arguments)
-    folder = options.venv.absolute()
     try:
-        python = set_up(folder)
+        return do(options.command, options.arguments, options.venv.absolute())
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
         return 130
+
+
+def do(command: str, arguments: list[str], folder: Path) -> int:
+    """One command, with the environment `folder`; its exit status."""
+    if command != "grade":
+        arguments = expand(arguments)
+    check(command, arguments)
+    try:
+        python = set_up(folder)
     except OSError as error:
         sys.exit(f"course: the set-up in {folder} stopped: {error}{nearly_full(folder)}")
     except subprocess.CalledProcessError as error:  # of venv, which runs ensurepip and keeps what that prints
         said = (error.output or b"").decode(errors="replace").strip().splitlines() or [f"status {error.returncode}"]
         sys.exit(f"course: the set-up in {folder} stopped in ensurepip: {said[-1]}{nearly_full(folder)}")
-    return COMMANDS[options.command](python, arguments)
+    return COMMANDS[command](python, arguments)
 
 
 def check(command: str, arguments: list[str]) -> None:
     """Ends the program, before anything is set up, if a command cannot do with these arguments."""
+    if any(argument.partition("=")[0] == "--venv" for argument in arguments):
+        sys.exit(f"--venv goes before the command: course.py --venv FOLDER {command}")
     if command == "setup" and arguments:
         sys.exit(f"setup takes no arguments; given: {' '.join(arguments)}")
     if command == "translate" and not arguments:
         sys.exit(f"translate wants a language: {', '.join(languages()) or 'there is none in translations/'}")
+    if command == "translate" and not arguments[0].startswith("-") and not spoken(arguments[0]):
+        sys.exit(f"no language {arguments[0]!r} in translations/; there are: {', '.join(languages()) or 'none'}")
     if command == "rehearse" and not arguments:
         sys.exit("rehearse wants the name of a GPU, e.g. H200, and may be given notebooks after it.")
     if command == "rehearse":
@@ -92,13 +104,34 @@ def check(command: str, arguments: list[str]) -> None:
         sys.exit(f"gpu is for a real one, and LABKIT_GPU={os.environ['LABKIT_GPU']} asks for a simulated one.")
     missing = [name for name in split(arguments)[0] if not (ROOT / name).is_file()]
     if missing:
-        sys.exit(f"no such notebook: {', '.join(missing)}")
+        sys.exit(f"no such notebook: {', '.join(missing)}{nearest(missing[0])}")
+    for name in arguments:
+        path = name.partition("::")[0]
+        if path.startswith(("notebooks/", "tests/")) and not (ROOT / path).exists():
+            sys.exit(f"no such file: {path}{nearest(path)}")
+    first = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if command == "open" and first and not (ROOT / first).exists():
+        sys.exit(f"open wants a notebook, not {first!r}{nearest(first)}")
+
+
+def nearest(name: str) -> str:
+    """The notebook that somebody may have meant, for the end of a message; nothing if none is near."""
+    known = {path.stem: path for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
+    stem = Path(name).stem.rstrip("*?")
+    like = [one for one in known if stem and one.startswith(stem)] or difflib.get_close_matches(stem, known)
+    return f"; did you mean {known[like[0]].relative_to(ROOT).as_posix()}?" if like else ""
 
 
 def languages() -> list[str]:
     """The languages of translations/."""
     folder = ROOT / "translations"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def spoken(name: str) -> bool:
+    """Whether a name is that of a language there, or of its kind: "zh" of "zh_CN" (tools/translation/catalogues.py)."""
+    asked = name.replace("-", "_").lower()
+    return any(asked in (one.lower(), one.lower().split("_")[0]) for one in languages())
 
 
 def gradable(arguments: list[str]) -> None:
@@ -164,7 +197,7 @@ def written(stamp: Path) -> dict | None:
     """What an earlier set-up noted when it was done; None if it was not, or if the note cannot be read."""
     try:
         return json.loads(stamp.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -257,7 +290,7 @@ def answers(index: str, seconds: float = 10) -> bool:
     try:
         with urllib.request.urlopen(f"{index.rstrip('/')}/torch/", timeout=seconds):
             return True
-    except OSError:
+    except (OSError, ValueError, http.client.HTTPException):  # of no URL at all: ValueError, or InvalidURL
         return False
 
 
@@ -423,6 +456,8 @@ def run(python: Path, *arguments: str, environment=None, folder: Path = ROOT) ->
     """Runs the environment's Python, in the project's folder or another, and returns its exit status."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     seen = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(python.parent.parent), **(environment or {})}
+    if arguments[1].partition(".")[0] == "tools" and "PYTHONSAFEPATH" in seen:  # `-m` leaves the project's folder out
+        seen["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), seen.get("PYTHONPATH")]))
     with subprocess.Popen([str(python), *arguments], cwd=folder, env=seen) as process:
         while True:
             try:

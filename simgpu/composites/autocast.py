@@ -219,9 +219,14 @@ def register() -> None:
     """Registers the kernels at KEY, through `dispatcher`."""
     registry.library(KEY, "_").fallback(torch.library.fallthrough_kernel)
     casting = registry.library(KEY)
-    for name in listed():
-        operator = _named(name)
-        casting.impl(operator, _kernel(operator, _policy_of(name)))
+    for operator, kernel in _kernels():
+        casting.impl(operator, kernel)
+
+
+@cache
+def _kernels() -> list[tuple]:
+    """Each of the `listed` operators, and its kernel."""
+    return [(operator, _kernel(operator, _policy_of(name))) for name in listed() for operator in (_named(name),)]
 
 
 def _kernel(operator, policy):

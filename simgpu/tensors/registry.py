@@ -19,6 +19,7 @@ from simgpu.tensors import residence
 _aten = torch.ops.aten
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
 _branches = {}
+_above = {}  # the kernels that are made of them
 _metas = {}
 _libraries: list[torch.library.Library] = []
 _holders = 0
@@ -31,7 +32,9 @@ def branch(*names: str):
     def register(function):
         for name in names:
             packet, _, overload = name.partition(".")
-            _branches[getattr(getattr(_aten, packet), overload or "default")] = function
+            operator = getattr(getattr(_aten, packet), overload or "default")
+            _branches[operator] = function
+            _above[operator] = _above_autograd(operator, function)
         return function
 
     return register
@@ -131,8 +134,8 @@ def hold(*more) -> None:
 
 def _register(more) -> None:
     above = library("AutogradMeta")
-    for operator, function in _branches.items():
-        above.impl(operator, _above_autograd(operator, function))
+    for operator, kernel in _above.items():
+        above.impl(operator, kernel)
     below = library("Meta")
     for operator, function in _metas.items():
         # not Library.impl, which refuses: it would have such operators decompose, as CUDA does not

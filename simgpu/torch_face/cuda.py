@@ -243,6 +243,13 @@ def _is_overridden(argument) -> bool:
     return type(argument) is not torch.Tensor and not inherited and torch._C._is_torch_function_enabled()
 
 
+_ASK_SUBCLASSES = {
+    "has_torch_function": lambda arguments: any(map(_is_overridden, arguments)),
+    "has_torch_function_unary": _is_overridden,
+    "has_torch_function_variadic": lambda *arguments: any(map(_is_overridden, arguments)),
+}
+
+
 def _let_functions_be_seen(patches: Patches) -> None:
     """Makes PyTorch's functions that are written in Python run with the function mode on.
 
@@ -251,16 +258,11 @@ def _let_functions_be_seen(patches: Patches) -> None:
     unseen. Here they ask for subclasses only, so that their bodies run and their calls are seen one by one.
     torch.Tensor's own methods keep the question, since the mode answers for backward() and repr().
     """
-    replacements = {
-        "has_torch_function": lambda arguments: any(map(_is_overridden, arguments)),
-        "has_torch_function_unary": _is_overridden,
-        "has_torch_function_variadic": lambda *arguments: any(map(_is_overridden, arguments)),
-    }
-    originals = {asked: getattr(torch.overrides, asked) for asked in replacements}
-    for module in list(sys.modules.values()):
-        name = getattr(module, "__name__", "")
+    originals = {asked: getattr(torch.overrides, asked) for asked in _ASK_SUBCLASSES}
+    for name, module in list(sys.modules.items()):  # by the names that they have here: there are thousands
         if not name.startswith("torch") or name in ("torch._tensor", "torch._C"):
             continue
-        for asked, replacement in replacements.items():
-            if vars(module).get(asked) is originals[asked]:
-                patches.apply(module, asked, replacement)
+        has = getattr(module, "__dict__", {})
+        for asked, original in originals.items():
+            if asked in has and has[asked] is original:
+                patches.apply(module, asked, _ASK_SUBCLASSES[asked])

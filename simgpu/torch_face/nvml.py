@@ -1,6 +1,7 @@
 """pynvml (package nvidia-ml-py) as it is on the simulated GPU: the device's memory as nvidia-smi shows it."""
 
 import types
+from functools import cache
 
 from simgpu.errors import NotModelledError
 from simgpu.machine import Machine
@@ -34,11 +35,14 @@ def patch(patches: Patches, machine: Machine) -> None:
         "nvmlDeviceGetMemoryInfo": memory_info,
         "nvmlDeviceGetName": lambda handle: machine.spec.name,
     }
-    for name in vars(pynvml):
-        if name.startswith("nvml") and name not in replacements and callable(getattr(pynvml, name)):
-            replacements[name] = _refuse(name)
-    for name, function in replacements.items():
+    for name, function in (_refusals(pynvml) | replacements).items():
         patches.apply(pynvml, name, function)
+
+
+@cache
+def _refusals(pynvml) -> dict:
+    """Each function of pynvml, as one that says that it is not modelled."""
+    return {name: _refuse(name) for name, one in vars(pynvml).items() if name.startswith("nvml") and callable(one)}
 
 
 def _refuse(name):

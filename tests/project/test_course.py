@@ -274,13 +274,98 @@ def test_has_pip(tmp_path):
         (["setup", "now"], "setup takes no arguments; given: now"),
         (["rehearse"], "rehearse wants the name of a GPU"),
         (["rehearse", "H2000"], "unknown GPU 'H2000'.* H200"),
-        (["open", "notebooks/99_no_such.ipynb"], "no such notebook: notebooks/99_no_such.ipynb"),
+        (["open", "notebooks/99_no_such.ipynb"], "no such notebook: notebooks/99_no_such.ipynb$"),
+        (["open", "notebooks/03_a_linaer_model.ipynb"], "did you mean notebooks/03_a_linear_model.ipynb"),
+        (["open", "03"], "open wants a notebook, not '03'; did you mean notebooks/03_a_linear_model.ipynb"),
+        (["open", "03_a_linear_model"], "did you mean notebooks/03_a_linear_model.ipynb"),
+        (["open", "notebooks/97*"], r"no such file: notebooks/97\*"),
+        (["test", "tests/simgpu/test_alocator.py"], "no such file: tests/simgpu/test_alocator.py"),
+        (["test", "tests/simgpu/test_no.py::test_one"], "no such file: tests/simgpu/test_no.py"),
+        (["open", "--venv", "elsewhere"], "--venv goes before the command"),
+        (["student", "--venv=elsewhere"], "--venv goes before the command"),
+        (["translate"], "translate wants a language"),
+        (["translate", "tlh"], "no language 'tlh' in translations/"),
     ],
 )
 def test_wrong_arguments_are_found_before_the_set_up(steps, tmp_path, arguments, message):
     with pytest.raises(SystemExit, match=message):
         course.main(["--venv", str(tmp_path / "venv"), *arguments])
     assert steps == [] and not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["opne"], ["Open"], ["op"], ["--vnev", "x", "setup"]])
+def test_an_unknown_command_is_told_before_the_set_up(steps, capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        course.main(arguments)
+    assert ended.value.code == 2 and steps == []
+    assert capsys.readouterr().err.splitlines()[-1].startswith("course.py: error: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["test", "tests/simgpu", "-k", "a or b"],
+        ["open", "--port", "8930"],
+        ["translate", "zh-cn"],
+        ["site", "--strict"],
+    ],
+)
+def test_what_may_be_passed_on_is_let_through(arguments):
+    course.check(arguments[0], arguments[1:])
+
+
+@pytest.mark.parametrize("index", ["not a url", "https://a b/c", "/srv/wheels", "https://[", "ftp//x"])
+def test_what_is_no_address_does_not_answer(index):
+    assert not course.answers(index, seconds=1)
+
+
+def test_a_stamp_that_is_too_deep_is_none(tmp_path):
+    (tmp_path / "stamp").write_text("[" * 100_000)
+    assert course.written(tmp_path / "stamp") is None
+
+
+@pytest.mark.parametrize("where", ["check", "command"])
+def test_an_interrupt_before_and_after_the_set_up_is_one_line(steps, tmp_path, monkeypatch, capsys, where):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    if where == "check":
+        monkeypatch.setattr(course, "check", interrupted)
+    else:
+        monkeypatch.setitem(course.COMMANDS, "setup", interrupted)
+    assert course.main(["--venv", str(tmp_path / "venv"), "setup"]) == 130
+    assert "interrupted; the same command goes on from here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ([], {"PYTHONSAFEPATH": "1"}),
+        (["-I"], {}),
+        (["-W", "error"], {}),
+        (["-O"], {}),
+        (["-X", "dev"], {}),
+        ([], {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}),
+    ],
+    ids=["safe path", "isolated", "warnings as errors", "optimized", "dev", "locale C"],
+)
+def test_it_starts_however_python_is_called(tmp_path, options, more):
+    program = Path(course.__file__).parents[1] / "course.py"
+    ran = course.subprocess.run(
+        [sys.executable, *options, str(program), "--venv", str(tmp_path / "venv"), "rehearse", "H2000"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**course.os.environ, **more},
+    )
+    assert ran.returncode == 1 and ran.stderr.startswith("course: unknown GPU 'H2000'"), ran.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_the_courses_own_tools_are_found_where_python_leaves_their_folder_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert course.run(PYTHON, "-m", "tools.minutes", "--help") == 0
 
 
 def test_a_file_is_no_environment(tmp_path):
