@@ -167,11 +167,12 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
 def matrix_times_vector(launch: Launch) -> None:
     """mv: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
-    launch.give(output)
     matrix, vector = launch["self", "vec"]
     if matrix.dtype != vector.dtype:  # Blas.cpp, addmv's meta function, whose addend is an output in the vector's dtype
+        launch.scratch_like(output, vector.dtype)
         names = f"{NAMES[vector.dtype][1]}, {NAMES[matrix.dtype][1]}, and {NAMES[vector.dtype][1]}"
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {names}")
+    launch.give(output)
     _matrix_times_vector(launch, matrix, vector, output)
 
 

@@ -30,15 +30,20 @@ def _floating(launch: Launch, kernel: str) -> None:
 @rule("grid_sampler_2d.default", "grid_sampler_3d.default")
 def grid_sampler(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/GridSampler.cu: the grid is read as of the input's dtype."""
-    launch.give(*launch.outputs)
     tensor, grid = launch["input", "grid"]
-    if launch.outputs[0].numel():
+    (output,) = launch.outputs
+    if output.numel() and (tensor.dtype != grid.dtype or not tensor.is_floating_point()):
+        launch.scratch_like(output, tensor.dtype)
+        if not tensor.is_floating_point():
+            not_implemented(f"{launch.operator._opname}_cuda", tensor.dtype)
         read_as(tensor.dtype, grid)
+    launch.give(output)
 
 
 @rule("index_select.default")
 def index_select(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Indexing.cu, index_select_out_cuda_impl"""
+    """aten/src/ATen/native/cuda/Indexing.cu, index_select_out_cuda_impl. Where it is a gather, CUDA's words are that
+    one's."""
     launch.give(*launch.outputs)
     index = launch["index"]
     if launch.outputs[0].numel() and index.dtype not in (torch.int64, torch.int32):

@@ -289,8 +289,8 @@ reads("ibert_tokens", "IBertForTokenClassification", of_tokens, quant_mode=False
 reads("nystromformer_tokens", "NystromformerForTokenClassification", of_tokens, num_landmarks=6,
       segment_means_seq_len=36, fixed={"length": 36})  # fmt: skip
 reads("yoso_answers", "YosoForQuestionAnswering", span, use_expectation=True)
-reads("squeezebert_answers", "SqueezeBertForQuestionAnswering", span, fixed={"heads": 6, "head": 12, "inner": 132}, q_groups=2,
-      embedding_size=72)  # fmt: skip
+reads("squeezebert_answers", "SqueezeBertForQuestionAnswering", span, fixed={"heads": 6, "head": 12, "inner": 132},
+      q_groups=2, embedding_size=72)  # fmt: skip
 reads("esm_tokens", "EsmForTokenClassification", of_tokens, mask_token_id=3, position_embedding_type="absolute")
 reads("rembert_answers", "RemBertForQuestionAnswering", span, input_embedding_size=33)
 chooses("roformer_choice", "RoFormerForMultipleChoice", embedding_size=31)
