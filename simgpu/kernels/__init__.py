@@ -31,6 +31,7 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     norms,
     packing,
     reductions,
+    refused_types,
     resampling,
     rms_norm,
     rnn_cells,

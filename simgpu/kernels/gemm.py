@@ -7,7 +7,7 @@ where the output lies row by row, which swaps the operands; an operand is then p
 import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
-from simgpu.kernels.scalar_types import NAMES
+from simgpu.kernels.scalar_types import NAMES, not_implemented
 from simgpu.tensors.layout import is_dense
 
 ROWS, COLUMNS = "rows", "columns"
@@ -52,7 +52,7 @@ def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
 
 def _check_supported(kernel: str, dtype: torch.dtype) -> None:
     if not dtype.is_floating_point and not dtype.is_complex:
-        raise NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES[dtype][1]}'")
+        not_implemented(kernel, dtype)
 
 
 def check_same(left, right, batched: bool = False) -> None:
@@ -167,8 +167,12 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
 def matrix_times_vector(launch: Launch) -> None:
     """mv: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
-    launch.give(output)
     matrix, vector = launch["self", "vec"]
+    if matrix.dtype != vector.dtype:  # Blas.cpp, addmv's meta function, whose addend is an output in the vector's dtype
+        launch.scratch_like(output, vector.dtype)
+        names = f"{NAMES[vector.dtype][1]}, {NAMES[matrix.dtype][1]}, and {NAMES[vector.dtype][1]}"
+        raise RuntimeError(f"addmv input tensors must have the same dtype, but got {names}")
+    launch.give(output)
     _matrix_times_vector(launch, matrix, vector, output)
 
 

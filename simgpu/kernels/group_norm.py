@@ -3,7 +3,7 @@
 import torch
 
 from simgpu.kernels.launch import Launch, rule
-from simgpu.kernels.scalar_types import read_as
+from simgpu.kernels.scalar_types import name, read_as
 
 
 def accumulator(dtype: torch.dtype) -> int:
@@ -35,7 +35,11 @@ def group_norm(launch: Launch) -> None:
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
     if pixels > 1 and (weight is not None or bias is not None):
         launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
-        read_as(tensor.dtype, *given)  # GroupNorm1dForward's iterator takes what there is
+        read_as(tensor.dtype, *given)
+    elif tensor.dtype.itemsize >= size:  # GroupNorm1dForward's iterator takes what there is for half types alone
+        for one in given:
+            if one.dtype != tensor.dtype:
+                raise RuntimeError(f"Found dtype {name(one.dtype)} but expected {name(tensor.dtype)}")
 
 
 def _check_mixed(tensor, given: list) -> None:

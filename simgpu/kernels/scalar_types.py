@@ -33,6 +33,11 @@ def legacy_name(dtype: torch.dtype) -> str:
     return "CUDABFloat16Type" if dtype == torch.bfloat16 else f"torch.cuda.{name(dtype)}Tensor"
 
 
+def not_implemented(kernel: str, dtype: torch.dtype) -> None:
+    """Raises NotImplementedError, as of aten/src/ATen/Dispatch.h, for a kernel that there is not for a dtype."""
+    raise NotImplementedError(f"\"{kernel}\" not implemented for '{name(dtype)}'")
+
+
 def read_as(dtype: torch.dtype, *tensors) -> None:
     """RuntimeError, as of aten/src/ATen/core/Tensor (TensorMethods.cpp, data_ptr<T>), for a tensor of another dtype."""
     for tensor in tensors:

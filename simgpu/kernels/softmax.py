@@ -3,6 +3,7 @@
 import torch
 
 from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.scalar_types import not_implemented
 from simgpu.tensors import meta_kernels
 
 
@@ -12,6 +13,8 @@ def softmax(launch: Launch) -> None:
     launch.give(*launch.outputs)
     if launch["self"].numel():
         launch.contiguous(launch["self"])
+        if not launch["self"].is_floating_point():
+            not_implemented("host_softmax", launch["self"].dtype)
 
 
 @rule("_log_softmax_backward_data.default")

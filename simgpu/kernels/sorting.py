@@ -8,6 +8,7 @@ from simgpu.errors import NoValueError
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import accumulator_of, reduce, reduce_all
+from simgpu.kernels.scalar_types import name
 
 SHORT = 4096  # rows that are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
 LARGE_SEGMENT = 1_000_000  # rows that are sorted one by one: SortStable.cu
@@ -195,6 +196,9 @@ def multinomial(launch: Launch) -> None:
     replacement cuda/MultinomialKernel.cu."""
     (output,) = launch.outputs
     tensor, samples = launch["self", "num_samples"]
+    if not tensor.is_floating_point():
+        found = name(tensor.dtype)
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {found}")
     launch.give(output)
     if output.numel() == 0:
         return

@@ -103,8 +103,7 @@ def cast(rng: random.Random) -> str:
     rows, inner, columns, batch = (rng.randrange(1, 24) for _ in range(4))
     first, second, third = (rng.choice(("float32", "float32", "bfloat16")) for _ in range(3))
     made = f"a = {tensor((batch, rows, inner), first)}; b = {tensor((batch, inner, columns), second)}; "
-    made += f"c = {tensor((batch, columns, rows), third)}; torch.set_autocast_enabled('cuda', True); "
-    made += "torch.set_autocast_dtype('cuda', torch.bfloat16); "
+    made += f"c = {tensor((batch, columns, rows), third)}\n"
     call = rng.choice(
         [
             "y = torch.einsum('bij,bjk->bik', a, b)",
@@ -125,12 +124,27 @@ def cast(rng: random.Random) -> str:
             "y = torch.dstack([a[0, 0], b[0, 0][:1].expand(a.shape[2])])",
         ]
     )
-    return made + call + "; torch.clear_autocast_cache(); torch.set_autocast_enabled('cuda', False)"
+    return f"{made}with torch.autocast('cuda', dtype=torch.bfloat16):\n    {call}"
+
+
+def refused(rng: random.Random) -> str:
+    """Operators whose kernels take floating point numbers alone, or two tensors of one dtype."""
+    rows, columns = rng.randrange(1, 30), rng.randrange(1, 30)
+    first, second = rng.choice(ANY), rng.choice(ANY)
+    made = f"a = {tensor((rows, columns), first)}; b = {tensor((columns,), second)}; "
+    made += f"i = {tensor((columns,), rng.choice(['int64', 'int32', 'float32']))}; "
+    return made + rng.choice(
+        [
+            "y = F.gelu(a)", "y = F.silu(a)", "y = F.softmax(a, 1)", "y = F.log_softmax(a, 0)", "y = torch.mv(a, b)",
+            "y = torch.multinomial(a, 1)", "b.put_(i.long() * 0, a[0])",
+            "g = a.new_zeros(1, 3, 2, 2).to(b.dtype); y = F.grid_sample(a[None, None], g, align_corners=False)",
+        ]
+    )  # fmt: skip
 
 
 def draw(rng: random.Random) -> str:
     """One snippet."""
-    return rng.choice([where, where, put, put, norm, loss, distance, cast, cast])(rng)
+    return rng.choice([where, where, put, put, norm, loss, distance, cast, cast, refused, refused])(rng)
 
 
 if __name__ == "__main__":

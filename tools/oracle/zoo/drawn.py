@@ -129,8 +129,9 @@ def reads(name: str, model: str, labels=themselves, form: str = "text", fixed: d
     def make(padded):
         draw = Draw(name)
         vars(draw).update(fixed or {})
-        sizes = getattr(draw, form)() | {"num_labels": 5} | settings
+        sizes = getattr(draw, form)() | {"num_labels": 2 if labels is span else 5} | settings
         inputs = draw.read(padded)
+        inputs["input_ids"][:, -1] = sizes["eos_token_id"]
         return draw.built(model, sizes), inputs | labels(draw, inputs)
 
     TABLE[PREFIX + name] = make
@@ -274,9 +275,8 @@ reads("layoutlmv3", "LayoutLMv3ForTokenClassification", of_tokens, visual_embed=
       shape_size=12, fixed={"heads": 6, "head": 12, "layers": 2})  # fmt: skip
 reads("funnel_tokens", "FunnelForTokenClassification", of_tokens, block_sizes=[2, 1], d_head=10, d_inner=77, d_model=50,
       n_head=5, num_decoder_layers=1, num_hidden_layers=ABSENT)  # fmt: skip
-reads("longformer_answers", "LongformerForQuestionAnswering", span, fixed={"length": 30}, attention_window=6,
-      sep_token_id=3)  # fmt: skip
-reads("canine_tokens", "CanineForTokenClassification", of_tokens, fixed={"length": 40}, num_hash_buckets=64,
+reads("longformer_tokens", "LongformerForTokenClassification", of_tokens, fixed={"length": 30}, attention_window=6)
+reads("canine_tokens", "CanineForTokenClassification", of_tokens, fixed={"length": 40, "head": 12}, num_hash_buckets=64,
       num_hash_functions=4, local_transformer_stride=8, fixed_width=1)  # fmt: skip
 reads("megatron_next", "MegatronBertForNextSentencePrediction", sentence)
 reads("mobilebert_tokens", "MobileBertForTokenClassification", of_tokens, embedding_size=28, intra_bottleneck_size=30,
@@ -289,8 +289,8 @@ reads("ibert_tokens", "IBertForTokenClassification", of_tokens, quant_mode=False
 reads("nystromformer_tokens", "NystromformerForTokenClassification", of_tokens, num_landmarks=6,
       segment_means_seq_len=36, fixed={"length": 36})  # fmt: skip
 reads("yoso_answers", "YosoForQuestionAnswering", span, use_expectation=True)
-reads("squeezebert_answers", "SqueezeBertForQuestionAnswering", span, fixed={"heads": 6, "head": 12}, q_groups=2,
-      embedding_size=72)  # fmt: skip
+reads("squeezebert_answers", "SqueezeBertForQuestionAnswering", span, fixed={"heads": 6, "head": 12, "inner": 132},
+      q_groups=2, embedding_size=72)  # fmt: skip
 reads("esm_tokens", "EsmForTokenClassification", of_tokens, mask_token_id=3, position_embedding_type="absolute")
 reads("rembert_answers", "RemBertForQuestionAnswering", span, input_embedding_size=33)
 chooses("roformer_choice", "RoFormerForMultipleChoice", embedding_size=31)
@@ -310,8 +310,8 @@ reads(
     "pair",
     problem_type="single_label_classification",
 )
-reads("plbart_causal", "PLBartForCausalLM", form="pair")
-reads("pegasus_causal", "PegasusForCausalLM", form="pair")
+reads("plbart_causal", "PLBartForCausalLM", form="pair", fixed=TWO_LAYERS)
+reads("pegasus_causal", "PegasusForCausalLM", form="pair", fixed=TWO_LAYERS)
 reads("blenderbot", "BlenderbotForConditionalGeneration", form="pair")
 reads("led_answers", "LEDForQuestionAnswering", span, "pair", fixed={"length": 30}, attention_window=6,
       max_encoder_position_embeddings=90, max_decoder_position_embeddings=90)  # fmt: skip
@@ -332,14 +332,13 @@ sees("pixio", "PixioModel", labels=False)
 sees("vitdet", "VitDetModel", labels=False, pretrain_image_size=40, window_size=3, window_block_indices=[0],
      use_relative_position_embeddings=True)  # fmt: skip
 sees("swin2sr", "Swin2SRForImageSuperResolution", height=24, width=40, labels=False, embed_dim=18, depths=[2, 2],
-     num_heads=[2, 3], window_size=4, patch_size=1, upscale=2)  # fmt: skip
+     num_heads=[2, 3], window_size=4, patch_size=1, upscale=2, hidden_size=ABSENT, num_hidden_layers=ABSENT,
+     num_attention_heads=ABSENT)  # fmt: skip
 sees("hgnet_v2", "HGNetV2ForImageClassification", height=70, stem_channels=[3, 8, 10], hidden_sizes=[16, 24, 32, 48],
      stage_in_channels=[10, 16, 24, 32], stage_mid_channels=[8, 8, 12, 16], stage_out_channels=[16, 24, 32, 48],
      stage_num_blocks=[1, 1, 2, 1], stage_numb_of_layers=[2, 2, 2, 2], embedding_size=10)  # fmt: skip
 sees("dinov3_convnext", "DINOv3ConvNextModel", height=65, labels=False, hidden_sizes=[12, 20, 28, 36],
      depths=[1, 1, 2, 1])  # fmt: skip
-sees("mgp_str", "MgpstrForSceneTextRecognition", labels=False, image_size=[16, 40], height=16, width=40, patch_size=4,
-     max_token_length=9, num_character_labels=20, num_bpe_labels=33, num_wordpiece_labels=27)  # fmt: skip
 sees("deit_teacher", "DeiTForImageClassificationWithTeacher", labels=False)
 sees("levit_teacher", "LevitForImageClassificationWithTeacher", height=80, labels=False, hidden_sizes=[30, 42, 54],
      depths=[1, 2, 1], num_attention_heads=[2, 3, 4], key_dim=[6, 6, 6], patch_size=16)  # fmt: skip

@@ -1,0 +1,61 @@
+"""Dtypes that CUDA's kernels refuse, of operators of which nothing else is to be said: they take their outputs."""
+
+import torch
+
+from simgpu.kernels.launch import Launch, rule
+from simgpu.kernels.scalar_types import name, not_implemented, read_as
+
+
+@rule("gelu.default")
+def gelu(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/ActivationGeluKernel.cu"""
+    launch.give(*launch.outputs)
+    _floating(launch, "GeluCUDAKernelImpl")
+
+
+@rule("silu.default")
+def silu(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/ActivationSiluKernel.cu"""
+    launch.give(*launch.outputs)
+    _floating(launch, "silu_cuda")
+
+
+def _floating(launch: Launch, kernel: str) -> None:
+    """NotImplementedError, as of AT_DISPATCH_FLOATING_TYPES, for whole numbers and truth values."""
+    dtype = launch.first.dtype
+    if launch.first.numel() and not dtype.is_floating_point and not dtype.is_complex:
+        not_implemented(kernel, dtype)
+
+
+@rule("grid_sampler_2d.default", "grid_sampler_3d.default")
+def grid_sampler(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/GridSampler.cu: the grid is read as of the input's dtype."""
+    tensor, grid = launch["input", "grid"]
+    (output,) = launch.outputs
+    if output.numel() and (tensor.dtype != grid.dtype or not tensor.is_floating_point()):
+        launch.scratch_like(output, tensor.dtype)
+        if not tensor.is_floating_point():
+            not_implemented(f"{launch.operator._opname}_cuda", tensor.dtype)
+        read_as(tensor.dtype, grid)
+    launch.give(output)
+
+
+@rule("index_select.default")
+def index_select(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/Indexing.cu, index_select_out_cuda_impl. Where it is a gather, CUDA's words are that
+    one's."""
+    launch.give(*launch.outputs)
+    index = launch["index"]
+    if launch.outputs[0].numel() and index.dtype not in (torch.int64, torch.int32):
+        not_implemented("index_select_out_cuda_impl", index.dtype)
+
+
+@rule("put_.default", only=True)
+def put(launch: Launch) -> None:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, put_"""
+    tensor, source = launch["self", "source"]
+    if tensor.dtype != source.dtype:
+        raise RuntimeError(
+            "put_(): self and source expected to have the same dtype, but got self.dtype = "
+            f"{name(tensor.dtype)} and source.dtype = {name(source.dtype)}"
+        )
