@@ -45,6 +45,10 @@ def take_in_vain(mode: DispatchMode, source, dtype) -> None:
 def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_blocking: bool = False):
     """A new tensor, on the host or on the GPU. On the host it is a real one where all tensors have values; else it has
     those that are known, and takes no memory there."""
+    if made_of_parts(tensor):
+        if dtype not in (None, tensor.dtype):
+            tensor = tensor.to(dtype)  # on the side where it is, as PyTorch's copy does (Copy.cu, copy_kernel_cuda)
+        return with_parts(tensor, lambda part: copied(mode, part, None, memory_format, to_host, non_blocking))
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         source = tensor.detach()
         made = laid_out(mode, source, dtype, memory_format, to_host)
@@ -57,6 +61,21 @@ def copied(mode: DispatchMode, tensor, dtype, memory_format, to_host: bool, non_
         mode.cross(made, source, not to_host, non_blocking)
     values.carry(source, made)  # not `tensor`, which may be a lazy module's and have no shape
     return of_the_host(mode, made, non_blocking) if to_host else made
+
+
+def made_of_parts(tensor) -> bool:
+    """Whether it is of a subclass that is made of other tensors, as a DTensor is of the rank's own part."""
+    return hasattr(type(tensor), "__tensor_flatten__")
+
+
+def with_parts(tensor, change):
+    """Another of its kind, whose parts are `change(part)`."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        source = tensor.detach()
+        names, rest = source.__tensor_flatten__()
+        parts = {name: getattr(source, name) for name in names}  # a mesh, too
+        parts = {name: change(one) if isinstance(one, torch.Tensor) else one for name, one in parts.items()}
+        return type(tensor).__tensor_unflatten__(parts, rest, source.shape, source.stride())
 
 
 def of_the_host(mode: DispatchMode, made, pinned: bool = False):
@@ -83,10 +102,12 @@ class Crossing(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         back = copied(ctx.mode, grad, ctx.dtype, None, not ctx.to_host)
-        if (
-            ctx.real and residence.of(back) is not None
-        ):  # a real CPU tensor wants a real gradient, and there are no values to put in it
-            back = torch.full(grad.shape, float("nan"), dtype=ctx.dtype, device="cpu")
+        if ctx.real and residence.of(back) is not None:
+            # A real CPU tensor wants a real gradient, and there are no values to put in it.
+            if made_of_parts(back):
+                back = as_host(ctx.mode, back, residence.CPU)
+            else:
+                back = torch.full(grad.shape, float("nan"), dtype=ctx.dtype, device="cpu")
         return back, None, None, None, None, None
 
 
@@ -155,7 +176,9 @@ def of_kind(mode: DispatchMode, tensor, device):
     if tensor.is_meta == (device.type == "meta"):
         return tensor
     options = {"dtype": tensor.dtype, "device": device}
-    if device.type == "meta":
+    if made_of_parts(tensor):
+        shell = with_parts(tensor, lambda part: of_kind(mode, part, device))
+    elif device.type == "meta":
         shell = torch.empty_strided(tensor.shape, tensor.stride(), **options)
         mode.count_on_host(shell)
         values.carry(tensor.detach(), shell)

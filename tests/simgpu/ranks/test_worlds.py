@@ -179,3 +179,50 @@ def test_the_number_of_gpus_is_not_remembered():
     with simgpu.simulated_gpu("A100-80GB"):
         torch.manual_seed(1)
         assert torch.cuda.get_rng_state_all()[0].numel() == 16 and torch.cuda.device_count() == 1
+
+
+def test_a_ranks_gpu_has_its_number_and_the_others_are_empty():
+    with simgpu.simulated_gpu("H100", ranks=8, rank=3):
+        torch.cuda.memory._record_memory_history()
+        x = torch.ones(3, device="cuda")
+        assert {one["device"] for one in torch.cuda.memory_snapshot()} == {3}
+        traces = torch.cuda.memory._snapshot()["device_traces"]
+        assert [bool(one) for one in traces] == [False] * 3 + [True] + [False] * 4
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="GPU 3 has a total capacity"):
+            torch.empty(10**12, device="cuda")
+        assert [torch.cuda.memory_allocated(place) for place in (0, 3, 7)] == [0, 512, 0]
+        assert torch.cuda.max_memory_reserved(5) == 0
+        assert x.device.index == 3
+        torch.cuda.memory._record_memory_history(None)
+
+
+def test_dtensors_stay_dtensors_from_one_device_to_the_other():
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+
+    with simgpu.simulated_gpu("H100", ranks=4, rank=1):
+        mesh = init_device_mesh("cuda", (4,))
+        x = distribute_tensor(torch.ones(64, 64, device="cuda"), mesh, [Shard(0)]).requires_grad_()
+        there = x.cpu()
+        assert isinstance(there, DTensor) and there.device == there.to_local().device == torch.device("cpu")
+        assert (there.shape, there.to_local().shape, there.placements) == ((64, 64), (16, 64), (Shard(0),))
+        before = torch.cuda.memory_allocated()
+        back = there.to("cuda", torch.bfloat16)
+        assert torch.cuda.memory_allocated() - before == 16 * 64 * 2
+        assert (back.dtype, back.to_local().dtype) == (torch.bfloat16, torch.bfloat16)
+        back.sum().backward()
+        assert isinstance(x.grad, DTensor) and x.grad.to_local().device == torch.device("cuda", 1)
+
+
+def test_offloaded_parameters_that_were_made_on_meta_have_gradients_that_are_dtensors():
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+    from torch.distributed.tensor import DTensor
+
+    with simgpu.simulated_gpu("H100", ranks=4, rank=1):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        with torch.device("meta"):
+            model = torch.nn.Linear(64, 64)
+        fully_shard(model, offload_policy=CPUOffloadPolicy())
+        model.to_empty(device="cpu")
+        model(torch.randn(4, 64, device="cuda")).sum().backward()
+        assert isinstance(model.weight.grad * 2, DTensor)
+        assert isinstance(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0), DTensor)
