@@ -128,8 +128,8 @@ class Event:
             on().clock.wait_until(self._time)
 
     def elapsed_time(self, end_event) -> float:
-        """Milliseconds from this event to `end_event`, by the clock. ValueError if one of them has no time, RuntimeError
-        if one is still to come (c10/cuda/CUDAEvent.h)."""
+        """Milliseconds from this event to `end_event`, by the clock. ValueError if one of them has no time,
+        RuntimeError if one is still to come (c10/cuda/CUDAEvent.h)."""
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self.recorded and end_event.recorded):
