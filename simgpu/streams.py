@@ -128,14 +128,14 @@ class Event:
             on().clock.wait_until(self._time)
 
     def elapsed_time(self, end_event) -> float:
-        """Milliseconds from this event to `end_event`, by the clock. ValueError, as from CUDA, if one of them has no
-        time, or is still to come."""
+        """Milliseconds from this event to `end_event`, by the clock. ValueError if one of them has no time,
+        RuntimeError if one is still to come (c10/cuda/CUDAEvent.h)."""
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self.recorded and end_event.recorded):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if not (self.query() and end_event.query()):
-            raise ValueError("Both events must be completed before calculating elapsed time.")
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return 1e3 * (end_event._time - self._time)
 
     def __repr__(self):

@@ -601,7 +601,7 @@ def test_events_are_points_of_their_stream(gpu):
     x @ x
     end.record()
     assert not end.query()
-    with pytest.raises(ValueError, match="must be completed"):
+    with pytest.raises(RuntimeError, match="Both events must be completed before calculating"):
         start.elapsed_time(end)
     end.synchronize()
     assert end.query() and torch.cuda.current_stream().query()

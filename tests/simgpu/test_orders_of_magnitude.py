@@ -11,6 +11,7 @@ from simgpu.hardware.gpus import SPECS, spec
 from simgpu.machine import current
 from simgpu.modes import costs, sorts, uncounted
 from simgpu.timing import rates, reached
+from simgpu.timing.workers import WorkerHost
 
 aten = torch.ops.aten
 MODERN = ("RTX 4090", "RTX 5090", "L4", "L40S", "H100", "H200", "B200")  # they multiply 8-bit floats
@@ -156,6 +157,8 @@ def test_a_permutation_is_sorted_numbers():
 def test_the_host_s_work_ends(seconds):
     with labkit.simulated_gpu("T4"), pytest.raises(ValueError, match="cannot work"):
         labkit.host_work(seconds)
+    with pytest.raises(ValueError, match="cannot work"):
+        WorkerHost().pass_time(seconds)
     with labkit.simulated_gpu("T4"):
         labkit.host_work(1e-3)
         assert isfinite(current().clock.host)
