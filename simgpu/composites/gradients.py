@@ -7,11 +7,27 @@ has just made. Those that are no operators are in `tensors/formulas.py`.
 from functools import wraps
 
 import torch
+from torch._functorch import eager_transforms
 
 from simgpu import machine as machines
-from simgpu.tensors import engine, registry, values
+from simgpu.handlers import handles
+from simgpu.tensors import engine, registry, residence, values
 
 _aten = torch.ops.aten
+
+
+@handles(torch._make_dual)  # pyright: ignore[reportAttributeAccessIssue]
+def make_dual(mode, function, args, kwargs):
+    """A dual number of torch.autograd.forward_ad. Forward-mode formulas of softmax, norms and products too ask
+    `areAnyTensorSubclassLike`, and nothing here mends them. Under torch.func's jvp PyTorch's tensors are wrappers, for
+    which CUDA does the same as is done here."""
+    if eager_transforms.JVP_NESTING == 0 and residence.on_gpu(args[0]):
+        mode.dispatch.machine.left_out.add(
+            "torch.autograd.forward_ad",
+            "what the forward-mode derivatives of softmax, normalization and products take, and what linearize() folds",
+            lower_bound=False,
+        )
+    return function(*args, **kwargs)
 
 
 def branch(name: str):

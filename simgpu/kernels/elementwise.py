@@ -27,7 +27,9 @@ def equal(self, other):
         return True
     same = self == other
     every = same.all()
-    return bool(torch.ops.aten._local_scalar_dense.default(every))
+    answer = bool(torch.ops.aten._local_scalar_dense.default(every))
+    del every  # before `same`: C++ lets go of the latest first
+    return answer
 
 
 @rule("bernoulli.default", "bernoulli.out", "bernoulli_.Tensor")

@@ -163,7 +163,17 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
     launch.release(*reversed(copies))
 
 
-@rule("mv.default", "mv.out")
+@made_of_others("mv.out")
+def matrix_times_vector_into(self, vec, *, out):
+    """aten/src/ATen/native/Blas.cpp, mv_out: addmv_out with an addend that is not read, the result itself where that is
+    as long as it has to be."""
+    addend = out
+    if out.dim() > 1 or out.numel() != self.shape[0]:
+        addend = torch.empty(self.shape[0], dtype=vec.dtype, device=vec.device)
+    return torch.ops.aten.addmv.out(addend, self, vec, beta=0, alpha=1, out=out)
+
+
+@rule("mv.default")
 def matrix_times_vector(launch: Launch) -> None:
     """mv: the output, then what cuBLAS needs."""
     (output,) = launch.outputs

@@ -144,7 +144,21 @@ def extremes_and_positions(launch: Launch) -> None:
     """ReduceMaxValuesKernel.cu: the same accumulator."""
     launch.give(*launch.outputs)
     tensor, dim = launch["self", "dim"]
+    _lie_alike(*launch.outputs, None if launch["keepdim"] or not tensor.dim() else dim % tensor.dim())
     reduce(launch, tensor, dim, 16, tensor.element_size())
+
+
+def _lie_alike(first: torch.Tensor, second: torch.Tensor, dim: int | None) -> None:
+    """aten/src/ATen/TensorIterator.cpp, TensorIterator::reduce_op: RuntimeError for two results that lie otherwise than
+    one another, as `out=` may give them. `dim`: which they lack, and the kernel has with a stride of 0."""
+    strides = [list(one.stride()) for one in (first, second)]
+    if strides[0] != strides[1]:
+        for one in strides if dim is not None else ():
+            one.insert(dim, 0)
+        raise RuntimeError(
+            "reduce_op(): expected both outputs to have same strides, but output1 has "
+            f"{strides[0]} and output2 has {strides[1]}"
+        )
 
 
 @rule("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")

@@ -177,12 +177,26 @@ def bits_of_permutation(n: int) -> int:
 def randperm(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Randperm.cu: numbers are drawn and sorted, with so many bits that few are equal."""
     (output,) = launch.outputs
-    n, element = output.numel(), output.element_size()
     launch.give(output)
-    launch.release(launch.scratch(element))  # can the dtype hold n?
+    launch.release(launch.scratch(output.element_size()))  # can the dtype hold n?
+    _draw_and_sort(launch, output)
+
+
+@rule("randperm.generator_out", only=True)
+def randperm_into(launch: Launch) -> None:
+    """The same file, randperm_out_cuda: asked before the tensor is resized; one that is not contiguous gets a copy."""
+    (output,) = launch.outputs
+    launch.release(launch.scratch(output.element_size()))
+    launch.give(output)
+    _draw_and_sort(launch, output)
+
+
+def _draw_and_sort(launch: Launch, output: torch.Tensor) -> None:
+    n, element = output.numel(), output.element_size()
     if n == 0:
         return
     launch.scratch(n * element)  # 0, 1, 2, ...
+    launch.contiguous(output)
     bits = bits_of_permutation(n)
     key = 4 if bits <= 32 else 8
     launch.scratch(n * key)
@@ -209,31 +223,35 @@ def multinomial(launch: Launch) -> None:
             _scan(launch, tensor.numel(), tensor.dtype)
         return
     element, one = tensor.element_size(), 1
-    launch.scratch(element), launch.scratch(element)  # the least and the largest
+    least, largest = launch.scratch(element), launch.scratch(element)
     copy = launch.contiguous(tensor)
     reduce_all(launch, tensor.numel(), tensor.dtype, 2 * element)
     launch.release(*copy)
     compared = launch.scratch(one), launch.scratch(one)
-    launch.scratch(one)
+    held = [launch.scratch(one)]
     launch.release(*reversed(compared))
     rows = tensor.shape[0] if tensor.dim() == 2 else 1
     sums = launch.scratch(rows * element)
     reduce(launch, tensor, [-1], accumulator_of(tensor.dtype), element)
     zeros = launch.scratch(rows)
     if tensor.dim() == 2:
-        launch.scratch(one)
+        held.append(launch.scratch(one))
         reduce_all(launch, rows, torch.bool, one)
         launch.release(zeros)
+    else:
+        held.append(zeros)
     launch.release(sums)
     launch.release(launch.scratch(one))
     noise = torch.empty_like(tensor)
-    launch.scratch_like(noise)
+    held.append(launch.scratch_like(noise))
     if samples == 1:
         reduce(launch, noise, [-1], 16, 8)
     else:
         values = torch.empty(output.shape, dtype=tensor.dtype, device="meta")
-        launch.scratch_like(values)
+        held.append(launch.scratch_like(values))
         _topk(launch, noise, noise.dim() - 1, values, True)
+    launch.release(*reversed(held))
+    launch.release(least, largest)  # of one tuple, whose first is let go first
 
 
 @made_of_others("median.default")

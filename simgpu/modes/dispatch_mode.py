@@ -43,6 +43,11 @@ DATA_DEPENDENT = (
     f"{REMEDY}; or use a form with a fixed size (torch.where instead of a mask)."
 )
 
+OTHER_LAYOUT = (
+    "the simulated GPU does not model tensors of layout {layout}: how much they hold follows from values. Keep tensors "
+    "dense; embeddings with sparse=False, and a dense optimizer"
+)
+
 
 # Made of others by functions in Python (the values are computed for the whole operator, not for each of the others):
 # those whose operators give the right values, one by one, and those that ask for values on their way.
@@ -435,7 +440,7 @@ class DispatchMode(TorchDispatchMode):
         if not isinstance(output, torch.Tensor) or not output.is_meta:
             return
         if output.layout is not torch.strided:
-            raise NotModelledError(f"the simulated GPU does not model tensors of layout {output.layout}")
+            raise NotModelledError(OTHER_LAYOUT.format(layout=output.layout))
         storage = output.untyped_storage()
         nbytes = storage.nbytes()
         known = residence.find(storage)
@@ -527,6 +532,8 @@ class DispatchMode(TorchDispatchMode):
 
     def explained(self, operator):
         tags = operator.tags
+        if "_sparse" in operator._opname:
+            return NotModelledError(OTHER_LAYOUT.format(layout=f"sparse ({operator})"))
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return NoValueError(DATA_DEPENDENT.format(operator=operator))
         return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")
