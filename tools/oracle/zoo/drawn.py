@@ -230,8 +230,6 @@ reads("qwen3_5", "Qwen3_5ForCausalLM", fixed={"layers": 2, "head": 20},
       layer_types=["linear_attention", "full_attention"], linear_num_key_heads=3, linear_num_value_heads=6,
       linear_key_head_dim=12, linear_value_head_dim=20)  # fmt: skip
 reads("solar_open", "SolarOpenForCausalLM", **EXPERTS, n_routed_experts=4, n_shared_experts=1)
-reads("xlstm", "xLSTMForCausalLM", fixed={"heads": 3, "head": 24}, num_heads=3, num_blocks=2, chunk_size=16,
-      mode="train_with_padding")  # fmt: skip
 LATENT = {"q_lora_rank": 21, "kv_lora_rank": 13, "qk_rope_head_dim": 6, "qk_nope_head_dim": 10, "v_head_dim": 12,
           "head_dim": 6, "num_key_value_heads": 5}  # fmt: skip
 reads("youtu", "YoutuForCausalLM", fixed={"heads": 5}, **LATENT, qk_head_dim=16)
@@ -255,7 +253,7 @@ reads("gpt_neo_tokens", "GPTNeoForTokenClassification", of_tokens, fixed=TWO_LAY
       attention_types=[[["global", "local"], 1]], window_size=9)  # fmt: skip
 reads("mpt_answers", "MptForQuestionAnswering", span, d_model=60, n_heads=5, n_layers=2, max_seq_len=128)
 reads("opt_answers", "OPTForQuestionAnswering", span, ffn_dim=77, word_embed_proj_dim=50)
-reads("stablelm_classifier", "StableLmForSequenceClassification", of_sequence)
+reads("stablelm_classifier", "StableLmForSequenceClassification", of_sequence, fixed={"head": 24})
 reads("diffllama_answers", "DiffLlamaForQuestionAnswering", span, fixed={"heads": 6, "key_heads": 2, "head": 12})
 reads("mixtral_tokens", "MixtralForTokenClassification", of_tokens, **EXPERTS, output_router_logits=True)
 reads("qwen3_moe_answers", "Qwen3MoeForQuestionAnswering", span, **ONE_BY_ONE)
