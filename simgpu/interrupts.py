@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import FrameType
 
 _SIGNALS = tuple(int(number) for number in signal.valid_signals())
@@ -205,5 +205,19 @@ def _code(handler: object):
 
 def have_room(frames: int) -> None:
     """RecursionError if Python's recursion limit is nearer than so many frames: here, and not in the middle."""
-    if frames:
+    if _ONE_LIMIT:
+        isinstance(None, _nested(frames))
+    elif frames:
         have_room(frames - 1)
+
+
+_ONE_LIMIT = sys.version_info < (3, 12)  # for calls of Python and of C, which are quicker (Py_EnterRecursiveCall)
+
+
+@cache
+def _nested(levels: int) -> tuple:
+    """A tuple in a tuple, and so on: for each, `isinstance` calls itself (object_recursive_isinstance, abstract.c)."""
+    kinds = ()
+    for _ in range(levels):
+        kinds = (kinds,)
+    return kinds

@@ -1,5 +1,6 @@
 """The accuracy ladder's results: `pytest --exactness docs/exactness.json` writes them, other runs are held to them."""
 
+import gc
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -27,6 +28,23 @@ FAST = (
     "simgpu/test_specs.py",
     "simgpu/test_streams.py",
 )
+# The files that take longest, of tests/ and of notebooks/, longest first: they are begun first, so that where two tests
+# run at a time no long one is left for the end. The others come in the order of their names.
+LONGEST = (
+    "tests/oracle/test_simulated.py",
+    "tests/oracle/test_op_info.py",
+    "tests/project/test_site.py",
+    "tests/oracle/test_ranks.py",
+    "tests/project/test_types.py",
+    "tests/published/test_trainer.py",
+    "tests/published/test_times.py",
+    "tests/project/test_grading.py",
+    "tests/simgpu/test_rules.py",
+    "tests/project/test_pages.py",
+    "tests/recordings/test_recorder.py",
+    "tests/simgpu/test_rules_moves.py",
+)
+SCHEDULED = ("everywhere", "browser", "site")  # marks of tests that run only with the option of that name
 PROPERTY = "exactness"
 CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 
@@ -34,6 +52,7 @@ CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 def pytest_addoption(parser):
     parser.addoption("--everywhere", action="store_true", help="run the notebooks on every GPU, twice, at other sizes")
     parser.addoption("--browser", action="store_true", help="look at the playground and the slides in Chromium")
+    parser.addoption("--site", action="store_true", help="build the site in another language too")
     parser.addoption("--exactness", type=Path, metavar="PATH", help="write what the accuracy ladder's tests find")
 
 
@@ -44,15 +63,25 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    scheduled = [mark for mark in ("everywhere", "browser") if not config.getoption(f"--{mark}")]
+    scheduled = [mark for mark in SCHEDULED if not config.getoption(f"--{mark}")]
     slow = [item for item in items if any(mark in item.keywords for mark in scheduled)]
     items[:] = [item for item in items if item not in slow]
     if slow:
         config.hook.pytest_deselected(items=slow)
+    rank = {config.rootpath / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
     fast = {Path(__file__).parent / name for name in FAST}
     for item in items:
         if item.path in fast:
             item.add_marker(pytest.mark.fast)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_is_set_aside():
+    """Python's collector passes over what there is before a file's tests: to look through the objects of every module
+    and test takes longer than most tests, and the ledger, the recorder and the oracle's snippets collect often."""
+    gc.collect()
+    gc.freeze()
 
 
 class Exactness:

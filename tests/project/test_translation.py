@@ -336,6 +336,7 @@ def page(site, name):
     return (site / f"{name}.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.site
 def test_a_page_says_its_language_and_is_in_it(site):
     first = page(site, "notebooks/00_start_here")
     assert '<html lang="zh-CN"' in first
@@ -346,12 +347,14 @@ def test_a_page_says_its_language_and_is_in_it(site):
     assert '<a class="reference internal" href="03_a_linear_model.html">' in first
 
 
+@pytest.mark.site
 def test_a_page_that_is_in_english_says_so(site):
     said = Language("zh_CN").say("This page has not been translated yet.")
     assert said in page(site, "notebooks/01_page_allocation") and said in page(site, "docs/glossary")
     assert said not in page(site, "notebooks/00_start_here") and said not in page(site, "index")
 
 
+@pytest.mark.site
 def test_the_notebook_that_a_page_offers_is_translated(site):
     offered = json.loads((site / "_sources" / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))
     theirs = json.loads(edition.content("zh_CN", FIRST))

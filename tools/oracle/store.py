@@ -91,10 +91,13 @@ def pair_of_code(code: str, gpu: str, version: str, values: bool = False) -> tup
         return Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(scratch / f"{SNIPPET}.json.gz")
 
 
-def stored(name: str, gpu: str, version: str) -> Trace | None:
-    """The recorded or else the cached trace, unless it is of another source, torch, transformers or GPU."""
+def stored(name: str, gpu: str, version: str, cached: bool = True) -> Trace | None:
+    """The recorded or else the cached trace, unless it is of another source, torch, transformers or GPU.
+
+    `cached=False`: the recorded one only, so that what is found does not depend on the machine.
+    """
     source = digest(find(name))
-    for candidate in (path(name, gpu), home() / "traces" / version / gpu / f"{name}.json.gz"):
+    for candidate in (path(name, gpu), *([home() / "traces" / version / gpu / f"{name}.json.gz"] if cached else ())):
         if not candidate.exists():
             continue
         trace = Trace.load(candidate)

@@ -62,6 +62,9 @@ def main() -> None:
 
         for_transformers["transformers"] = transformers.__version__
     libraries = _imported({library for task in tasks.values() for library in getattr(task, "libraries", ())})
+    if for_transformers or "transformers" in libraries:
+        # It imports what its models share when the first of them is asked for, which takes longer than most workloads.
+        import_module("transformers.models.llama.modeling_llama")
     if any(hasattr(task, "ranks") for task in tasks.values()):
         for module in workloads.ranks.IMPORTS:
             import_module(module)

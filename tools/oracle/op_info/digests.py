@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,16 +81,22 @@ def _unpacked(backward: int, verdict: str, what: str, numbers: int | list[int], 
     )
 
 
-def replay(gpu: str, part: str, names: Iterable[str] | None = None, most: int | None = None) -> dict[str, str]:
-    """Run the simulated side of a pass: of each operator "equal", or what is not.
+def replay(gpu: str, wanted: Mapping[str, Iterable[str]], most: int | None = None) -> dict[str, dict[str, str]]:
+    """Run the simulated side of these operators of passes, all in one process: of each "equal", or what is not.
 
-    `names`: of these operators only. `most`: so many samples of each.
+    `wanted`: the operators' names by pass. `most`: so many samples of each.
     """
-    stored = load(gpu)[part]
-    chosen = [name for name in (stored if names is None else names) if stored[name].digests]
-    asked = [[jobs.of_part(part, name), stored[name].backward, list(stored[name].digests)[:most]] for name in chosen]
+    stored = load(gpu)
+    chosen = [(part, name) for part, names in wanted.items() for name in names if stored[part][name].digests]
+    asked = [
+        [jobs.of_part(part, name), stored[part][name].backward, list(stored[part][name].digests)[:most]]
+        for part, name in chosen
+    ]
     found = runs.simulated(asked, gpu)
-    return {job.name: _compared(stored[job.name], numbers, found.get(job)) for job, _, numbers in asked}
+    replayed = {part: {} for part in wanted}
+    for (part, name), (job, _, numbers) in zip(chosen, asked, strict=True):
+        replayed[part][name] = _compared(stored[part][name], numbers, found.get(job))
+    return replayed
 
 
 def _compared(stored: Stored, numbers: list[int], found: dict | None) -> str:
