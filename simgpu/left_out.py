@@ -220,7 +220,13 @@ _OTHERS = str(Path(torch.__file__).parent)
 
 def users_line() -> tuple[str, int]:
     """File and line of the innermost frame that is not PyTorch's, for what the caller of this function was asked by."""
-    frame = sys._getframe(2)
+    frame = users_frame(2)
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def users_frame(depth: int = 1):
+    """The innermost frame that is not PyTorch's, `depth` frames above the caller or further out."""
+    frame = sys._getframe(depth + 1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((*PATHS, _OTHERS)):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return frame

@@ -5,7 +5,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.handlers import handles
-from simgpu.modes import sound_run
+from simgpu.left_out import users_frame
+from simgpu.modes import asserts, sound_run
 from simgpu.modes.host_copies import to_host
 from simgpu.stand_ins import zeros_like
 from simgpu.tensors import residence, values
@@ -80,6 +81,11 @@ _TRUTH = (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero)
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 
 
+def _forced(kwargs) -> bool:
+    """numpy(force=True), which detaches."""
+    return bool(kwargs.get("force"))
+
+
 def _no_value(what: str, tensor) -> str:
     return (
         f"{what} asks for the value of a simulated tensor ({_described(tensor)}), which has none: the simulated GPU "
@@ -96,6 +102,10 @@ def needs_value(mode, function, args, kwargs):
             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
             "first."
         )
+    if function in _TO_NUMPY and residence.of(args[0]) is not None and args[0].requires_grad and not _forced(kwargs):
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )  # torch/csrc/utils/tensor_numpy.cpp
     if function in _TRUTH and args[0].numel() == 1:
         known = sound_run.answer(args[0])
         if known is None and residence.of(args[0]) is not None and values.of(args[0]) is None:
@@ -176,8 +186,17 @@ STANDING_IN += (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_nonzero
 STANDING_IN += (torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, Tensor.__contains__)
 
 
+_TRUE_OR_FALSE = {*_TRUTH, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
+
+
 def stand_in(machine, function, args, kwargs):
-    """What one of STANDING_IN, which found no values, gives for zeros."""
+    """What one of STANDING_IN, which found no values, gives for zeros; but where it is an `assert` that asks, and for
+    nothing but a truth value, what it wants."""
+    truth = function in _TRUE_OR_FALSE or (function is Tensor.item and args[0].dtype == torch.bool)
+    wanted = asserts.held(users_frame()) if truth else None
+    if wanted is not None:
+        machine.stand_ins.note("assert, as one that holds")
+        return wanted
     machine.stand_ins.note(f"{function.__name__.strip('_')}()")
     given = tuple(_or_zeros(one) if isinstance(one, Tensor) and residence.of(one) is not None else one for one in args)
     with torch._C.DisableTorchFunction(), _disable_current_modes():

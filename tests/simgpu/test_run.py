@@ -395,6 +395,40 @@ def test_values_that_do_not_exist_are_zeros_and_counted(script, capsys):
     assert "answered as 0" in str(report)
 
 
+def test_numpy_of_what_requires_a_gradient_is_an_error_as_on_a_gpu(script):
+    report = simgpu.run(
+        script("""
+        import torch
+        x = torch.rand(4, device="cuda", requires_grad=True)
+        print(x.detach().cpu().numpy(), x.cpu().detach().numpy())
+        (x * 2).cpu().numpy()
+        """)
+    )
+    assert report.status == 2 and "Can't call numpy() on Tensor that requires grad" in report.ended
+
+
+def test_an_assert_holds_where_its_value_does_not_exist(script, capsys):
+    """generalized_box_iou of DETR begins with two of them."""
+    report = simgpu.run(
+        script("""
+        import torch
+        x = torch.rand(4, 4, device="cuda")
+        assert (x[:, 2:] >= x[:, :2]).all()
+        assert not (x > 1).any(), f"{x}"
+        assert (x >= 0).all().item() and (x < 1).all() and len(x) == 4, "range"
+        assert torch.allclose(x, x * 1.0)
+        assert (x > 2).any() or True
+        print((x > 2).any().item(), bool((x > 2).any()))
+        if torch.equal(x, x + 1):
+            print("equal")
+        assert x.argmax().item() > 0
+        """)
+    )
+    assert printed(capsys).split() == ["False", "False", "equal"]  # two zeros are equal
+    assert report.status == 2 and "AssertionError" in report.ended
+    assert sum(n for what, _, n in report.stand_ins if what == "assert, as one that holds") == 6
+
+
 def test_without_a_run_there_are_no_stand_ins():
     with simgpu.simulated_gpu("T4"), pytest.raises(RuntimeError, match="has none"):
         torch.randn(4, device="cuda").argmax().item()

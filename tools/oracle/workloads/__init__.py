@@ -14,6 +14,7 @@ from types import MappingProxyType
 from tools.oracle.workloads import (
     attention,
     batch_limit,
+    counting,
     layers,
     linear,
     losses,
@@ -36,6 +37,7 @@ MODULES = (
     training,
     out_of_memory,
     batch_limit,
+    counting,
     vision,
     transformer_models,
     trainer,
