@@ -4,6 +4,7 @@ from math import ceil, prod
 
 import torch
 
+from simgpu.kernels.dtypes_of_norms import check_batch_norm
 from simgpu.kernels.group_norm import accumulator
 from simgpu.kernels.launch import Launch, rule
 
@@ -48,6 +49,8 @@ def batch_norm(launch: Launch) -> None:
     """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
     tensor, training = launch["input", "training"]
     launch.give(*launch.outputs)
+    if tensor.numel():
+        check_batch_norm(tensor, *launch["weight", "bias"])
     if training and channels_last(tensor):
         stage(launch, tensor, partials=4)
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from simgpu.kernels.dtypes_of_norms import check_mixed, read_as
 from simgpu.kernels.launch import Launch, rule
 
 
@@ -16,12 +17,17 @@ def group_norm(launch: Launch) -> None:
     tensor, weight, bias = launch["input", "weight", "bias"]
     samples, channels, pixels, groups = launch["N", "C", "HxW", "group"]
     size = accumulator(tensor.dtype)
+    check_mixed(tensor, weight)
     launch.contiguous(tensor)
     launch.give(*launch.outputs)
+    if tensor.numel():
+        read_as(tensor.dtype, weight)
     if tensor.dtype.itemsize < size:
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
     if pixels > 1 and (weight is not None or bias is not None):
         launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
+    if tensor.numel():
+        read_as(tensor.dtype, bias)
 
 
 @rule("native_group_norm_backward.default")

@@ -4,6 +4,7 @@ from math import ceil, prod
 
 import torch
 
+from simgpu.kernels.dtypes_of_norms import read_as
 from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.reduction_scratch import reduce
 
@@ -18,6 +19,8 @@ def layer_norm(launch: Launch) -> None:
     tensor, weight, bias = launch["input", "weight", "bias"]
     launch.contiguous(tensor, weight, bias)
     launch.give(*launch.outputs)
+    if tensor.numel():
+        read_as(tensor.dtype, weight, bias)
 
 
 @rule("native_layer_norm_backward.default")
