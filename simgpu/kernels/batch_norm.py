@@ -6,6 +6,7 @@ import torch
 
 from simgpu.kernels.group_norm import accumulator
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.scalar_types import name
 
 MAX_THREADS = 512  # of a block (Normalization.cuh, MAX_BLOCK_SIZE)
 TILE = 32  # channels that a block takes, at first (OPTIMAL_TILE_W)
@@ -48,8 +49,21 @@ def batch_norm(launch: Launch) -> None:
     """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
     tensor, training = launch["input", "training"]
     launch.give(*launch.outputs)
+    if tensor.numel():
+        _check_dtypes(tensor, *launch["weight", "bias"])
     if training and channels_last(tensor):
         stage(launch, tensor, partials=4)
+
+
+def _check_dtypes(tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+    """RuntimeError where weight or bias have another dtype than the input, or Float where that is of half precision
+    (aten/src/ATen/native/cuda/Normalization.cu, batch_norm_elementwise)."""
+    wanted = tensor.dtype
+    if weight is not None and weight.dtype != wanted and wanted in (torch.float16, torch.bfloat16):
+        wanted = torch.float32
+    for which, one in (("weight", weight), ("bias", bias)):
+        if one is not None and one.dtype != wanted:
+            raise RuntimeError(f"Expected {which} to have type {name(wanted)} but got {name(one.dtype)}")
 
 
 @rule("native_batch_norm.out")

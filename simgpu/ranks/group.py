@@ -367,8 +367,9 @@ class RankGroup(ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         root = getattr(opts, "rootRank", opts) == self.rank()
         done = self._count("scatter", [*outputs, *_flat(inputs)], _bytes(outputs), root, opts=opts)
-        if root and not self.expected:
-            peers.copy(outputs, [inputs[0][self.rank()]])
+        given = None if self.expected else inputs[0] if root else objects.list_of_all()
+        if given:
+            peers.copy(outputs, [given[self.rank()]])
         else:
             self._bring(outputs, None)
         return Finished(outputs, arrival=done)

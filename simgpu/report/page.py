@@ -109,6 +109,12 @@ def _line(line: Line) -> str:
     return f"  {mib(line.nbytes):>12} MiB  {line.part}: {line.operator}{many}{asked}"
 
 
+OTHERS = (
+    "The other ranks are not there. Where the program reads values, collectives gave it what they would if every rank",
+    "had this one's: no loss or sum over ranks is that of a real run, and what another rank alone has is not known.",
+)
+
+
 def _traffic(report: Report) -> str:
     """What a rank's collectives move."""
     if not report.traffic:
@@ -116,6 +122,8 @@ def _traffic(report: Report) -> str:
     text = ["What this rank sends, by the ring's formulas (collectives, bytes of their messages, bytes sent)"]
     for kind, count, nbytes, sent in report.traffic:
         text.append(f"  {kind:<20}{count:>8,}{mib(nbytes):>16} MiB{mib(sent):>16} MiB")
+    if any(sent for *_, sent in report.traffic) or any(kind == "recv" for kind, *_ in report.traffic):
+        text += [f"  {line}" for line in OTHERS]
     return "\n".join(text)
 
 

@@ -20,6 +20,8 @@ PREFIX = "ranks_"
 KINDS = collectives.KINDS | data_parallel.KINDS | tensor_parallel.KINDS | pipelines.KINDS | ways_of_ddp.KINDS
 LEAST = {
     "hsdp": 2,
+    "fsdp1_hybrid": 2,
+    "fsdp1_hybrid_grad_op": 2,
     "fsdp2_resharded_to_two": 8,
     "ddp_tp": 2,
     "fsdp2_tp": 2,
