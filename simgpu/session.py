@@ -187,6 +187,7 @@ class Session:
         loading.patch(self._patches)
         model_files.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
+        self._leave.enter_context(attributes.open_hooks_seen(functions))
         self._leave.enter_context(lost_interrupts.raised_again())
         threads.patch(self._patches, self.machine, (dispatch, functions))
         self._leave.enter_context(other_handlers_wait(partial(stacks.as_outside, (dispatch, functions))))

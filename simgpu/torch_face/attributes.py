@@ -1,5 +1,6 @@
 """Attributes of torch that are others while a simulated GPU is on, because PyTorch asks no mode about them."""
 
+import contextlib
 from functools import wraps
 
 import torch
@@ -87,6 +88,21 @@ def seen_by(mode: FunctionMode, hook):
                 return hook(argument)
 
     return call
+
+
+@contextlib.contextmanager
+def open_hooks_seen(mode: FunctionMode):
+    """Inside, the saved-tensor hooks that were set around the GPU (save_on_cpu) run with the mode on, as those that
+    are set inside do: PyTorch calls the innermost pair alone, and this one takes its place."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
+    if hooks is None:
+        yield
+        return
+    torch._C._autograd._push_saved_tensors_default_hooks(*hooks)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def traced_on_the_cpu(mode: FunctionMode, export):

@@ -4,6 +4,7 @@ import _thread
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import gc
 import multiprocessing.pool
 import queue
@@ -101,11 +102,78 @@ def in_a_bare_thread(action):
     ended.acquire()
 
 
+def in_a_timer(action):
+    found = []
+    timer = threading.Timer(0, lambda: found.append(action()))
+    timer.start()
+    timer.join()
+    assert found == [None]
+
+
+def in_a_subclass_inside_a_thread(action):
+    class Inner(threading.Thread):
+        def run(self):
+            action()
+            self.ended = True
+
+    def outer():
+        thread = Inner()
+        thread.start()
+        thread.join()
+        assert thread.ended
+
+    in_thread(outer)
+
+
+def by_the_loops_executor(action):
+    async def main():
+        await asyncio.get_running_loop().run_in_executor(None, action)
+
+    asyncio.run(main())
+
+
+def mapped_by_a_pool(action):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert list(pool.map(lambda _: action(), [1])) == [None]
+
+
+def by_a_method_of_a_thread_pool(name, *given):
+    def run(action):
+        with multiprocessing.pool.ThreadPool(1) as pool:
+            found = getattr(pool, name)(lambda *_: action(), *given)
+            assert list(found.get() if hasattr(found, "get") else found) == [None]
+
+    run.__name__ = name
+    return run
+
+
+def in_a_callback_of_a_future(action):
+    found, go = [], threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(go.wait).add_done_callback(lambda _: found.append(action()))
+        go.set()
+    assert found == [None]
+
+
 POOL = concurrent.futures.ThreadPoolExecutor(1)
 POOL.submit(int).result()  # its thread is there before any GPU
 OLDER = multiprocessing.pool.ThreadPool(1)
 atexit.register(OLDER.terminate)
-WAYS = [in_thread, in_pool, in_older_pool, by_asyncio, in_older_thread_pool, in_a_bare_thread]
+WAYS = [
+    in_thread,
+    in_pool,
+    in_older_pool,
+    by_asyncio,
+    in_older_thread_pool,
+    in_a_bare_thread,
+    in_a_timer,
+    in_a_subclass_inside_a_thread,
+    by_the_loops_executor,
+    mapped_by_a_pool,
+    *(by_a_method_of_a_thread_pool(name, [1]) for name in ("map", "map_async", "imap", "imap_unordered")),
+    *(by_a_method_of_a_thread_pool(name, [(1,)]) for name in ("starmap", "starmap_async")),
+    in_a_callback_of_a_future,
+]
 
 
 @pytest.mark.parametrize("run", WAYS)
@@ -332,8 +400,32 @@ ENTRIES = {
     "a device": lambda: torch.device("cpu"),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "another mode": torch.overrides.BaseTorchFunctionMode,
+    "hooks of saved tensors": torch.autograd.graph.save_on_cpu,
     "a dispatch mode": lambda: torch.utils.flop_counter.FlopCounterMode(display=False),
 }
+
+
+def test_hooks_of_saved_tensors_that_are_set_around_the_gpu_see_it():
+    """A step keeps what autograd saves on the host, as where they are set inside; and they are as before after it."""
+
+    def kept(outer, inner):
+        with outer(), simgpu.simulated_gpu("A100-80GB"), inner():
+            x = torch.ones(1000, device="cuda", requires_grad=True)
+            y = x * x
+            held = torch.cuda.memory_allocated()
+            y.sum().backward()
+            return held, x.grad.is_cuda, torch.cuda.memory_stats()["allocation.all.allocated"]
+
+    save, nothing = torch.autograd.graph.save_on_cpu, contextlib.nullcontext
+    assert kept(save, nothing) == kept(nothing, save)
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: packed.append(tensor) or tensor, lambda same: same):
+        with simgpu.simulated_gpu("A100-80GB"):
+            pass
+        torch.ones(3, requires_grad=True).exp()
+    assert len(packed) == 1
+    torch.ones(3, requires_grad=True).exp()
+    assert len(packed) == 1
 
 
 @pytest.mark.parametrize("around", ENTRIES.values(), ids=ENTRIES)
