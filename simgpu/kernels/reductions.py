@@ -153,8 +153,8 @@ def _lie_alike(first: torch.Tensor, second: torch.Tensor, dim: int | None) -> No
     one another, as `out=` may give them. `dim`: which they lack, and the kernel has with a stride of 0."""
     strides = [list(one.stride()) for one in (first, second)]
     if strides[0] != strides[1]:
-        for one in strides if dim is not None else ():
-            one.insert(dim, 0)
+        if dim is not None:
+            strides = [[*one[:dim], 0, *one[dim:]] for one in strides]
         raise RuntimeError(
             "reduce_op(): expected both outputs to have same strides, but output1 has "
             f"{strides[0]} and output2 has {strides[1]}"
