@@ -142,9 +142,10 @@ def positions(launch: Launch) -> None:
 @rule("max.dim", "min.dim")
 def extremes_and_positions(launch: Launch) -> None:
     """ReduceMaxValuesKernel.cu: the same accumulator."""
-    launch.give(*launch.outputs)
+    values, indices = launch.outputs
+    launch.give(values, indices)
     tensor, dim = launch["self", "dim"]
-    _lie_alike(*launch.outputs, None if launch["keepdim"] or not tensor.dim() else dim % tensor.dim())
+    _lie_alike(values, indices, None if launch["keepdim"] or not tensor.dim() else dim % tensor.dim())
     reduce(launch, tensor, dim, 16, tensor.element_size())
 
 
