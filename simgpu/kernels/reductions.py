@@ -142,9 +142,10 @@ def positions(launch: Launch) -> None:
 @rule("max.dim", "min.dim")
 def extremes_and_positions(launch: Launch) -> None:
     """ReduceMaxValuesKernel.cu: the same accumulator."""
-    launch.give(*launch.outputs)
+    values, indices = launch.outputs
+    launch.give(values, indices)
     tensor, dim = launch["self", "dim"]
-    _lie_alike(*launch.outputs, None if launch["keepdim"] or not tensor.dim() else dim % tensor.dim())
+    _lie_alike(values, indices, None if launch["keepdim"] or not tensor.dim() else dim % tensor.dim())
     reduce(launch, tensor, dim, 16, tensor.element_size())
 
 
@@ -153,8 +154,8 @@ def _lie_alike(first: torch.Tensor, second: torch.Tensor, dim: int | None) -> No
     one another, as `out=` may give them. `dim`: which they lack, and the kernel has with a stride of 0."""
     strides = [list(one.stride()) for one in (first, second)]
     if strides[0] != strides[1]:
-        for one in strides if dim is not None else ():
-            one.insert(dim, 0)
+        if dim is not None:
+            strides = [[*one[:dim], 0, *one[dim:]] for one in strides]
         raise RuntimeError(
             "reduce_op(): expected both outputs to have same strides, but output1 has "
             f"{strides[0]} and output2 has {strides[1]}"
