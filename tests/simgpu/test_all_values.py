@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -430,3 +431,25 @@ def test_what_a_container_may_take(tmp_path, monkeypatch, version):
     assert host_memory.available() <= 2_500_000
     (tmp_path / "most").write_text("max\n")
     assert host_memory._of_group() is None
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_gradient_of_cumprod_where_a_factor_is_zero(dim):
+    """CUDA asks the host whether one is, and then takes another way. The peaks are the oracle's, to the byte."""
+    peaks = {}
+    for zero in (False, True):
+        x = torch.rand(300, 500, generator=torch.Generator().manual_seed(0)) + 0.5
+        if zero:
+            x[0], x[2, 3], x[5, 3] = 0, 0, 0
+
+        def gradient(device, x=x):
+            x = x.to(device).requires_grad_()
+            x.cumprod(dim).sum().backward()
+            return x.grad.cpu()
+
+        with warnings.catch_warnings(), simgpu.simulated_gpu("H100", values=True):
+            warnings.simplefilter("error")
+            found = gradient("cuda")
+            peaks[zero] = torch.cuda.max_memory_allocated()
+        torch.testing.assert_close(found, gradient("cpu"))
+    assert peaks == {False: 3_751_424, True: 6_451_712}

@@ -139,6 +139,79 @@ def suppressed(device):
     return kept
 
 
+def overlaps(boxes, others):
+    assert (boxes[:, 2:] >= boxes[:, :2]).all()
+    sides = torch.min(boxes[:, None, 2:], others[:, 2:]) - torch.max(boxes[:, None, :2], others[:, :2])
+    shared = sides.clamp(min=0).prod(-1)
+    areas = [(one[:, 2:] - one[:, :2]).prod(1) for one in (boxes, others)]
+    return shared / (areas[0][:, None] + areas[1] - shared)
+
+
+def detector_trained(device):
+    """Anchors matched to boxes, some of them sampled, regions cut by grid_sample, a loss over those that are objects."""
+    torch.manual_seed(0)
+    body, scores, head = nn.Conv2d(3, 8, 8, 8), nn.Conv2d(8, 2, 1), nn.Linear(8 * 9, 3)
+    net = nn.ModuleList([body, scores, head]).to(device)
+    picture = torch.rand(1, 3, 64, 64).to(device)
+    truth, kinds = torch.tensor([[4.0, 4, 30, 28], [20, 30, 60, 62]]).to(device), torch.tensor([1, 2]).to(device)
+    optimizer, losses = torch.optim.SGD(net.parameters(), 0.1), []
+    at = torch.arange(8, device=device) * 8.0
+    y, x = torch.meshgrid(at, at, indexing="ij")
+    middles = torch.stack([x, y, x, y], -1).reshape(-1, 1, 4)
+    anchors = (middles + torch.tensor([[-12.0, -12, 12, 12], [-16, -16, 24, 24]], device=device)).reshape(-1, 4)
+    for _ in range(3):
+        features = body(picture).relu()
+        objectness = scores(features).permute(0, 2, 3, 1).reshape(-1)
+        best, whose = overlaps(truth, anchors).max(0)
+        labels = torch.where(best > 0.3, 1.0, 0.0)
+        labels[(best > 0.1) & (best <= 0.3)] = -1
+        found, none = torch.where(labels == 1)[0], torch.where(labels == 0)[0][:20]
+        chosen = torch.cat([found, none])
+        loss = F.binary_cross_entropy_with_logits(objectness[chosen], labels[chosen])
+        with torch.no_grad():
+            top = objectness.topk(20)[1]
+            boxes = anchors[top].clamp(0, 64)
+            boxes = torch.cat([boxes[torch.where((boxes[:, 2:] - boxes[:, :2]).min(1)[0] > 8)[0]], truth])
+        best, whose = overlaps(truth, boxes).max(0)
+        wanted = torch.where(best > 0.5, kinds[whose], torch.zeros_like(whose))
+        steps = (torch.arange(3, device=device) + 0.5) / 3
+        places = boxes[:, None, :2] + (boxes[:, None, 2:] - boxes[:, None, :2]) * steps[:, None]
+        grid = torch.stack([places[:, None, :, 0].expand(-1, 3, -1), places[:, :, None, 1].expand(-1, -1, 3)], -1)
+        cut = F.grid_sample(features.expand(len(boxes), -1, -1, -1), grid / 32 - 1, align_corners=False)
+        loss = loss + F.cross_entropy(head(cut.flatten(1)), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append([loss.item(), len(found), len(boxes), int((wanted > 0).sum())])
+    return losses
+
+
+def matched(device):
+    """DETR: each box has one query, so that the sum of costs is least; the host decides (scipy's, or all orders)."""
+    from itertools import permutations
+
+    torch.manual_seed(0)
+    logits, queries = torch.randn(5, 4).to(device).requires_grad_(), torch.rand(5, 4).to(device).requires_grad_()
+    boxes, kinds = torch.rand(3, 4).to(device), torch.tensor([0, 2, 1]).to(device)
+    with torch.no_grad():
+        cost = 5 * torch.cdist(queries, boxes, p=1) - logits.softmax(-1)[:, kinds]
+    costs = cost.cpu().numpy()
+    try:
+        from scipy.optimize import linear_sum_assignment
+
+        rows, columns = linear_sum_assignment(costs)
+    except ImportError:
+        columns = [0, 1, 2]
+        rows = min(permutations(range(5), 3), key=lambda rows: costs[list(rows), columns].sum())
+        rows, columns = zip(*sorted(zip(rows, columns, strict=True)), strict=True)
+    rows, columns = torch.as_tensor(list(rows)), torch.as_tensor(list(columns))
+    wanted = torch.full((5,), 3, dtype=torch.int64, device=device)
+    wanted[rows] = kinds[columns]
+    loss = F.cross_entropy(logits, wanted) + F.l1_loss(queries[rows], boxes[columns])
+    loss.backward()
+    return [rows.tolist(), columns.tolist(), loss, logits.grad, queries.grad]
+
+
 def saved_and_loaded(device):
     import io
 
@@ -155,6 +228,7 @@ def saved_and_loaded(device):
 CASES = (
     *(accuracy, clipped_where_it_is_large, early_stopping, lbfgs, learning_rate_of_a_tensor, masks_of_an_encoder),
     *(indices_and_masks, connectionist, masked_spectrum, suppressed, saved_and_loaded),
+    *(detector_trained, matched),
 )
 
 
