@@ -1,4 +1,4 @@
-"""generate() on ten decoders with the values of all tensors: greedily, sampled, by beams; and the KV cache to the byte."""
+"""generate() on ten decoders with all values: greedily, sampled, by beams; and the KV cache to the byte."""
 
 import copy
 

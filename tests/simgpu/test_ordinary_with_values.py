@@ -148,7 +148,7 @@ def overlaps(boxes, others):
 
 
 def detector_trained(device):
-    """Anchors matched to boxes, some of them sampled, regions cut by grid_sample, a loss over those that are objects."""
+    """Anchors matched to boxes, some of them sampled; regions cut by grid_sample; a loss over what is in them."""
     torch.manual_seed(0)
     body, scores, head = nn.Conv2d(3, 8, 8, 8), nn.Conv2d(8, 2, 1), nn.Linear(8 * 9, 3)
     net = nn.ModuleList([body, scores, head]).to(device)
