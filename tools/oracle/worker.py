@@ -158,6 +158,7 @@ def _in_child(name: str, task: Callable, provenance: dict, options: argparse.Nam
 
 
 def _record(name: str, task: Callable, provenance: dict, options: argparse.Namespace) -> None:
+    from simgpu.ranks.world import PER_NODE
     from simgpu.recording.history import record
     from tools.oracle import labels
 
@@ -169,7 +170,9 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
     elif place:
         from tools.oracle import alone
 
-        device, task = alone.rank_of(**place), alone.unhurried(task)
+        per_node = min(PER_NODE, task.ranks)
+        os.environ["MOCK_NDEV"] = str(per_node)  # the order of some frees goes by the number of the GPU
+        device, task = alone.rank_of(**place, per_node=per_node), alone.unhurried(task)
     else:
         device = nullcontext()
     with device:

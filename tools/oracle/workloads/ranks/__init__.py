@@ -14,10 +14,19 @@ import torch
 from torch import distributed as dist
 
 from simgpu.recording.provenance import digest
-from tools.oracle.workloads.ranks import collectives, data_parallel, model, pipelines, tensor_parallel, ways_of_ddp
+from tools.oracle.workloads.ranks import (
+    collectives,
+    data_parallel,
+    model,
+    pipelines,
+    tensor_parallel,
+    ways_of_ddp,
+    ways_of_fsdp1,
+)
 
 PREFIX = "ranks_"
 KINDS = collectives.KINDS | data_parallel.KINDS | tensor_parallel.KINDS | pipelines.KINDS | ways_of_ddp.KINDS
+KINDS |= ways_of_fsdp1.KINDS
 LEAST = {
     "hsdp": 2,
     "fsdp1_hybrid": 2,

@@ -84,33 +84,21 @@ def fsdp2(stage, offload=False, meta=False, bf16=False, accumulate=1, replicas=1
         stage(f"end {step}")
 
 
-def fsdp1(stage, bf16=False, sharding="FULL_SHARD", offload=False, prefetch="BACKWARD_PRE", **options):
-    """`FullyShardedDataParallel`, each layer a unit. A HYBRID sharding strategy shards over one half of the ranks and
-    copies to the other."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import (
-        BackwardPrefetch,
-        CPUOffload,
-        FullyShardedDataParallel,
-        MixedPrecision,
-        ShardingStrategy,
-    )
+def fsdp1(stage, bf16=False, sharding="FULL_SHARD", offload=False, **options):
+    """`FullyShardedDataParallel`, each layer a unit."""
+    from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     if bf16:
         options["mixed_precision"] = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = network()
     stage("model")
-    if "HYBRID" in sharding:
-        sizes = (2, dist.get_world_size() // 2)
-        options["device_mesh"] = init_device_mesh("cuda", sizes, mesh_dim_names=("copy", "part"))
     model = FullyShardedDataParallel(
         model,
         auto_wrap_policy=ModuleWrapPolicy({Layer}),
         device_id=torch.cuda.current_device(),
         sharding_strategy=ShardingStrategy[sharding],
         cpu_offload=CPUOffload(offload),
-        backward_prefetch=None if prefetch is None else BackwardPrefetch[prefetch],
         **options,
     )
     stage("sharded")
@@ -125,7 +113,6 @@ KINDS = {
     "ddp_accumulated_copied": (ddp, {"accumulate": 2}),
     "ddp_static": (ddp, {"gradient_as_bucket_view": True, "static_graph": True}),
     "ddp_small_buckets": (ddp, {"bucket_cap_mb": 1}),
-    "ddp_unused": (ddp, {"find_unused_parameters": True}),
     "zero1": (zero, {}),
     "zero1_views": (zero, {"parameters_as_bucket_view": True}),
     "fsdp2": (fsdp2, {}),
@@ -143,9 +130,4 @@ KINDS = {
     "fsdp1_bf16": (fsdp1, {"use_orig_params": True, "bf16": True}),
     "fsdp1_grad_op": (fsdp1, {"use_orig_params": True, "sharding": "SHARD_GRAD_OP"}),
     "fsdp1_no_shard": (fsdp1, {"use_orig_params": True, "sharding": "NO_SHARD"}),
-    "fsdp1_hybrid": (fsdp1, {"use_orig_params": True, "sharding": "HYBRID_SHARD"}),
-    "fsdp1_hybrid_grad_op": (fsdp1, {"use_orig_params": False, "sharding": "_HYBRID_SHARD_ZERO2"}),
-    "fsdp1_offload": (fsdp1, {"use_orig_params": True, "offload": True}),
-    "fsdp1_post": (fsdp1, {"use_orig_params": False, "prefetch": "BACKWARD_POST"}),
-    "fsdp1_unlimited": (fsdp1, {"use_orig_params": True, "prefetch": None, "limit_all_gathers": False}),
 }
