@@ -741,3 +741,12 @@ def test_a_copy_into_a_tensor_of_the_host_takes_the_link_s_time(gpu):
     begun = current().clock.host
     host.copy_(x)
     assert current().clock.host - begun >= nbytes / A100.host_link
+
+
+@pytest.mark.parametrize("many", [1, 3, 50])
+def test_the_host_takes_its_time_for_each_tensor_of_a_list(gpu, monkeypatch, many):
+    tensors = [torch.ones(4, device="cuda") for _ in range(many)]
+    told = []
+    monkeypatch.setattr(Clock, "launch", lambda clock, stream, work, kernels, overhead, name: told.append(overhead))
+    torch._foreach_add_(tensors, 1)
+    assert told == [pytest.approx(rates.OPERATOR + many * rates.TENSOR)]
