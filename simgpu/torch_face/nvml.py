@@ -35,7 +35,8 @@ def patch(patches: Patches, machine: Machine) -> None:
         "nvmlDeviceGetMemoryInfo": memory_info,
         "nvmlDeviceGetName": lambda handle: machine.spec.name,
     }
-    for name, function in (_refusals(pynvml) | replacements).items():
+    refusals = _refusals(pynvml)  # pyright: ignore[reportArgumentType]  (a module can be hashed)
+    for name, function in (refusals | replacements).items():
         patches.apply(pynvml, name, function)
 
 
