@@ -27,15 +27,16 @@ CHECKS = (  # of values, which the oracle reads as 0
     "index_select(): Index to scalar can have only 1 value, got 0 value(s)",
     "ZeroDivisionError: float division by zero",  # by the number of batches that batch norm has seen
 )
-BY_VALUES = {"aten::_unique", "aten::_unique2"}  # operators whose results are as long as their values say
+# Operators whose results are as long as their values say, and one whose gradient asks whether a factor is 0: all are, and
+# the oracle reads that none is.
+BY_VALUES = {"aten::_unique", "aten::_unique2", "aten::cumprod"}
 IS_A_VALUE = "its result is a value, and a simulated tensor has none"
 LAYOUT = "sparse tensors"
 
 # Operators, as patterns of "suite:name", whose answer by the oracle says nothing.
 BY_NAME: tuple[tuple[str, str], ...] = (
     *((f"op:{name}", VALUES) for name in (
-        "nonzero", "argwhere", "unique*", "masked_select", "bincount", "combinations",
-        "cumprod")),  # whose gradient asks whether a factor is 0: it is, and the oracle reads that none is
+        "nonzero", "argwhere", "unique*", "masked_select", "bincount", "combinations")),
     *((f"op:{name}", IS_A_VALUE) for name in ("equal", "allclose", "item")),
     *((f"op:{name}", LAYOUT) for name in ("to_sparse", "sparse.*")),
     *((f"op:{name}", "cuFFT is a stub in the oracle") for name in ("stft", "istft")),
