@@ -127,34 +127,36 @@ def traced_on_the_cpu(mode: FunctionMode, export):
 
 
 NO_CUPTI = (
-    "torch.profiler with ProfilerActivity.CUDA is not modelled by the simulated GPU. Profile the host "
-    "(activities=[ProfilerActivity.CPU]); torch.cuda.memory._record_memory_history() records memory, and "
-    "labkit.stopwatch() reads the simulated clock."
+    "torch.profiler records the host alone on a simulated GPU: there are no CUDA kernels that CUPTI could tell of, and "
+    "the times are this machine's. torch.cuda.memory._record_memory_history() records memory, and torch.cuda.Event and "
+    "labkit.stopwatch() read the simulated clock."
 )
 
 
 def host_only(init):
-    """torch.autograd.profiler.profile.__init__ (`init` is PyTorch's own). There are no kernels that CUPTI could tell
-    of."""
+    """torch.autograd.profiler.profile.__init__ (`init` is PyTorch's own): without CUDA's part, which is told once."""
 
     @wraps(init)
-    def __init__(profile, *args, **kwargs):
-        init(profile, *args, **kwargs)
-        if profile.enabled and profile.use_device == "cuda":
-            raise NotModelledError(NO_CUPTI)
+    def __init__(profile, enabled=True, *, use_cuda=False, use_device=None, **kwargs):
+        if enabled and (use_cuda or use_device == "cuda"):
+            machines.on().left_out.say("torch.profiler", NO_CUPTI)
+            use_cuda, use_device = False, None
+        init(profile, enabled, use_cuda=use_cuda, use_device=use_device, **kwargs)
 
     return __init__
 
 
 def of_the_host(init):
-    """The same of torch.profiler.profile, which makes one of those only when its schedule says so: in the middle of a
-    program, where another error of its own would hide the refusal."""
+    """The same of torch.profiler.profile, which makes one of those only when its schedule says so."""
+    cpu, cuda = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
 
     @wraps(init)
     def __init__(profile, *args, **kwargs):
         init(profile, *args, **kwargs)
-        if torch.profiler.ProfilerActivity.CUDA in profile.activities:
-            raise NotModelledError(NO_CUPTI)
+        if cuda in profile.activities:
+            machines.on().left_out.say("torch.profiler", NO_CUPTI)
+            profile.activities = {*profile.activities, cpu} - {cuda}
+            profile.use_device = None
 
     return __init__
 

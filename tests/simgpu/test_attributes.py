@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import labkit
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import NoValueError
 
 
 @pytest.fixture(autouse=True)
@@ -81,14 +81,26 @@ def test_there_is_nothing_to_save(save):
         lambda: torch.autograd.profiler.profile(use_device="cuda"),
     ],
 )
-def test_kernels_are_not_profiled(profiler):
-    with pytest.raises(NotModelledError, match=r"ProfilerActivity\.CUDA is not modelled"), profiler():
-        pass
+def test_the_host_is_profiled_without_kernels(profiler):
+    with pytest.warns(UserWarning, match="torch.profiler records the host alone"), profiler() as profiled:
+        torch.ones(3, device="cuda").add(1)
+    events = profiled.key_averages()
+    assert "aten::add" in {event.key for event in events}
+    assert sum(event.device_time_total for event in events) == 0
+    assert "aten::add" in events.table(sort_by="cuda_time_total", row_limit=10)
 
 
-def test_a_profiler_with_a_schedule_is_refused_when_it_is_made():
-    with pytest.raises(NotModelledError, match=r"ProfilerActivity\.CUDA is not modelled"):
-        profile(activities=[ProfilerActivity.CUDA], schedule=torch.profiler.schedule(wait=1, warmup=1, active=1))
+def test_a_profiler_with_a_schedule_is_told_once_and_traces_the_host(tmp_path, recwarn):
+    steps = torch.profiler.schedule(wait=1, warmup=1, active=1)
+    traces = []
+    for _ in range(2):
+        with profile(activities=[ProfilerActivity.CUDA], schedule=steps, on_trace_ready=traces.append) as profiled:
+            for _ in range(3):
+                torch.ones(3, device="cuda").mul(2)
+                profiled.step()
+    assert len([one for one in recwarn if "records the host alone" in str(one.message)]) == 1
+    traces[0].export_chrome_trace(str(tmp_path / "trace.json"))
+    assert "aten::mul" in (tmp_path / "trace.json").read_text()
 
 
 def test_the_host_is():
