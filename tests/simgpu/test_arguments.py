@@ -43,7 +43,7 @@ CALLS = {
     aten.huber_loss.default: [gpu(100), gpu(100), 1, 1.0],
     aten.multi_margin_loss.default: [gpu(9, 5), gpu(9, dtype=LONG), 1, 1.0, gpu(5), 1],
     aten.native_layer_norm.default: [gpu(9, 50), [50], gpu(50), gpu(50), 1e-5],
-    aten.native_group_norm.default: [gpu(2, 6, 9, dtype=HALF), gpu(6), gpu(6), 2, 6, 9, 3, 1e-5],
+    aten.native_group_norm.default: [gpu(2, 6, 9, dtype=HALF), *[gpu(6, dtype=HALF)] * 2, 2, 6, 9, 3, 1e-5],
     aten.native_batch_norm.default: [gpu(9000, 6), gpu(6), gpu(6), gpu(6), gpu(6), True, 0.1, 1e-5],
     aten._fused_rms_norm.default: [gpu(9, 50), [50], gpu(50), 1e-5],
     aten.native_dropout.default: [gpu(9, 50), 0.1, True],

@@ -406,7 +406,7 @@ def test_a_synced_batch_norms_gradient_has_the_cpu_s_values(weighted):
 )
 def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
     """aten/src/ATen/native/cuda/TensorTopK.cu, should_use_multiblock."""
-    assert sorting._by_many_blocks(rows, least) and not sorting._by_many_blocks(rows, least - 1)
+    assert sorting.by_many_blocks(rows, least) and not sorting.by_many_blocks(rows, least - 1)
 
 
 @pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])

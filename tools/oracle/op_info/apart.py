@@ -27,8 +27,8 @@ CHECKS = (  # of values, which the oracle reads as 0
     "index_select(): Index to scalar can have only 1 value, got 0 value(s)",
     "ZeroDivisionError: float division by zero",  # by the number of batches that batch norm has seen
 )
-# Operators whose results are as long as their values say, and one whose gradient asks whether a factor is 0: all are, and
-# the oracle reads that none is.
+# Operators whose results are as long as their values say, and one whose gradient asks whether a factor is 0: all are,
+# and the oracle reads that none is.
 BY_VALUES = {"aten::_unique", "aten::_unique2", "aten::cumprod"}
 IS_A_VALUE = "its result is a value, and a simulated tensor has none"
 LAYOUT = "sparse tensors"
