@@ -75,6 +75,8 @@ def batch_norm_into(launch: Launch) -> None:
     if training and channels_last(tensor):
         stage(launch, tensor, partials=4)
     launch.give(output)
+    if tensor.numel():
+        _check_dtypes(tensor, *launch["weight", "bias"])
 
 
 @made_of_others("_native_batch_norm_legit.out")

@@ -20,6 +20,13 @@ def ones(size, dtype):
     return torch.ones(size, device="cuda", dtype=dtype)
 
 
+def batch_norm_into(x, weight, bias):
+    statistics = torch.promote_types(x.dtype, torch.float32)
+    names = {"out": x.dtype, "save_mean": statistics, "save_invstd": statistics}
+    outs = {name: torch.empty(0, device="cuda", dtype=dtype) for name, dtype in names.items()}
+    return torch.ops.aten.native_batch_norm.out(x, weight, bias, None, None, True, 0.1, 1e-5, **outs)[0]
+
+
 HALF, BFLOAT, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 SHARED, PARAMETER = "all inputs must share same datatype", "expect parameter to have scalar type of Float"
 
@@ -42,6 +49,7 @@ def test_weights_of_another_dtype(given, weight, bias, layer, group, batch):
         (layer, lambda: F.layer_norm(x, (16,), ones(16, weight), ones(16, bias))),
         (group, lambda: F.group_norm(x, 4, ones(8, weight), ones(8, bias))),
         (batch, lambda: F.batch_norm(x, None, None, ones(8, weight), ones(8, bias), True)),
+        (batch, lambda: batch_norm_into(x, ones(8, weight), ones(8, bias))),
     ):
         if said:
             with pytest.raises(RuntimeError, match=said):
