@@ -60,6 +60,7 @@ class Deferred:
             _signal.signal(number, handler)
 
 
+_getsignal, _set_signal = _signal.getsignal, _signal.signal
 _numbers: tuple[int, ...] = (int(signal.SIGINT),)
 _handlers: dict = {}  # of the signals, while `uninterrupted` runs something: their own
 _came: list = []  # meanwhile: number and frame of those that came
@@ -108,18 +109,20 @@ def uninterrupted(function, *args, **kwargs):
 
     It takes about a microsecond, and half of one more for each signal besides Ctrl-C's that has a handler.
     """
-    if _handlers or threading.get_ident() != threading.main_thread().ident:
+    if _handlers or _thread.get_ident() != threading.main_thread().ident:
         return function(*args, **kwargs)
     try:
         for number in _numbers:
-            handler = _signal.getsignal(number)
+            handler = _getsignal(number)
             if callable(handler):
                 _handlers[number] = handler
-                _signal.signal(number, _note)
+                _set_signal(number, _note)
         return function(*args, **kwargs)
     finally:
         try:
-            _put_back()
+            for number, handler in _handlers.items():
+                _set_signal(number, handler)
+            _handlers.clear()
         except BaseException:  # a signal that came when its handler was back, and the next one's was not yet
             _put_back()
             raise
@@ -153,6 +156,8 @@ def in_one_piece(function):
 
     @wraps(function)
     def call(*args, **kwargs):
+        if _handlers:  # inside another
+            return function(*args, **kwargs)
         return uninterrupted(function, *args, **kwargs)
 
     return call

@@ -40,8 +40,8 @@ class Turns:
         self._of_observer = False  # whether what is raised is
         self._waiting: deque[tuple[Callable, tuple]] = deque()
         for name in WAITING:
-            setattr(allocator, name, in_one_piece(self._put_off(getattr(allocator, name))))
-        allocator.malloc = in_one_piece(self._refused(allocator.malloc))
+            setattr(allocator, name, in_one_piece(self._alone(getattr(allocator, name), waits=True)))
+        allocator.malloc = in_one_piece(self._alone(allocator.malloc, waits=False))
 
     def outside(self, observer: Callable) -> Callable:
         """An observer of running out of memory, which PyTorch calls when the allocator has done: it may ask anything of
@@ -56,53 +56,49 @@ class Turns:
 
         return call
 
-    def _put_off(self, function: Callable) -> Callable:
-        @wraps(function)
-        def when_free(*args, **kwargs):
-            with self.lock:
-                if self._busy:
-                    self._waiting.append((function, args))
-                else:
-                    self._alone(function, args, kwargs)
+    def _alone(self, function: Callable, waits: bool) -> Callable:
+        """The allocator's function when its turn comes: what is asked in the middle of another waits, or is refused."""
+        lock = self.lock
 
-        return when_free
-
-    def _refused(self, function: Callable) -> Callable:
         @wraps(function)
-        def if_free(*args, **kwargs):
-            with self.lock:
+        def call(*args, **kwargs):
+            with lock:
                 if self._busy:
+                    if waits:
+                        return self._waiting.append((function, args))
                     raise NotModelledError(
                         "memory of the simulated GPU was asked for while its allocator was at work, by code that "
                         "Python ran just then: a __del__, a callback of the garbage collection, a signal's handler"
                     )
-                if self.forked:
-                    raise RuntimeError(BAD_FORK)
-                have_room(FRAMES)
-                return self._alone(function, args, kwargs)
+                if not waits:
+                    if self.forked:
+                        raise RuntimeError(BAD_FORK)
+                    have_room(FRAMES)
+                self._busy, self._of_observer = True, False
+                try:
+                    return function(*args, **kwargs)
+                except (OutOfMemory, ValueError):
+                    raise
+                except InvalidFree as error:
+                    raise as_cuda_error(error) from None
+                except BaseException as error:
+                    self._note(error)
+                    raise
+                finally:
+                    self._busy = False
+                    while self._waiting:
+                        self._do_next()
 
-        return if_free
+        return call
 
-    def _alone(self, function: Callable, args: tuple, kwargs: dict):
-        self._busy, self._of_observer = True, False
-        try:
-            return function(*args, **kwargs)
-        except (OutOfMemory, ValueError):
-            raise
-        except InvalidFree as error:
-            raise as_cuda_error(error) from None
-        except BaseException as error:  # that a signal's handler raised, or another thread in this one
-            if not self._of_observer:
-                self._left_out.add(
-                    f"{type(error).__name__} inside the allocator",
-                    "what it was doing then; enter a simulated GPU again for exact figures",
-                    lower_bound=False,
-                )
-            raise
-        finally:
-            self._busy = False
-            while self._waiting:
-                self._do_next()
+    def _note(self, error: BaseException) -> None:
+        """What a signal's handler raised, or another thread in this one, has interrupted what cannot be undone."""
+        if not self._of_observer:
+            self._left_out.add(
+                f"{type(error).__name__} inside the allocator",
+                "what it was doing then; enter a simulated GPU again for exact figures",
+                lower_bound=False,
+            )
 
     def _do_next(self) -> None:
         self._busy = True

@@ -127,10 +127,10 @@ SCALARS = (
 class Statistics:
     """Every counter of one device's allocator.
 
-    The three `block_…` methods run for each tensor, so they work on the counters themselves, in one loop.
+    The three `block_…` methods run for each tensor, so they work on the counters themselves.
     """
 
-    __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated", "reserved_by_private_pools")
+    __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated", "_both", "reserved_by_private_pools")
 
     allocation: StatArray
     segment: StatArray
@@ -158,13 +158,18 @@ class Statistics:
         for name in SCALARS:
             setattr(self, name, 0)
         self.reserved_by_private_pools: dict[tuple[int, int], StatArray] = {}
-        # By pool: what counts blocks, what counts their bytes, what counts the bytes asked for.
+        # By pool, for the device and for the pool: what counts blocks, what counts their bytes, what counts the bytes
+        # asked for; as blocks are allocated, and as they are active.
         self._allocated, self._active = [
             [(count.of_pool[pool], size.of_pool[pool], self.requested_bytes.of_pool[pool]) for pool in (0, 1)]
             for count, size in (
                 (self.allocation, self.allocated_bytes),
                 (self.active, self.active_bytes),
             )
+        ]
+        self._both = [
+            ((*allocated[0], *active[0]), (*allocated[1], *active[1]))
+            for allocated, active in zip(self._allocated, self._active, strict=True)
         ]
 
     def reserved(self, pool: BlockPool, amount: int) -> None:
@@ -176,36 +181,45 @@ class Statistics:
 
     def block_handed_out(self, pool: int, size: int, requested: int) -> None:
         """A block of `size` bytes was handed out for a request of `requested` bytes."""
-        blocks, sizes, requests = self._allocated[pool]
-        active_blocks, active_sizes, _ = self._active[pool]
-        for stats, amount in (
-            (blocks, 1),
-            (active_blocks, 1),
-            (sizes, size),
-            (active_sizes, size),
-            (requests, requested),
-        ):
-            for stat in stats:
-                stat.allocated += amount
-                current = stat.current = stat.current + amount
-                if current > stat.peak:
-                    stat.peak = current
+        blocks, sizes = self._both[pool]
+        for stat in blocks:
+            stat.allocated += 1
+            current = stat.current = stat.current + 1
+            if current > stat.peak:
+                stat.peak = current
+        for stat in sizes:
+            stat.allocated += size
+            current = stat.current = stat.current + size
+            if current > stat.peak:
+                stat.peak = current
+        for stat in self._allocated[pool][2]:
+            stat.allocated += requested
+            current = stat.current = stat.current + requested
+            if current > stat.peak:
+                stat.peak = current
 
     def block_given_back(self, pool: int, size: int) -> None:
         """A block was freed by its owner; it may stay active for a while."""
         blocks, sizes, _ = self._allocated[pool]
-        for stats, amount in ((blocks, 1), (sizes, size)):
-            for stat in stats:
-                stat.current -= amount
-                stat.freed += amount
+        for stat in blocks:
+            stat.current -= 1
+            stat.freed += 1
+        for stat in sizes:
+            stat.current -= size
+            stat.freed += size
 
     def block_inactive(self, pool: int, size: int, requested: int) -> None:
         """The free of a block completed: no stream uses it any more."""
         blocks, sizes, requests = self._active[pool]
-        for stats, amount in ((blocks, 1), (sizes, size), (requests, requested)):
-            for stat in stats:
-                stat.current -= amount
-                stat.freed += amount
+        for stat in blocks:
+            stat.current -= 1
+            stat.freed += 1
+        for stat in sizes:
+            stat.current -= size
+            stat.freed += size
+        for stat in requests:
+            stat.current -= requested
+            stat.freed += requested
 
     def reset_peak(self) -> None:
         """As `torch.cuda.reset_peak_memory_stats`."""

@@ -62,6 +62,9 @@ def formatted(mode, function, args, kwargs):
 def item(mode, function, args, kwargs):
     """item() and float(): the value where it is known, else nan for a float, and NoValueError for the rest."""
     tensor = args[0]
+    if type(tensor) is Tensor and tensor.is_cpu and torch._C._len_torch_dispatch_stack() == 1:
+        with torch._C._DisableTorchDispatch():  # an optimizer's step asks for each parameter, and no mode would see it
+            return function(*args, **kwargs)
     if residence.of(tensor) is None:
         return function(*args, **kwargs)
     if tensor.numel() != 1:

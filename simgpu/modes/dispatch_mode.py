@@ -269,9 +269,10 @@ class DispatchMode(TorchDispatchMode):
                 place = self.place_of(facts, tensors, args, kwargs)
         device = kwargs.get("device")
         on_meta = device is not None and torch.device(device).type == "meta"  # by name, and so all GPUs' tensors
-        if (place is None and not on_meta) or (on_meta and self.new_tensors_go == "meta"):
+        new_tensors_go = self.here.new_tensors_go
+        if (place is None and not on_meta) or (on_meta and new_tensors_go == "meta"):
             return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
-        if self.new_tensors_go is not None:
+        if new_tensors_go is not None:
             place = self.place_of_new(place, on_meta)
         if operator is _LOCAL_SCALAR:
             return self.scalar(args[0])
@@ -285,8 +286,9 @@ class DispatchMode(TorchDispatchMode):
         real = [one for one in tensors if not one.is_meta]
         if real and not facts.crosses and (facts.takes_host_scalar or any(one.dim() for one in real)):
             args, kwargs = without_host_values(args, kwargs, facts.takes_host_scalar)
-        self.count += 1
-        by_engine = self.called_by_engine()
+        here = self.here
+        here.count += 1
+        by_engine = here.function_depth == 0 and torch._C._current_graph_task_id() != -1
         if by_engine:
             kwargs = formulas.as_on_cuda(operator, args, kwargs)
             if torch.is_grad_enabled():
@@ -308,7 +310,7 @@ class DispatchMode(TorchDispatchMode):
             scalars.check(operator, given, named, outputs[0])
         if by_engine:
             self.note_made(operator, outputs)
-        if not self.here.apart:
+        if not here.apart:
             self.note_values(operator, given, named, outputs)
         return result
 
@@ -381,7 +383,7 @@ class DispatchMode(TorchDispatchMode):
 
     def called_by_engine(self) -> bool:
         """Whether autograd's engine calls the operator: itself, or in a formula."""
-        return self.function_depth == 0 and torch._C._current_graph_task_id() != -1
+        return self.here.function_depth == 0 and torch._C._current_graph_task_id() != -1
 
     def works_in_place(self, operator, args) -> bool:
         """Whether autograd's engine, under no dispatch mode, would have had this result in the first operand."""

@@ -34,6 +34,7 @@ from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu
 
 Tensor = torch.Tensor
+_PLAIN = {(), (Tensor,), (torch.nn.Parameter,)}  # types of tensors that have no say in calls
 
 
 class FunctionMode(TorchFunctionMode):
@@ -46,6 +47,8 @@ class FunctionMode(TorchFunctionMode):
         self.default_type_on_gpu: Any = None  # torch.cuda.FloatTensor, if torch.set_default_tensor_type was given it
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in tensor_face.OF_ITSELF and types in _PLAIN:
+            return function(*args, **(kwargs or {}))
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))

@@ -9,6 +9,15 @@ from simgpu.tensors.residence import on_gpu
 
 Tensor = torch.Tensor
 
+_GETTERS = "dtype grad grad_fn is_leaf is_nested is_sparse itemsize layout ndim requires_grad shape".split()
+OF_ITSELF = frozenset(
+    [getattr(Tensor, name).__get__ for name in _GETTERS]
+    + [of.is_complex for of in (torch, Tensor)]
+    + [of.is_floating_point for of in (torch, Tensor)]
+    + [Tensor.dim]
+)
+"""What says the same of a simulated tensor as of one of CUDA's, runs no operator, and is asked all the time."""
+
 
 @handles(Tensor.device.__get__)
 def device(mode, function, args, kwargs):

@@ -33,23 +33,27 @@ def _writes(operator) -> bool | None:
     return None if numbers_in_tensor else name.endswith("_")
 
 
-def _plain(tensor) -> bool:
-    return tensor.is_meta and tensor.dtype.is_floating_point and tensor.layout is torch.strided
+def _plain(tensors) -> bool:
+    """Whether all are floating point, strided, and without values of their own."""
+    kinds = {(one.dtype, one.layout, one.is_meta) for one in tensors}
+    return all(dtype.is_floating_point and layout is torch.strided and is_meta for dtype, layout, is_meta in kinds)
 
 
 def _is_number(value) -> bool:
     return type(value) in _NUMBERS
 
 
-def _alike(tensor, others, writes: bool) -> bool:
-    """Whether what stands beside `tensor` changes nothing about it; for a new result it has to lie the same."""
-    shape = tensor.shape
-    if not _plain(tensor) or not is_dense(tensor):
+def _alike(tensors, lists, writes: bool) -> bool:
+    """Whether what stands beside each of `tensors` changes nothing about it; for new results it has to lie the same."""
+    if not _plain(tensors) or not all(map(is_dense, tensors)):
+        return False
+    shapes = [one.shape for one in tensors]
+    if not all(_plain(others) and [one.shape for one in others] == shapes for others in lists):
         return False
     if writes:
-        return all(one.shape == shape and _plain(one) for one in others)
-    dtype, strides = tensor.dtype, tensor.stride()
-    return all(one.shape == shape and one.dtype == dtype and one.stride() == strides and _plain(one) for one in others)
+        return True
+    lies = [(one.dtype, one.stride()) for one in tensors]
+    return all([(one.dtype, one.stride()) for one in others] == lies for others in lists)
 
 
 def _operands(tensors, arguments, writes: bool) -> list | None:
@@ -59,7 +63,7 @@ def _operands(tensors, arguments, writes: bool) -> list | None:
         if type(one) in _NUMBERS:
             continue
         if isinstance(one, torch.Tensor):  # a factor for all
-            if one.dim() or not _plain(one) or not (writes or all(one.dtype == to.dtype for to in tensors)):
+            if one.dim() or not _plain([one]) or not (writes or all(one.dtype == to.dtype for to in tensors)):
                 return None
         elif not isinstance(one, (list, tuple)) or len(one) != len(tensors):
             return None
@@ -77,7 +81,7 @@ def results(operator, args, kwargs):
         return NotImplemented
     tensors = args[0]
     lists = _operands(tensors, (*args[1:], *kwargs.values()), writes)
-    if lists is None or not all(_alike(one, others, writes) for one, *others in zip(tensors, *lists, strict=True)):
+    if lists is None or not _alike(tensors, lists, writes):
         return NotImplemented
     if writes:
         return None

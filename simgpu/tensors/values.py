@@ -180,14 +180,15 @@ def _known(argument):
 
 def follow(operator, args, kwargs, outputs) -> None:
     """After an operator has run on simulated tensors: notes what it gives, or forgets what it wrote to."""
-    if operator._schema.name in ("aten::set_", "aten::resize_"):
-        return  # the tensor is one of another storage now, where nothing was written; one that grew has forgotten all
-    written, outs = _places_written(operator, args, kwargs), _outs(operator)
+    outs = _outs(operator)
+    written = _places_written(operator, args, kwargs) if _written(operator).arguments else ()
     if written:
+        if operator._schema.name in ("aten::set_", "aten::resize_"):
+            return  # it is a tensor of another storage now, where nothing was written; one that grew has forgotten all
         changing = operator in _OVERWRITING or operator in _DECIDED_BY
         if not changing and not outs and not any(place.values is not None for place in written):
             return
-    elif not any(isinstance(one, torch.Tensor) and one.numel() <= LIMIT for one in outputs):
+    elif not _any_small(outputs):
         return
     try:
         if not _gives_values(operator):
@@ -203,6 +204,13 @@ def follow(operator, args, kwargs, outputs) -> None:
             keep(outputs[0], torch.full(outputs[0].shape, _DECIDED_BY[operator], dtype=outputs[0].dtype, device="cpu"))
         return
     _note(operator, given, named, written, outputs)
+
+
+def _any_small(outputs) -> bool:
+    for one in outputs:
+        if isinstance(one, torch.Tensor) and one.numel() <= LIMIT:
+            return True
+    return False
 
 
 def _decided(operator, args, dtype) -> bool:
