@@ -166,8 +166,8 @@ class Session:
         _sessions.append(self)
         self._default_device = _device.CURRENT_DEVICE
         with torch.inference_mode(False), torch.enable_grad(), _disable_current_modes():
-            engine.prepare()
             meta_kernels.prepare()
+            engine.prepare()
         remembered.forget()
         costs.forget()
         self.machine.activate()

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simgpu.tensors import numbering
+from simgpu.tensors import meta_kernels, numbering
 
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
@@ -21,10 +21,15 @@ class _Count(TorchDispatchMode):
 
     counts: tuple[int, int] | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """As that of DispatchMode: or PyTorch imports its compiler at the first operator, which takes seconds"""
+        return False
+
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         if operator is _ADD and torch._C._current_graph_task_id() != -1:
             self.counts = references(args[0])
-        return operator(*args, **(kwargs or {}))
+        return meta_kernels.run(operator, args, kwargs or {})
 
 
 def references(tensor: torch.Tensor) -> tuple[int, int]:
