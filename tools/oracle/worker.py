@@ -96,12 +96,12 @@ def _warm_up(simulated: bool, stacks: bool = True) -> None:
     import torch
 
     if simulated:
-        # Meta kernels import much of torch. No backward: autograd refuses to run after a fork once it has run before.
+        # Meta kernels import much of torch, those in Python its compiler. No backward: autograd refuses to run after a fork once it has run before.
         from tools.oracle.simulated import simulated_gpu
 
         with simulated_gpu("A100-80GB"):
             x = torch.ones(2, 2, device="cuda")
-            torch.nn.functional.gelu(x @ x).softmax(-1).sum()
+            torch.nn.functional.layer_norm(torch.nn.functional.gelu(x @ x), (2,)).softmax(-1).sum()
     elif stacks:
         # Reading C++ stacks begins with reading symbols.
         torch._C._profiler.symbolize_tracebacks(
