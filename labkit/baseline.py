@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from labkit.living import Living, living
+from labkit.living import Living, any_living, living
 from labkit.units import mib
 
 _LISTED = 12  # living tensors that a refusal shows
@@ -32,17 +32,27 @@ def clean_baseline(allow: int, caller: FrameType) -> int:
     # with what has been deleted since, until it is read again.
     scopes = _variables(caller), caller.f_globals
     _forget_displayed()
-    gc.collect()
-    before = torch.cuda.memory_allocated()
-    alive = living(*scopes) if before > allow else []
-    if sum(one.size for one in alive) > allow:
-        raise DirtyBaseline(_refusal(before, allow, alive, "the workspaces of cuBLAS, "))
-    torch._C._cuda_clearCublasWorkspaces()  # PyTorch has no public name for it
-    torch.cuda.empty_cache()
+    # To look for cycles among the objects of all imported modules takes longer than most steps of training, so that is
+    # done only where something is left that they may hold.
+    if torch.cuda.memory_allocated() and any_living():
+        gc.collect()
+        before = torch.cuda.memory_allocated()
+        alive = living(*scopes) if before > allow else []
+        if sum(one.size for one in alive) > allow:
+            raise DirtyBaseline(_refusal(before, allow, alive, "the workspaces of cuBLAS, "))
+    _give_back()
+    if torch.cuda.memory_allocated():  # what a graph keeps is no Python object
+        gc.collect()
+        _give_back()
     allocated = torch.cuda.memory_allocated()
     if allocated > allow:
         raise DirtyBaseline(_refusal(allocated, allow, living(*scopes)))
     return allocated
+
+
+def _give_back() -> None:
+    torch._C._cuda_clearCublasWorkspaces()  # PyTorch has no public name for it
+    torch.cuda.empty_cache()
 
 
 def _variables(frame: FrameType) -> Mapping[str, object]:

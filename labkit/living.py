@@ -65,11 +65,30 @@ def living(*scopes: Mapping[str, object]) -> list[Living]:
     return sorted(found, key=lambda one: (-one.size, one.name))
 
 
+def any_living() -> bool:
+    """Whether any tensor is on the GPU, be it garbage that was not collected yet. Of a real one, any that is tracked by
+    Python's garbage collector; of a simulated one, also what only a graph holds."""
+    machine = _simulated()
+    if machine is not None:
+        return sys.modules["simgpu.tensors.residence"].any_on(machine)
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(_by_storage())
+
+
+class _IsTensor(dict):
+    """Whether a type is one of tensors; each is looked at once."""
+
+    def __missing__(self, kind: type) -> bool:
+        answer = self[kind] = issubclass(kind, Tensor)
+        return answer
+
+
 def _by_storage() -> dict[int, list[Tensor]]:
     """The tensors on the GPU that is on, by their storage's address in C++."""
     found: dict[int, list[Tensor]] = {}
+    is_tensor = _IsTensor()
     # type(), not isinstance(): lazy modules and weak proxies answer isinstance with side effects.
-    for t in [o for o in gc.get_objects() if issubclass(type(o), Tensor)]:
+    for t in [o for o in gc.get_objects() if is_tensor[type(o)]]:
         with contextlib.suppress(Exception):  # one that cannot be asked holds its memory in others, which can
             if not _wraps(t) and _on_this_gpu(t) and t.shape is not None:  # a lazy parameter has none yet, and raises
                 found.setdefault(t.untyped_storage()._cdata, []).append(t)
@@ -83,12 +102,17 @@ def _wraps(t: Tensor) -> bool:
 
 def _on_this_gpu(t: Tensor) -> bool:
     """Whether it takes memory of the GPU in use, and not of a simulated one that was on before."""
-    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
-    machine = machines.current() if machines else None
+    machine = _simulated()
     if machine is None:
         return t.is_cuda
     found = sys.modules["simgpu.tensors.residence"].of(t)
     return found is not None and found.on_gpu and found.machine is machine
+
+
+def _simulated():
+    """The simulated GPU that is on, or None."""
+    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
+    return machines.current() if machines else None
 
 
 def _name_tensors(root: Mapping[str, object], known: dict[int, list[str]]) -> None:

@@ -19,19 +19,29 @@ DEEPEST = 40  # calls that wait for one another; then they are computed, so that
 class Expression:
     """The bytes of one storage, `nbytes` of them, perhaps still to be computed."""
 
-    __slots__ = ("nbytes", "depth", "_bytes", "_call", "_slot")
+    __slots__ = ("nbytes", "depth", "_blank", "_bytes", "_call", "_slot")
 
     def __init__(self, nbytes: int, found: torch.Tensor | None = None, call: Call | None = None, slot=None):
         self.nbytes = nbytes
         self.depth = 0 if call is None else call.depth
+        self._blank = False
         self._bytes = found
         self._call = call
         self._slot = slot
         if self.depth > DEEPEST:
             self.bytes()
 
+    @classmethod
+    def blank(cls, nbytes: int) -> Expression:
+        """Bytes that nobody asks for, since what comes writes over all of them: zeros, made when they are written to."""
+        found = cls(nbytes)
+        found._blank = True
+        return found
+
     def bytes(self) -> torch.Tensor | None:
         """The bytes, not to be written to. None if they cannot be computed: the CPU has no such operator."""
+        if self._blank:
+            return torch.zeros(self.nbytes, dtype=torch.uint8, device="cpu")
         if self._call is not None:
             call, self._call = self._call, None
             self._bytes = call.results().get(self._slot)

@@ -164,6 +164,11 @@ def of(tensor: torch.Tensor) -> Residence | None:
         return _residences.get(id(tensor.untyped_storage()))
 
 
+def any_on(machine) -> bool:
+    """Whether any storage takes memory of this GPU, be it one that only a graph of autograd still holds."""
+    return any(one.machine is machine and one.block is not None for one in list(_residences.values()))
+
+
 def on_gpu(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one of a simulated GPU."""
     found = of(tensor)

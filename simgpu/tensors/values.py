@@ -18,6 +18,7 @@ from simgpu.tensors import arguments, buffers, residence
 from simgpu.tensors.buffers import Buffer
 from simgpu.tensors.expressions import Call, Expression, taking_numbers, view
 from simgpu.tensors.identity import once_for_each
+from simgpu.tensors.layout import is_dense
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
 FLOATS = 4096  # of one tensor from the host
@@ -278,11 +279,12 @@ def _operand(argument, blank: bool = False):
         place = residence.find(argument.untyped_storage())
         if place is None:
             raise UnknownError
-        if place.values is not None:
-            return view(place.values, argument)
-        if (blank and place.nbytes == argument.nbytes) or not argument.numel():  # nothing of it is asked for
-            return view(Expression(place.nbytes, torch.zeros(place.nbytes, dtype=torch.uint8, device="cpu")), argument)
-        raise UnknownError
+        whole = place.nbytes == argument.nbytes and is_dense(argument)
+        if (blank and whole) or not argument.numel():  # nothing of it is asked for
+            return view(Expression.blank(place.nbytes), argument)
+        if place.values is None:
+            raise UnknownError
+        return view(place.values, argument)
     if isinstance(argument, (list, tuple)):
         return [_operand(item) for item in argument]
     return argument

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import labkit
 from simgpu.errors import NoValueError
-from simgpu.tensors import values
+from simgpu.tensors import residence, values
 
 
 @pytest.fixture(autouse=True)
@@ -267,3 +267,21 @@ def test_one_operand_decides_what_and_and_or_give():
     number = torch.rand(3, device="cuda").long()
     undecided = unknown & stop, unknown | ~stop, stop | number, unknown | torch.tensor([True, False, True]).cuda()
     assert all(values.of(one) is None for one in undecided)
+
+
+def test_what_is_written_over_again_and_again_costs_no_more_than_the_first_time():
+    with labkit.simulated_gpu():
+        x = torch.zeros(1024, 1024, device="cuda")
+        for _ in range(100):
+            x.zero_()
+            x.fill_(3)
+        place = residence.of(x)
+        assert place is not None and place.values.depth == 1
+        assert x.sum().item() == 3 * 2**20
+
+
+def test_writing_over_a_view_that_does_not_reach_all_keeps_the_rest():
+    with labkit.simulated_gpu():
+        x = torch.arange(4, device="cuda")
+        x.as_strided((2, 2), (1, 1)).fill_(9)
+        assert x.tolist() == [9, 9, 9, 3]
