@@ -9,7 +9,7 @@ from simgpu.tensors.residence import on_gpu
 
 Tensor = torch.Tensor
 
-_GETTERS = "dtype grad grad_fn is_leaf is_nested is_sparse itemsize layout ndim requires_grad shape".split()
+_GETTERS = ("dtype", "grad", "grad_fn", "is_leaf", "is_sparse", "itemsize", "layout", "ndim", "requires_grad", "shape")
 OF_ITSELF = frozenset(
     [getattr(Tensor, name).__get__ for name in _GETTERS]
     + [of.is_complex for of in (torch, Tensor)]

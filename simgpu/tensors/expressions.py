@@ -33,7 +33,7 @@ class Expression:
 
     @classmethod
     def blank(cls, nbytes: int) -> Expression:
-        """Bytes that nobody asks for, since what comes writes over all of them: zeros, made when they are written to."""
+        """Bytes that nobody asks for, since what comes writes over all of them: zeros, made when that is computed."""
         found = cls(nbytes)
         found._blank = True
         return found

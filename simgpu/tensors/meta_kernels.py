@@ -13,6 +13,7 @@ import torch
 import torch._meta_registrations as registrations
 
 from simgpu.tensors import in_place, lists, remembered
+from simgpu.tensors.identity import once_for_each
 
 _META = torch._C.DispatchKey.Meta
 _META_KEYS = torch._C.DispatchKeySet(_META)
@@ -69,6 +70,7 @@ def prepare() -> None:
     if not _prepared:
         _kernels.update(_found())
         _prepared = True
+        _plan_of.forget()
         _take_numbers.update(filter(_takes_number, _kernels))
         _take_number_first.update(one for one in _take_numbers if str(one._schema.arguments[0].type) == "Tensor")
 
@@ -88,25 +90,41 @@ def _number(kind: type, dtype: torch.dtype) -> torch.Tensor:
     return _scalar(dtype)
 
 
+class _Plan:
+    """What is found out about an operator once: C++'s kernel of it, if there is one, and what is special about it."""
+
+    def __init__(self, operator):
+        self.makes_alike = operator._opname in _FACTORIES
+        self.kernel = _kernels.get(operator)
+        self.takes_number = operator in _take_numbers
+        self.takes_number_first = operator in _take_number_first
+        self.looks_at_the_first = operator._opname in _LOOK_AT_THE_FIRST
+
+
+_plan_of = once_for_each(_Plan)
+
+
 def run(operator, args, kwargs) -> Any:
     """The operator's result on meta tensors."""
-    if operator._opname in _FACTORIES and "out" not in kwargs:
+    plan = _plan_of(operator)
+    if plan.makes_alike and "out" not in kwargs:
         args, kwargs = args[:1], {name: value for name, value in kwargs.items() if name != "generator"}
         operator = torch.ops.aten.empty_like.default
-    kernel = _kernels.get(operator)
+        plan = _plan_of(operator)
+    kernel = plan.kernel
     if kernel is None:
         made = lists.results(operator, args, kwargs)
         if made is NotImplemented:
             made = in_place.result(operator, args, kwargs)
         return remembered.run(operator, args, kwargs) if made is NotImplemented else made
-    if operator in _take_numbers and len(args) > 1:
+    if plan.takes_number and len(args) > 1:
         if type(args[1]) in (bool, int, float):
             args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
-        elif type(args[0]) in (bool, int, float) and operator in _take_number_first:
+        elif type(args[0]) in (bool, int, float) and plan.takes_number_first:
             args = (_number(type(args[0]), args[1].dtype), *args[1:])
         elif not (isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor)):
             return operator(*args, **kwargs)
-    if operator._opname in _LOOK_AT_THE_FIRST and len(args) > 2 and not args[2].numel():
+    if plan.looks_at_the_first and len(args) > 2 and not args[2].numel():
         return operator(*args, **kwargs)
     return kernel.call_boxed(_META_KEYS, *args, **kwargs)
 

@@ -179,36 +179,51 @@ def _known(argument):
     return argument
 
 
+class _Plan:
+    """What is found out about an operator once, for `follow`."""
+
+    def __init__(self, operator):
+        self.writes = bool(_written(operator).arguments)
+        self.outs = _outs(operator)
+        self.gives_values = _gives_values(operator)
+        self.overwrites = operator in _OVERWRITING
+        self.decided = operator in _DECIDED_BY
+        self.moves = operator._schema.name in ("aten::set_", "aten::resize_")
+
+
+_plan_of = once_for_each(_Plan)
+
+
 def follow(operator, args, kwargs, outputs) -> None:
     """After an operator has run on simulated tensors: notes what it gives, or forgets what it wrote to."""
-    outs = _outs(operator)
-    written = _places_written(operator, args, kwargs) if _written(operator).arguments else ()
+    plan = _plan_of(operator)
+    if plan.moves:
+        return  # the tensor is one of another storage now, where nothing was written; one that grew has forgotten all
+    written = _places_written(operator, args, kwargs) if plan.writes else ()
     if written:
-        if operator._schema.name in ("aten::set_", "aten::resize_"):
-            return  # it is a tensor of another storage now, where nothing was written; one that grew has forgotten all
-        changing = operator in _OVERWRITING or operator in _DECIDED_BY
-        if not changing and not outs and not any(place.values is not None for place in written):
+        changing = plan.overwrites or plan.decided
+        if not changing and not plan.outs and not any(place.values is not None for place in written):
             return
     elif not _any_small(outputs):
         return
     try:
-        if not _gives_values(operator):
+        if not plan.gives_values:
             raise UnknownError
-        blank = operator in _OVERWRITING
+        outs = plan.outs
         named = {name: _operand(one, name in outs) for name, one in kwargs.items() if name != "device"}
         others = [_operand(one) for one in args[1:]]  # before the first, whose blank bytes may not be wanted then
-        given = (*(_operand(one, blank) for one in args[:1]), *others)
+        given = (*(_operand(one, plan.overwrites) for one in args[:1]), *others)
     except UnknownError:
         for place in written:
             place.values = None
-        if operator in _DECIDED_BY and _decided(operator, args, outputs[0].dtype):
+        if plan.decided and _decided(operator, args, outputs[0].dtype):
             keep(outputs[0], torch.full(outputs[0].shape, _DECIDED_BY[operator], dtype=outputs[0].dtype, device="cpu"))
         return
     _note(operator, given, named, written, outputs)
 
 
 def _any_small(outputs) -> bool:
-    for one in outputs:
+    for one in outputs:  # noqa: SIM110  # a generator takes twice as long, at every operator
         if isinstance(one, torch.Tensor) and one.numel() <= LIMIT:
             return True
     return False

@@ -96,7 +96,8 @@ def _warm_up(simulated: bool, stacks: bool = True) -> None:
     import torch
 
     if simulated:
-        # Meta kernels import much of torch, those in Python its compiler. No backward: autograd refuses to run after a fork once it has run before.
+        # Meta kernels import much of torch, those in Python its compiler. No backward: autograd refuses to run after a
+        # fork once it has run before.
         from tools.oracle.simulated import simulated_gpu
 
         with simulated_gpu("A100-80GB"):
