@@ -585,3 +585,21 @@ def test_the_clocks_of_a_script_agree():
             assert time.perf_counter_ns() - read["perf_counter_ns"] == pytest.approx(2.5e9, abs=1e5)
         finally:
             patches.undo()
+
+
+@pytest.mark.parametrize("more, said", [("dist.all_reduce(x)", True), ("", False)])
+def test_of_one_rank_the_page_says_what_the_others_are(script, capsys, more, said):
+    path = script(
+        f"""
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(dist.get_rank())
+        x = torch.ones(1024, device="cuda")
+        {more}
+        """
+    )
+    assert main(["run", "--rank", "1", "--ranks", "2", path]) == 0
+    text = capsys.readouterr().out
+    assert ("The other ranks are not there." in text) == said
+    assert ("no loss or sum over ranks is that of a real run" in text) == said

@@ -278,3 +278,15 @@ def test_a_generator_of_the_host_takes_a_state_that_came_back():
         drawn = torch.rand(3)
         torch.set_rng_state(state.cuda().cpu())
         assert torch.equal(torch.rand(3), drawn)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_part_of_a_whole_tensor_is_that_of_its_rank(rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    with simgpu.simulated_gpu("H100", rank=rank, ranks=4, values=True):
+        mesh = init_device_mesh("cuda", (4,))
+        whole = torch.arange(8.0, device="cuda")
+        part = distribute_tensor(whole, mesh, [Shard(0)])
+        assert part.to_local().tolist() == [2.0 * rank, 2.0 * rank + 1]
