@@ -3,9 +3,9 @@
 The oracle is PyTorch's CUDA host code under stub libraries; no GPU was involved. `python -m tools.oracle compare
 --keep` adds to the workloads that are known to be equal; none is taken away for a rule that broke it.
 
-Of those in which the oracle itself did on an A100 what it did on an H100, one in eight is run on the A100 too; the weekly
-comparison with the oracle (.github/workflows/oracle.yml) runs all on both. `pytest --exactness` runs every stored
-workload, known to be equal or not, and writes down how each compares.
+Of those in which the oracle itself did on an A100 what it did on an H100, one in eight is run on the A100 too; the
+weekly comparison with the oracle (.github/workflows/oracle.yml) runs all on both. `pytest --exactness` runs every
+stored workload, known to be equal or not, and writes down how each compares.
 """
 
 import re
