@@ -387,7 +387,8 @@ def _signature(value):
 
 def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, compiled) -> tuple[int, float]:
     """The same for an operator whose operations are counted; remembered, as models make such calls again and again."""
-    allowed = torch._C._get_fp32_precision_getter("cuda", "matmul" if plan.product or plan.attention else "conv")
+    convolves = not (plan.product or plan.attention or plan.own)
+    allowed = torch._C._get_fp32_precision_getter("cuda", "conv" if convolves else "matmul")
     signature = (id(spec), plan, allowed, compiled, torch.backends.cudnn.enabled, *map(_signature, args))
     if kwargs:
         signature += tuple((name, _signature(value)) for name, value in kwargs.items())
@@ -398,7 +399,7 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, co
         kernels = plan.launches
         if plan.name == "convolution_backward":
             kernels = sum(output is not None for output in outputs[:2])
-        if not (plan.product or plan.attention or plan.own or compiled):
+        if convolves and not compiled:
             key = _of_convolution(spec, args, kwargs)
             in_hardware = key in spec.peak_flops  # and not emulated, as bfloat16 is on a T4
             changed = layout_changes.changed(operator, args, kwargs, outputs, key) if in_hardware else []

@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from simgpu.recording import provenance, worker
 from simgpu.recording.replay import SEGMENT, Replay, replay, table
 from simgpu.recording.timing import step_times
 from simgpu.recording.trace import Event, Stage, Trace
-from simgpu.recording.workloads import SETTINGS, WORKLOADS
+from simgpu.recording.workloads import SETTINGS, WORKLOADS, optimizers
 from simgpu.recording.workloads.settings import changing_lengths
 
 SMALL = ("pages", "half-linear-2", "optimizer-adamw", "optimizer-sgd-momentum-fused", "oom-fraction", "oom-backward")
@@ -75,6 +77,16 @@ def test_what_a_recording_of_linear_layers_holds():
     assert all(stage.nvml > stage.reserved for stage in trace.stages)
     assert len(trace.step_ms) == 3 and trace.median_ms > 0
     assert trace.provenance["arguments"] == {"repeats": "2"}
+
+
+def test_gradients_are_there_after_backward_and_gone_after_zero_grad():
+    """Then cuBLAS' workspaces are left, 32 MiB each for the threads of forward and backward; and optimizers step on
+    gradients of weights and biases in float32."""
+    at = {stage.name: stage.allocated for stage in simulated("half-linear-2", timed=False).stages}
+    assert at["zero_grad"] == at["input"] + 2 * 32 * 2**20
+    at = {stage.name: stage.allocated for stage in simulated("optimizer-sgd", timed=False).stages}
+    weights = [4 * a * b for a, b in pairwise(optimizers.WIDTHS)] + [4 * b for b in optimizers.WIDTHS[1:]]
+    assert at["backward"] - at["second step"] == sum(-(-nbytes // 512) * 512 for nbytes in weights)
 
 
 @pytest.mark.parametrize("name", ["oom-forward", "oom-backward", "oom-fraction"])
@@ -345,6 +357,16 @@ def test_a_workload_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatc
     said = capsys.readouterr().out
     assert "pages: FAILED\nRuntimeError: broken" in said and "failed: pages" in said
     assert (tmp_path / "new" / "optimizer-sgd.json.gz").exists()
+
+
+def test_the_last_lines_of_a_worker_that_failed_are_told(tmp_path, monkeypatch):
+    said = [f"line {number}" for number in range(30)]
+    ended = SimpleNamespace(returncode=1, stderr="\n".join(said) + "\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    options = SimpleNamespace(simulated="T4", timeout=1)
+    assert record.run_worker("pages", tmp_path / "pages", DEVICE, options) == "\n".join(said[-12:])
+    ended.stderr = ""
+    assert record.run_worker("pages", tmp_path / "pages", DEVICE, options) == "ended with status 1"
 
 
 def test_the_recorder_needs_no_jupyter():

@@ -2,15 +2,18 @@
 
 import copy
 import io
+import math
 import pickle
 import warnings
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import labkit
 import simgpu
 from simgpu.errors import HostMemoryError, NoValueError
+from simgpu.on_cpu import attention
 from simgpu.tensors import host_memory
 from simgpu.tensors.host_memory import KEPT_FREE, HostMemory
 
@@ -103,6 +106,13 @@ def test_random_numbers_are_of_the_generator_that_the_code_names(gpu):
     host = torch.random.get_rng_state()
     torch.rand(3, device="cuda")
     assert torch.equal(torch.random.get_rng_state(), host)
+
+
+def test_normal_numbers_lie_around_their_means(gpu):
+    """Each of the spellings: 10,000 numbers, whose mean is off by 0.01 standard deviations."""
+    zeros, ones = torch.zeros(10_000, device="cuda"), torch.ones(10_000, device="cuda")
+    for drawn in (torch.normal(zeros, ones), torch.normal(zeros, 1.0), torch.normal(0.0, ones)):
+        assert abs(drawn.mean().item()) < 0.1 and abs(drawn.std().item() - 1) < 0.1
 
 
 def test_dropout_s_gradient_has_the_mask_of_its_forward(gpu):
@@ -200,6 +210,17 @@ def test_attention_is_the_cpu_s_whichever_kernel_cuda_takes(kind, dtype, options
         torch.testing.assert_close(one, other, **near)
 
 
+@pytest.mark.parametrize(
+    "lay", [lambda x: x[..., ::2], lambda x: x[..., :10].mT.contiguous().mT], ids=["far", "across"]
+)
+def test_attention_of_rows_that_do_not_lie_dense(lay):
+    """The CPU's fused kernel wants them so (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp)."""
+    torch.manual_seed(0)
+    given = lay(torch.randn(3, 2, 4, 10, 32)).unbind()
+    output, _ = attention.forward(attention.Attention(*given, None, 0.0, False, None), 0)
+    torch.testing.assert_close(output, torch.nn.functional.scaled_dot_product_attention(*given))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_in_attention_has_one_mask_forward_and_backward(gpu, dtype):
     """The output is linear in the values: with the identity for them it is the weights, and the gradient shows them."""
@@ -213,6 +234,17 @@ def test_dropout_in_attention_has_one_mask_forward_and_backward(gpu, dtype):
 
 def recurrent():
     return torch.nn.LSTM(4, 8, 2, bidirectional=True, proj_size=3)
+
+
+@pytest.mark.filterwarnings("ignore::simgpu.LeftOutWarning")
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_the_last_states_of_every_layer(gpu, kind):
+    torch.manual_seed(0)
+    layers, x = kind(4, 8, 2), torch.randn(5, 3, 4)
+    _, expected = layers(x)
+    _, found = layers.cuda()(x.cuda())
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +292,11 @@ def test_an_embedding_bag(gpu):
     found = bag(ids.cuda(), torch.tensor([0, 2, 2]).cuda())
     found.sum().backward()
     assert torch.equal(found.cpu(), wanted) and torch.equal(bag.weight.grad.cpu(), grad)
+
+
+def test_the_median_of_two_in_the_middle_is_the_lower_one(gpu):
+    assert torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0, 0.0], device="cuda").median() == 2
+    assert torch.tensor([5.0, 1.0, math.nan], device="cuda").median().isnan()
 
 
 def test_lbfgs_finds_the_minimum(gpu):
@@ -453,3 +490,10 @@ def test_the_gradient_of_cumprod_where_a_factor_is_zero(dim):
             peaks[zero] = torch.cuda.max_memory_allocated()
         torch.testing.assert_close(found, gradient("cpu"))
     assert peaks == {False: 3_751_424, True: 6_451_712}
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3)])
+def test_the_gradient_of_a_trace_is_the_diagonal(gpu, shape):
+    x = torch.randn(shape, device="cuda", requires_grad=True)
+    x.trace().backward()
+    assert torch.equal(x.grad.cpu(), torch.eye(*shape))

@@ -146,6 +146,11 @@ def test_peaks_and_their_reset():
 def test_keys_of_older_versions():
     assert "num_oom_rejections" not in make(torch_version=(2, 11)).stats()
     assert "num_oom_rejections" in make(torch_version=(2, 12)).stats()
+    for version, has_pool in (((2, 11), False), ((2, 12), True)):
+        allocator = make(torch_version=version)
+        allocator.history.configure("all", None, 10, False, ())
+        allocator.malloc(512)
+        assert ["pool_id" in event for event in allocator.snapshot()["device_traces"][0]] == [has_pool, has_pool]
 
 
 # What cannot be done.
@@ -361,6 +366,13 @@ def test_expandable_segments_give_back_whole_granules():
     allocator.empty_cache()
     assert (allocator.reserved, allocator.device.allocated) == (0, 0)
     assert allocator.snapshot_segments() == []
+
+
+def test_memory_behind_a_range_ends_where_the_device_is_full():
+    device = Device(64 * MIB, 4 * MIB)
+    assert device.map(40 * MIB) is True
+    assert device.map(40 * MIB) is False
+    assert device.allocated == 40 * MIB
 
 
 def in_private_pool(allocator, nbytes, pool_id=(0, 1)):

@@ -52,6 +52,14 @@ def test_there_is_no_second_gpu():
         torch.nn.parallel.comm.scatter(torch.randn(4, 4), ["cuda:1"])
 
 
+def test_a_broadcast_to_the_one_gpu():
+    """torch/csrc/cuda/comm.cpp, broadcast: what is there is handed on, what is on the host is copied."""
+    there = torch.ones(3, device="cuda")
+    assert torch.nn.parallel.comm.broadcast(there, ["cuda:0"])[0].data_ptr() == there.data_ptr()
+    (copy,) = torch.nn.parallel.comm.broadcast(torch.ones(3), ["cuda:0"])
+    assert copy.is_cuda and copy.shape == (3,)
+
+
 def test_blocks_without_a_tensor():
     """torch.cuda.caching_allocator_alloc; figures and words of the oracle's."""
     addresses = [torch.cuda.caching_allocator_alloc(nbytes) for nbytes in (1000, 3000000)]

@@ -46,6 +46,10 @@ def test_other_errors_pass_as_they_are():
         (lambda x: x.requires_grad_().backward(torch.ones(4)), "expected device cuda:0 but got cpu"),
         (lambda x: torch.nn.LSTM(4, 4, device="cuda")(torch.ones(2, 4)), "parameter tensor at cuda:0"),
         (lambda x: torch.from_dlpack(x), "DLPack"),
+        (
+            lambda x: torch._foreach_addcmul_([x], [x], [x], x.sum()),
+            "Expected scalars to be on CPU, got cuda:0 instead.",
+        ),
     ],
 )
 def test_no_message_says_that_a_tensor_is_meta(ask, said):

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -15,6 +16,7 @@ from simgpu.command import main
 from simgpu.fitting import measuring
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.search import Search
+from simgpu.fitting.subject import of_config
 from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
 from tests.simgpu.four_layers import WEIGHTS, layers, steps
 
@@ -236,6 +238,15 @@ def test_names_of_timm_and_torchvision(name, inputs, capsys):
     assert found.parts[PARAMETERS] == 4 * (inputs * 10) + 512
 
 
+@pytest.mark.parametrize("image_size", [32, [32, 32]])
+def test_images_are_of_the_size_that_a_configuration_says(image_size):
+    """A number, or height and width: transformers takes both."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.ViTConfig(image_size=image_size, patch_size=8, **sizes)
+    (inputs,) = of_config(config).batch(3, None).values()
+    assert inputs.shape == (3, 3, 32, 32)
+
+
 # --- techniques -------------------------------------------------------------------------------------------
 
 
@@ -329,6 +340,17 @@ def test_the_search_finds_the_largest(slope, flat, limit, guess, steps, known):
     assert search.done
     assert search.good == 0 or needs(search.good) <= limit
     assert search.bad == 2**20 or needs(search.bad) > limit
+
+
+@pytest.mark.parametrize(("fits", "expected"), [(True, 420 + 1 + 4), (False, 420 - 1 - 4)])
+def test_a_guess_beside_the_line_is_a_hundredth_to_its_other_side(fits, expected):
+    search = Search(100, 1000)
+    search.tell(True, 100, 100, 500)
+    assert search.guess == 500
+    search.tell(False, 600, 0, 500)
+    assert search.guess == 420  # on the line from (100, 100) to (500, 600)
+    search.tell(fits, 500 if fits else 501, 0, 500)
+    assert search.guess == expected
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def test_marks_and_fixtures(pytester):
         @pytest.mark.gpu_memory(gpu="L4", peak="1 GiB")
         def test_the_fixture_is_the_gpu_of_the_mark(simulated_gpu):
             assert simulated_gpu.name == "L4"
+            assert simulated_gpu.host == 1  # the host that the clock assumes, and no slower one
 
         def test_nothing_stays_on():
             assert not torch.cuda.is_available()

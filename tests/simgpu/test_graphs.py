@@ -1,6 +1,7 @@
 """CUDA graphs and private pools. The figures and events are the oracle's."""
 
 import gc
+import inspect
 
 import pytest
 import torch
@@ -148,8 +149,11 @@ def test_misuse_of_graphs():
         graph.replay()
     with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
         graph.capture_begin()
-    with pytest.warns(UserWarning, match="The CUDA Graph is empty"), torch.cuda.graph(graph):
+    with pytest.warns(UserWarning, match="The CUDA Graph is empty") as warned, torch.cuda.graph(graph):
         assert torch.cuda.is_current_stream_capturing()
+    body, first = inspect.getsourcelines(torch.cuda.CUDAGraph.capture_end)  # the oracle's place: C++ is called there
+    assert warned[0].filename == inspect.getsourcefile(torch.cuda.graph)
+    assert first <= warned[0].lineno < first + len(body)
     with pytest.raises(RuntimeError, match="already owns a captured graph"), torch.cuda.graph(graph):
         raise AssertionError("it does not begin")
 

@@ -78,6 +78,13 @@ def test_errors_are_cuda_s(left, right, offsets, text):
             torch._grouped_mm(*operands, offs=ends(4, 8) if offsets else None)
 
 
+def test_there_is_an_end_for_each_group():
+    with labkit.simulated_gpu("A100-80GB"):
+        left, right = torch.zeros(8, 16, device="cuda"), torch.zeros(3, 16, 16, device="cuda")
+        with pytest.raises(RuntimeError, match="matrix batch sizes have to match"):
+            torch._grouped_mm(left, right, offs=ends(4, 8))
+
+
 def test_8_bit_floats_want_a_gpu_that_multiplies_them():
     for gpu, works in (("A100-80GB", False), ("H100", True), ("RTX-4090", True)):
         with labkit.simulated_gpu(gpu):

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -30,6 +31,11 @@ def lstm(enabled=True):
         nn.LSTM(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda"))
 
 
+def packed(kind):
+    x = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 8, device="cuda"), torch.tensor([5, 3]))
+    kind(8, 8).cuda()(x)
+
+
 @torch.library.custom_op("left_out_test::doubled", mutates_args=(), device_types="cuda")
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
@@ -47,6 +53,7 @@ def _(x):
         (lstm, "an RNN leaves out cuDNN's RNN"),
         (lambda: nn.RNN(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda")), "an RNN leaves out cuDNN's RNN"),
         (lambda: nn.GRU(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda")), "an RNN leaves out cuDNN's RNN"),
+        *((partial(packed, kind), "an RNN leaves out cuDNN's RNN") for kind in (nn.RNN, nn.LSTM, nn.GRU)),
         (lambda: torch.fft.fft(torch.randn(8, device="cuda")), "aten::_fft_r2c leaves out cuFFT's workspaces"),
         (
             lambda: torch.linalg.svd(torch.randn(8, 8, device="cuda")),

@@ -103,13 +103,27 @@ def test_a_count_that_cannot_read_a_call_says_nothing(packet):
     assert costs.operations(operator, (), {}, ()) == 0
 
 
+def test_a_factorization_takes_no_tf32():
+    """cuSOLVER computes in the type that it is given; products of other operators may take it."""
+    matrix, batch, times = meta(512, 512), meta(8, 512, 512), []
+    with simgpu.simulated_gpu("A100-80GB"):
+        before = torch.backends.cuda.matmul.allow_tf32
+        for torch.backends.cuda.matmul.allow_tf32 in (False, True):
+            factorization = work("A100-80GB", aten.linalg_cholesky_ex.default, matrix)
+            times.append((factorization, work("A100-80GB", aten.addbmm.default, matrix, batch, batch)))
+        torch.backends.cuda.matmul.allow_tf32 = before
+    (exact, products), (same, faster) = times
+    assert exact == same > 0 and products > 2 * faster
+
+
 def test_a_sort_passes_through_memory_for_each_8_bits():
     rows = meta(2**24)
     pair = 4 + 8
     expected = 2**24 * (8 + 4 + 4 * 2 * pair) / reached.bandwidth(spec("A100-80GB"))
     assert work("A100-80GB", aten.sort.default, rows) == pytest.approx(expected)
     short = work("A100-80GB", aten.sort.default, meta(2**14, 2**10))
-    assert 4 * short < expected  # in shared memory: once
+    assert short == pytest.approx(2 * 2**24 * pair / reached.bandwidth(spec("A100-80GB")))  # in shared memory: once
+    assert 4 * short < expected
     few = work("A100-80GB", aten.sort.default, meta(16, 2**19))
     many = work("A100-80GB", aten.sort.default, meta(2**10, 2**14))
     assert short < few < 2 * expected and short < many < 2 * expected

@@ -355,6 +355,127 @@ CASES = [
         "S2097152 a8400 a8400 a4 a8400 f4 S20971520 a3200000 a3200000 a8 a392 a8 f8 f392 f8 f3200000 f8400 "
         "f8400 f8400 f3200000",
     ),
+    (
+        "H100",
+        "y = torch.unique(torch.ones(98305, dtype=torch.int64, device='cuda'), return_inverse=True)\n",
+        "S2097152 a786440 a786440 S2097152 a786440 a786440 S20971520 a1612799 f1612799 f786440 a786440 "
+        "S2097152 a786440 a1279 f1279 f786440 a786440 a8 a1023 f1023 f8 f786440 f786440 f786440 f786440 "
+        "f786440",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 4, 9, 9, device='cuda', requires_grad=True)\n"
+        "w = torch.ones(4, 3, 3, 3, device='cuda', requires_grad=True)\n"
+        "F.conv_transpose2d(x, w, dilation=2, output_padding=1).sum().backward()\n",
+        "S2097152 a2592 a432 a4704 a8748 S33554432 a33554432 f8748 a4 f4704 a4 a4704 a2592 a8748 S33554432 "
+        "a33554432 f8748 f4704 a432 a4704 a8748 f8748 f4704 f4 f4 f2592 f2592 f432 f432",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 512, 14, 14, device='cuda', dtype=torch.half, requires_grad=True)\n"
+        "w = torch.ones(512, 1, 3, 3, device='cuda', dtype=torch.half, requires_grad=True)\n"
+        "F.conv2d(x, w, stride=2, groups=512).sum().backward()\n",
+        "S2097152 a401408 a9216 a73728 a2 f73728 a2 a401408 a73728 f73728 a73728 a9216 f73728 f2 f2 f401408 "
+        "f401408 f9216 f9216",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 256, 28, 28, device='cuda', dtype=torch.half, requires_grad=True)\n"
+        "w = torch.ones(256, 1, 3, 3, device='cuda', dtype=torch.half, requires_grad=True)\n"
+        "F.conv2d(x, w, stride=2, groups=256).sum().backward()\n",
+        "S2097152 a802816 a4608 a173056 a2 f173056 a2 a802816 a173056 f173056 a173056 a4608 f173056 f2 f2 "
+        "f802816 f802816 f4608 f4608",
+    ),
+    (
+        "H100",
+        "x = torch.ones(2, 256, 27, 27, device='cuda', dtype=torch.half, requires_grad=True)\n"
+        "w = torch.ones(256, 1, 3, 3, device='cuda', dtype=torch.half, requires_grad=True)\n"
+        "F.conv2d(x, w, stride=2, groups=256).sum().backward()\n",
+        "S2097152 a746496 a4608 a173056 a2 f173056 a2 a173056 a4608 a746496 f173056 f2 f2 f746496 f746496 f4608 f4608",
+    ),
+    (
+        "H100",
+        "x = torch.ones(3000000, device='cuda')\ny = torch.histc(x, 50)\n",
+        "S12582912 a12000000 S2097152 a200 a4 a4 a2936 a4 f4 f2936 f4 f4 f12000000 f200",
+    ),
+    (
+        "H100",
+        "x = torch.arange(400000, device='cuda')\ny = torch.searchsorted(x, x[:7], sorter=x)\n",
+        "S20971520 a3200000 S2097152 a8 a8 a784 a4 f4 f784 f8 f8 a56 f3200000 f56",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(2, 1100, 8, device='cuda')\n"
+        "m = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, device='cuda').eval()\n"
+        "mask = torch.zeros(2, 1100, dtype=torch.bool, device='cuda')\n"
+        "with torch.no_grad(): y = m(x, src_key_padding_mask=mask)\n",
+        "S2097152 a70400 a768 a96 a256 a32 a512 a64 a512 a32 a32 a32 a32 a32 a2200 a8800 a211200 S33554432 "
+        "a33554432 a211200 f211200 S20971520 a19360000 a2200 S20971520 a19360000 S20971520 a19360000 "
+        "S20971520 a19360000 f19360000 f19360000 f19360000 f2200 f19360000 a70400 a70400 f70400 f211200 "
+        "a70400 a8800 a8800 f8800 f8800 f70400 a140800 a70400 f140800 a70400 a8800 a8800 f8800 f8800 f70400 "
+        "f70400 f8800 f70400 f768 f96 f256 f32 f512 f64 f512 f32 f32 f32 f32 f32 f2200 f70400",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(2, 1100, 8, device='cuda')\n"
+        "m = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, device='cuda').eval()\n"
+        "mask = torch.zeros(1100, 1100, dtype=torch.bool, device='cuda')\n"
+        "with torch.no_grad(): y = m(x, src_mask=mask)\n",
+        "S2097152 a70400 a768 a96 a256 a32 a512 a64 a512 a32 a32 a32 a32 a32 S20971520 a1210000 a4840000 "
+        "a211200 S33554432 a33554432 a211200 f211200 S20971520 a19360000 a4840000 S20971520 a19360000 "
+        "S20971520 a19360000 S20971520 a19360000 f19360000 f19360000 f19360000 f4840000 f19360000 a70400 "
+        "a70400 f70400 f211200 a70400 a8800 a8800 f8800 f8800 f70400 a140800 a70400 f140800 a70400 a8800 "
+        "a8800 f8800 f8800 f70400 f70400 f4840000 f70400 f768 f96 f256 f32 f512 f64 f512 f32 f32 f32 f32 f32 "
+        "f1210000 f70400",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(2, 1100, 8, device='cuda')\n"
+        "m = nn.MultiheadAttention(8, 2, batch_first=True, device='cuda').eval()\n"
+        "mask = torch.zeros(2, 1100, dtype=torch.bool, device='cuda')\n"
+        "with torch.no_grad(): y = m(x, x, x, key_padding_mask=mask, need_weights=True)\n",
+        "S2097152 a70400 a768 a96 a256 a32 a2200 a8800 a211200 S33554432 a33554432 a211200 f211200 S20971520 "
+        "a19360000 a2200 S20971520 a19360000 S20971520 a19360000 S20971520 a19360000 f19360000 f19360000 "
+        "f19360000 f2200 a70400 a70400 f70400 a9680000 f19360000 f211200 f8800 f70400 f768 f96 f256 f32 f2200 "
+        "f9680000 f70400",
+    ),
+    (
+        "H100",
+        "x = torch.ones(1, 8, 8, 1, 50, device='cuda').expand(1, 8, 8, 700, 50).permute(1, 4, 2, 3, 0)\n"
+        "y = x.sum((0, 2, 3, 4))\n",
+        "S2097152 a12800 a200 S20971520 a1120000 a8 f8 f1120000 f12800 f200",
+    ),
+    (
+        "H100",
+        "x = torch.ones(1, 3000, 50, 1, device='cuda').expand(1, 3000, 50, 3).permute(1, 2, 3, 0)\n"
+        "y = x.sum((0, 2, 3))\n",
+        "S2097152 a600000 a200 a230400 a8 f8 f230400 f600000 f200",
+    ),
+    (
+        "A100-80GB",
+        "x = torch.ones(700, 1, 2, 1, 1, device='cuda').expand(700, 1, 2, 8, 50).permute(2, 1, 4, 3, 0)\n"
+        "y = x.sum((1, 2, 3, 4))\n",
+        "S2097152 a5600 a8 a280 a8 f8 f280 f5600 f8",
+    ),
+    (
+        "H100",
+        "p = torch.zeros(20, 3, 5, device='cuda', requires_grad=True)\n"
+        "t = torch.ones(31, dtype=torch.int32)\n"
+        "ends = torch.tensor([20] * 3, dtype=torch.int32), torch.tensor([21, 4, 6], dtype=torch.int32)\n"
+        "F.ctc_loss(p, t, *ends).backward()\n",
+        "S2097152 a1200 a248 a24 a24 a24 a10320 a12 f24 f24 f24 a12 a12 f12 a12 a4 f12 a4 a12 a12 f12 f12 a24 "
+        "a24 a24 a10320 a1200 f10320 f24 f24 f24 f12 f248 f12 f10320 f4 f4 f1200 f1200",
+    ),
+    (
+        "A100-80GB",
+        "w = torch.ones(50, 4, device='cuda', requires_grad=True)\n"
+        "i = torch.ones(73000, dtype=torch.int64, device='cuda')\n"
+        "F.embedding(i, w, scale_grad_by_freq=True).sum().backward()\n",
+        "S2097152 a800 a584000 S20971520 a1168000 a4 a144 a4 f4 f144 f1168000 a4 a1168000 a584000 a584000 "
+        "S2097152 a584000 a23039 f23039 f584000 a584000 a2047 f2047 a2047 f2047 a800 a584000 a8 a584000 a2047 "
+        "f2047 f584000 a400 a400 a1279 f1279 a8 a58800 a58800 f58800 f58800 f8 f400 f400 f8 f584000 f584000 "
+        "f584000 f584000 f1168000 f4 f4 f800 f800 f584000",
+    ),
 ]
 
 

@@ -1,15 +1,18 @@
 """Small things that a program sees of the simulated GPU, on which nothing larger depends."""
 
 import gzip
+import inspect
 import json
 import pickle
 import signal
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+import transformers
 from matplotlib.figure import Figure
 from torch import overrides
 
@@ -30,7 +33,7 @@ from simgpu.recording import history, worker
 from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Event, Trace
-from simgpu.recording.workloads import WORKLOADS, models, sweeps, vision
+from simgpu.recording.workloads import WORKLOADS, language, models, sweeps, vision
 from simgpu.report import advice
 from simgpu.report.findings import CACHE, OUT_OF_MEMORY
 from simgpu.tensors import residence
@@ -79,6 +82,15 @@ def test_a_mode_that_came_back_late_is_taken_off_by_the_next_gpu():
             overrides._pop_mode()
 
 
+def test_a_mode_that_an_interrupt_put_on_twice_is_left_for_good():
+    mode = overrides.BaseTorchFunctionMode()
+    before = stacks.functions()
+    stacks.enter(mode)
+    overrides._push_mode(mode)
+    stacks.leave(mode)
+    assert stacks.functions() == before
+
+
 def test_an_owner_that_was_never_made_is_collected_in_silence():
     """As where an interrupt comes before the first line of its __init__."""
     simgpu.simulated_gpu.__new__(simgpu.simulated_gpu).__del__()
@@ -93,7 +105,7 @@ def test_the_driver_is_there_after_torch_s_own_initialisation(gpu):
 
 
 def test_seeds_are_those_that_a_state_was_taken_with(gpu):
-    for seed in (5, 2**63 + 5, 2**64 - 1):
+    for seed in (5, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1):
         generator = torch.Generator(device="cuda").manual_seed(seed)
         other = torch.Generator(device="cuda")
         other.set_state(generator.get_state())
@@ -227,6 +239,24 @@ def test_stages_lie_where_they_were_called():
     assert [one.count("alloc") for one in actions] == [1, 2, 3]
 
 
+def test_what_an_emptied_cache_gives_back_is_of_the_stage_before():
+    def workload(stage):
+        x = torch.ones(100, device="cuda")
+        stage("made")
+        del x
+        torch.cuda.empty_cache()
+        stage("emptied")
+        torch.ones(100, device="cuda")
+        stage("made again")
+
+    with simgpu.simulated_gpu("T4"):
+        trace, _ = history.record("emptied", workload, {})
+    made, emptied, again = ([event.action for event in trace.events[: stage.at]] for stage in trace.stages)
+    assert made == ["segment_alloc", "alloc"]
+    assert emptied == [*made, "free_completed", "segment_free"]
+    assert again == [*emptied, *made, "free_completed"]
+
+
 def test_the_table_of_replays_is_in_the_units_that_it_names():
     one = SimpleNamespace(
         recorded=SimpleNamespace(workload="w", peak=3 * 2**20, median_ms=2.0),
@@ -325,6 +355,19 @@ def test_vgg16_has_the_published_number_of_parameters():
         assert sum(p.numel() for p in vision.vgg16().parameters()) == 138_357_544
 
 
+def test_convolutions_of_vision_are_recorded_with_tf32(gpu):
+    allowed = []
+
+    def make():
+        layers = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000))
+        layers.register_forward_pre_hook(lambda *_: allowed.append(torch.backends.cudnn.allow_tf32))
+        return layers
+
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        vision.training(lambda name: None, make, batch=1)
+    assert allowed[:2] == [True, True]
+
+
 @pytest.mark.parametrize(("loss", "shape"), [("multi_margin_loss", ()), ("pdist", (6,))])
 def test_what_the_cpu_lacks_in_half_precision_is_computed_in_single(loss, shape):
     x = torch.tensor([[1.0, 2.0], [3.0, 5.0], [0.0, 4.0], [2.0, 2.0]], dtype=torch.float16)
@@ -367,6 +410,8 @@ def test_a_storage_goes_to_the_host_and_to_the_gpu_and_nowhere_else(gpu):
     assert storage.to(device="cuda:0").data_ptr() == storage.data_ptr()
     with pytest.raises(NotModelledError):
         storage.to(device="xpu")
+    with pytest.raises(NotImplementedError, match="without XPU support"):  # PyTorch's own words
+        torch.zeros(4).untyped_storage().to(device="xpu")
 
 
 def test_a_reduction_out_of_reach_is_halved_where_it_reaches_farthest():
@@ -398,6 +443,19 @@ def test_a_synced_batch_norms_gradient_has_the_cpu_s_values(weighted):
     )
     with simgpu.simulated_gpu("H100", values=True):
         found = aten.batch_norm_backward_elemt(*(None if one is None else one.cuda() for one in given)).cpu()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_synced_batch_norm_has_the_cpu_s_values(weighted):
+    """batch_norm_elemt, with the statistics of one rank: what batch_norm gives."""
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(4, 3, 5), *(torch.rand(2, 3) + 0.5 if weighted else (None, None))
+    mean, inverse = x.mean((0, 2)), (x.var((0, 2), unbiased=False) + 1e-5).rsqrt()
+    expected = torch.nn.functional.batch_norm(x, None, None, weight, bias, training=True)
+    with simgpu.simulated_gpu("H100", values=True):
+        given = [None if one is None else one.cuda() for one in (x, weight, bias, mean, inverse)]
+        found = aten.batch_norm_elemt(*given, 1e-5).cpu()
     torch.testing.assert_close(found, expected)
 
 
@@ -440,6 +498,22 @@ def test_the_text_of_an_out_of_memory_error():
 
 def test_the_same_batch_is_recorded_twice_under_two_names():
     assert WORKLOADS["batch-8"].keywords == WORKLOADS["length-128"].keywords
+
+
+def test_two_steps_of_accumulation_are_told_stage_by_stage(gpu, monkeypatch):
+    small = partial(transformers.GPT2Config, n_layer=1, n_embd=64, n_head=2, vocab_size=1000)
+    monkeypatch.setattr(transformers, "GPT2Config", small)
+    told = []
+    language.gpt2_training(told.append, batch=1, length=8, micro_batches=2)
+    step = [*2 * ["forward", "backward"], "step"]
+    assert told == ["model", "input", *step, "first step", *step, "second step"]
+
+
+def test_accumulation_is_of_as_many_sequences_as_without_it():
+    whole = inspect.signature(language.gpt2_training).parameters["batch"].default
+    for name in ("accumulation", "accumulation-checkpointing-bf16"):
+        given = WORKLOADS[name].keywords
+        assert given["batch"] * given["micro_batches"] == whole
 
 
 def test_a_process_of_three_gibibytes_has_three():

@@ -181,6 +181,23 @@ def test_a_thread_counts_as_the_main_thread(run):
     assert measured(run) == measured(lambda action: action())
 
 
+def test_a_thread_that_does_not_see_the_gpu_is_told_so_however_the_gpu_was_entered():
+    asked, said = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def answer():
+        try:
+            said.put(asked.get()())
+        except Exception as error:
+            said.put(str(error))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with torch._C.DisableTorchFunction(), simgpu.simulated_gpu("T4"):
+        asked.put(lambda: torch.empty(1, device="cuda"))
+        assert "is not seen here" in said.get(timeout=20)
+    thread.join()
+
+
 def test_a_thread_inside_two_gpus():
     with simgpu.simulated_gpu("A100-80GB"):
         assert measured(in_thread) == measured(lambda action: action())

@@ -26,6 +26,12 @@ def test_from_the_host_and_back():
     assert int(mask[0, 2]) == 0
 
 
+def test_tensors_of_the_host_are_compared_there():
+    x = torch.ones(3)
+    assert torch.allclose(x, x + 1e-9) is True and torch.allclose(x, x + 1) is False
+    assert torch.equal(x, x.clone()) is True and torch.equal(x, x + 1) is False
+
+
 def test_made_on_the_gpu():
     mask = torch.ones(4, 128, dtype=torch.long, device="cuda")
     assert mask.sum() == mask.numel()

@@ -117,7 +117,7 @@ class Graph:
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
                 "device or stream.",
-                stacklevel=3,
+                stacklevel=2,
             )
         self._executable = not self._keep
 

@@ -51,6 +51,16 @@ def test_all_ranks_have_what_this_one_has(traffic, device):
     assert x.tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("ranks", "expected"), [(3, [1, 6]), (4, [0, 0])])
+def test_bits_that_an_even_number_of_ranks_has_are_gone(ranks, expected):
+    """What each rank has `x`, so x ^ x ^ ..."""
+    with simgpu.simulated_gpu("H100", ranks=ranks, rank=1):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        x = torch.tensor([1, 6])
+        dist.all_reduce(x, op=dist.ReduceOp.BXOR)
+        assert x.tolist() == expected
+
+
 def test_each_is_counted_with_its_bytes(traffic):
     x = torch.empty(1024, device="cuda")
     whole = torch.empty(1024 * RANKS, device="cuda")

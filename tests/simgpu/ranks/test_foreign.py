@@ -212,6 +212,7 @@ def test_an_optimizers_state_of_other_ranks_is_refused():
         optimizer = ZeroRedundancyOptimizer(torch.nn.Linear(4, 4, device="cuda").parameters(), torch.optim.Adam)
         with pytest.raises(NoValueError, match="rank 0 waits for the optimizer's state of rank 1"):
             optimizer.consolidate_state_dict(to=0)
+        dist.broadcast(torch.ones(3, device="cuda"), src=1)  # any other broadcast is not
 
 
 def nothing(rank):

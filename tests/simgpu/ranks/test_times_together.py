@@ -15,6 +15,7 @@ import simgpu
 from labkit import schedules
 from simgpu.machine import on
 from simgpu.ranks.log import named
+from simgpu.ranks.timeline import Timeline
 from simgpu.timing.clock import Clock
 
 if not dist.is_available():
@@ -288,6 +289,12 @@ def test_logs_that_are_refused():
             simgpu.together(given_)
     with pytest.raises(KeyError, match=r"rank 7 .* 0, 1"):
         simgpu.together(logs).of(7)
+
+
+def test_ranks_that_do_nothing_are_not_idle():
+    nothing = Timeline((0, 1), (), {0: (), 1: ()}, 0.0)
+    assert nothing.bubble == 0
+    assert str(nothing).endswith("0.000 ms in all, 0.0% of it idle")
 
 
 def test_a_log_is_a_rank_s():

@@ -30,6 +30,26 @@ def test_what_torchrun_sets():
 
 
 @pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "4"}, "init_process_group is to be rank 2 of 4, and the simulated GPU is alone"),
+        ({"WORLD_SIZE": "4"}, "is to be rank None of 4"),
+        ({"RANK": "two", "WORLD_SIZE": "four"}, "init_process_group knows neither rank nor world size"),
+        ({}, "init_process_group knows neither rank nor world size"),
+    ],
+    ids=str,
+)
+def test_a_world_that_the_environment_tells_of(monkeypatch, said, answer):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with simgpu.simulated_gpu("H100"):
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ValueError, match=answer):
+            dist.init_process_group("nccl")
+
+
+@pytest.mark.parametrize(
     "join",
     [
         lambda: dist.init_process_group("nccl"),
