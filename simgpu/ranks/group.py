@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup
 
 from simgpu import left_out
 from simgpu import machine as machines
-from simgpu.ranks import messages, objects, peers, scratch, transfers
+from simgpu.ranks import messages, objects, peers, refused, scratch, transfers
 from simgpu.ranks.shelves import Shelves
 from simgpu.ranks.traffic import Collective, Traffic, sent_by_ring
 from simgpu.ranks.works import Finished
@@ -184,17 +184,19 @@ class RankGroup(ProcessGroup):
 
     # --- counting
 
-    def _check(self, tensors) -> None:
+    def _check(self, name: str, tensors, operation) -> None:
         for tensor in tensors:
             kind = residence.device_of(tensor).type
             if kind not in self.devices:
                 raise RuntimeError(f"No backend type associated with device type {kind}")
+        if self.devices.get("cuda") == "nccl":
+            refused.check(name, [tensor for tensor in tensors if residence.on_gpu(tensor)], operation)
 
     def _count(
-        self, name: str, tensors, nbytes: int, root: bool = True, opts=None, peer: int | None = None
+        self, name: str, tensors, nbytes: int, root: bool = True, opts=None, peer: int | None = None, operation=None
     ) -> transfers.Arrival | None:
         """Notes a collective of `nbytes` on `tensors`, and puts it on the clock: when it is done."""
-        self._check(tensors)
+        self._check(name, tensors, operation)
         machine, size = machines.current(), self.size()
         if machine is not None and "nccl" in self.devices.values():
             if name not in ("send", "recv"):
@@ -235,7 +237,7 @@ class RankGroup(ProcessGroup):
         """Every rank has the sum, or what else `opts.reduceOp` says, of all."""
         tensors = _listed(tensors)
         operation = getattr(opts, "reduceOp", opts)
-        done = self._count("all_reduce", tensors, _bytes(tensors), opts=opts)
+        done = self._count("all_reduce", tensors, _bytes(tensors), opts=opts, operation=operation)
         for tensor in tensors:
             peers.reduce(tensor, tensor, operation, self.size())
         return self._work(tensors, tensors, opts, done)
@@ -261,10 +263,11 @@ class RankGroup(ProcessGroup):
     def reduce(self, tensors, opts=None, op=None, timeout=None) -> Finished:
         """The root has the sum of all."""
         tensors = _listed(tensors)
-        done = self._count("reduce", tensors, _bytes(tensors), opts=opts)
+        operation = op if op is not None else getattr(opts, "reduceOp", None)
+        done = self._count("reduce", tensors, _bytes(tensors), opts=opts, operation=operation)
         if getattr(opts, "rootRank", opts) == self.rank():
             for tensor in tensors:
-                peers.reduce(tensor, tensor, op if op is not None else getattr(opts, "reduceOp", None), self.size())
+                peers.reduce(tensor, tensor, operation, self.size())
         return Finished(tensors, arrival=done)
 
     def allgather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
@@ -307,17 +310,19 @@ class RankGroup(ProcessGroup):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         operation = getattr(opts, "reduceOp", opts)
-        done = self._count("reduce_scatter", [*outputs, *_flat(inputs)], _bytes(_flat(inputs)), opts=opts)
+        given = _flat(inputs)
+        done = self._count("reduce_scatter", [*outputs, *given], _bytes(given), opts=opts, operation=operation)
         held = []
         for output, ones in zip(outputs, inputs, strict=True):
             held += scratch.flat(self, ones)
             peers.reduce(output, ones[self.rank()], operation, self.size())
-        return self._work(outputs, [*_flat(inputs), *held], opts, done)
+        return self._work(outputs, [*given, *held], opts, done)
 
     def reduce_scatter_single(self, output, given, opts=None, timeout=None) -> Finished:
         """Each rank has its own part of the sum."""
-        done = self._count("reduce_scatter", [output, given], given.nbytes, opts=opts)
-        peers.reduce_part(output, given, getattr(opts, "reduceOp", opts), self.rank(), self.size())
+        operation = getattr(opts, "reduceOp", opts)
+        done = self._count("reduce_scatter", [output, given], given.nbytes, opts=opts, operation=operation)
+        peers.reduce_part(output, given, operation, self.rank(), self.size())
         return self._work([output], [given], opts, done)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -325,7 +330,7 @@ class RankGroup(ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Finished:
         """Several tensors in one reduce-scatter."""
         operation = getattr(opts, "reduceOp", opts)
-        done = self._count("reduce_scatter", [*outputs, *inputs], _bytes(inputs), opts=opts)
+        done = self._count("reduce_scatter", [*outputs, *inputs], _bytes(inputs), opts=opts, operation=operation)
         for output, given in zip(outputs, inputs, strict=True):
             peers.reduce_part(output, given, operation, self.rank(), self.size())
         return self._work(outputs, inputs, opts, done)

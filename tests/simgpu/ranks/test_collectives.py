@@ -190,3 +190,70 @@ def test_experts_that_get_what_the_values_say(tmp_path):
     script.write_text("import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n" + EXPERTS)
     found = simgpu.run(script, ranks=8, rank=3)
     assert found.outcome == "failed" and "--values computes them" in str(found)
+
+
+CARRIES_NOT = "TypeError: Input tensor data type is not supported for NCCL process group: "
+CALLS = {
+    "all_gather": lambda x: dist.all_gather([x, x], x),
+    "all_to_all": lambda x: dist.all_to_all_single(x, x),
+    "broadcast": lambda x: dist.broadcast(x, 0),
+    "gather": lambda x: dist.gather(x, [x, x], 0),
+    "recv": lambda x: dist.recv(x, 1),
+    "scatter": lambda x: dist.scatter(x, [x, x], 0),
+    "all_reduce AVG": lambda x: dist.all_reduce(x, dist.ReduceOp.AVG),
+    "all_reduce BXOR": lambda x: dist.all_reduce(x, dist.ReduceOp.BXOR),
+    "all_reduce PREMUL_SUM": lambda x: dist.all_reduce(x, dist._make_nccl_premul_sum(2.0)),
+    "all_reduce SUM": dist.all_reduce,
+    "reduce MAX": lambda x: dist.reduce(x, 0, dist.ReduceOp.MAX),
+    "reduce SUM": lambda x: dist.reduce(x, 0),
+    "reduce_scatter SUM": lambda x: dist.reduce_scatter(x, [x, x]),
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "refused"),
+    [
+        (
+            "int16",
+            dict.fromkeys(CALLS, CARRIES_NOT + "Short")
+            | dict.fromkeys(("all_to_all", "gather", "scatter"), "RuntimeError: Unconvertible NCCL type Short"),
+        ),
+        (
+            "complex64",
+            {
+                "all_reduce BXOR": "ValueError: all_reduce does not support RedOpType.BXOR on complex tensors",
+                "gather": "RuntimeError: Unconvertible NCCL type ComplexFloat",
+                "reduce MAX": "RuntimeError: reduce does not support\x04on complex tensors",
+                "reduce_scatter SUM": CARRIES_NOT + "ComplexFloat",
+            },
+        ),
+        (
+            "float8_e5m2fnuz",
+            dict.fromkeys(
+                [name for name in CALLS if name.startswith(("all_reduce", "reduce_scatter"))],
+                "RuntimeError: Unsupported Float8 type for NCCL reduction",
+            ),
+        ),
+        (
+            "bool",
+            {
+                "all_reduce AVG": "TypeError: Cannot use ReduceOp.AVG with boolean inputs",
+                "all_reduce BXOR": "ValueError: Cannot use ReduceOp.BXOR with NCCL",
+                "all_reduce PREMUL_SUM": "TypeError: PreMulSum Data type must be half, float, bfloat16 or double",
+            },
+        ),
+        ("bfloat16", {"all_reduce BXOR": "ValueError: Cannot use ReduceOp.BXOR with NCCL"}),
+    ],
+)
+def test_nccl_refuses_what_it_does_not_carry_or_know(dtype, refused):
+    """On GPUs alone. What is said is the oracle's (PyTorch's CUDA host code under stub libraries, torch 2.13.0)."""
+    found = {}
+    with simgpu.simulated_gpu("H100", ranks=2):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        for name, call in CALLS.items():
+            try:
+                call(torch.empty(8, dtype=getattr(torch, dtype), device="cuda"))
+            except (RuntimeError, TypeError, ValueError) as error:
+                found[name] = f"{type(error).__name__}: {error}"
+        dist.all_reduce(torch.zeros(2, dtype=torch.int16), dist.ReduceOp.BXOR)  # on the host, which is gloo's
+    assert found == refused

@@ -1,0 +1,51 @@
+"""What PyTorch refuses to hand to NCCL: numbers that NCCL does not carry, and reductions that it does not know.
+
+In the words of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (getNcclDataType, getNcclReduceOp, and what reductions
+ask first) and of torch/csrc/cuda/nccl.cpp (to_nccl_data_type), as the oracle says them, torch 2.13.0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed import ReduceOp
+
+_FLOATS_OF_OTHERS = {torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
+_CARRIED = {
+    torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+    torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, *_FLOATS_OF_OTHERS,
+}  # fmt: skip
+_NOT_REDUCED = {*_FLOATS_OF_OTHERS, getattr(torch, "float8_e8m0fnu", None)}
+_SCALED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_BY_TORCH_CUDA = ("gather", "scatter", "all_to_all")  # torch::cuda::nccl sends them
+_AS_PAIRS = ("all_reduce", "reduce", "broadcast", "send", "recv")  # complex numbers go as real ones
+_UNKNOWN = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+_NAMES = {  # c10/core/ScalarType.h
+    torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
+    torch.complex32: "ComplexHalf", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
+def check(name: str, tensors: Sequence[torch.Tensor], operation=None) -> None:
+    """TypeError, ValueError or RuntimeError, as from PyTorch, where a collective of these tensors, all on GPUs, is none
+    of NCCL's. `name`: as in `traffic.KINDS`. `operation`: how they are reduced; None for a sum, or where they are not.
+    """
+    kind = getattr(operation, "op", operation)
+    for dtype in {tensor.dtype: None for tensor in tensors}:
+        if name in ("all_reduce", "reduce_scatter") and dtype in _NOT_REDUCED:
+            raise RuntimeError("Unsupported Float8 type for NCCL reduction")
+        if dtype.is_complex and name in _AS_PAIRS:
+            if kind not in (None, ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
+                number = chr(kind.value)  # of the operation, which C++ writes as a character
+                raise RuntimeError(f"{name} does not support{number}on complex tensors")
+            continue
+        if dtype not in _CARRIED:
+            named = _NAMES.get(dtype, str(dtype).removeprefix("torch.").capitalize())
+            if name in _BY_TORCH_CUDA:
+                raise RuntimeError(f"Unconvertible NCCL type {named}")
+            raise TypeError(f"Input tensor data type is not supported for NCCL process group: {named}")
+        if kind == ReduceOp.AVG and dtype == torch.bool:
+            raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
+        if kind == ReduceOp.PREMUL_SUM and dtype not in _SCALED:
+            raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
+        if kind in _UNKNOWN:
+            raise ValueError(f"Cannot use ReduceOp.{kind.name} with NCCL")
