@@ -14,7 +14,7 @@ _CARRIED = {
     torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
     torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, *_FLOATS_OF_OTHERS,
 }  # fmt: skip
-_NOT_REDUCED = {*_FLOATS_OF_OTHERS, getattr(torch, "float8_e8m0fnu", None)}
+_NOT_REDUCED = {*_FLOATS_OF_OTHERS, torch.float8_e8m0fnu}
 _SCALED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _BY_TORCH_CUDA = ("gather", "scatter", "all_to_all")  # torch::cuda::nccl sends them
 _AS_PAIRS = ("all_reduce", "reduce", "broadcast", "send", "recv")  # complex numbers go as real ones
