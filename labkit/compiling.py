@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -25,9 +26,11 @@ def plain_torch() -> Iterator[None]:
     """Inside it tensors of the CPU are PyTorch's alone, so that torch.compile and tracers see them as ever.
 
     With a simulated GPU in use, its modes are set aside meanwhile; tensors on it are not to be used inside. With a real
-    one it does nothing. Raises RuntimeError if no GPU is in use.
+    one it only keeps a warning of the compiler's quiet. Raises RuntimeError if no GPU is in use.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="Guards may run slower")  # the compiler's, of Python 3.13.0
         if current().simulated:
             stack.enter_context(_disable_current_modes())
             stack.enter_context(torch._C.DisableTorchFunction())

@@ -38,3 +38,8 @@ def test_versions_that_are_found_stay_out_and_those_that_are_wanted_stay():
     assert sanitized("[OK] torch 2.13.0+cpu, wanted 2.11 or later") == "[OK] torch VERSION, wanted 2.11 or later"
     assert sanitized("[OK] nvidia-ml-py 12.575.51, wanted") == "[OK] nvidia-ml-py VERSION, wanted"
     assert sanitized("[FAIL] torch 2.10.0, wanted 2.11") == "[FAIL] torch 2.10.0, wanted 2.11"
+
+
+def test_the_build_of_pytorch_stays_out_and_its_version_stays():
+    assert sanitized("(an estimate); torch 2.13.0+cpu") == sanitized("(an estimate); torch 2.13.0+cu130")
+    assert sanitized("torch 2.13.0") != sanitized("torch 2.12.1")
