@@ -32,17 +32,27 @@ FAST = (
 # run at a time no long one is left for the end. The others come in the order of their names.
 LONGEST = (
     "tests/oracle/test_simulated.py",
+    "notebooks/10_gradient_checkpointing.ipynb",
     "tests/oracle/test_op_info.py",
+    "notebooks/10b_what_is_worth_computing_again.ipynb",
+    "tests/published/test_times.py",
+    "notebooks/12_optimizers.ipynb",
+    "notebooks/07_batch_size.ipynb",
+    "notebooks/09_gradient_accumulation.ipynb",
+    "tests/simgpu/test_rules.py",
+    "notebooks/17_from_36_gb_down.ipynb",
+    "notebooks/14_offload.ipynb",
+    "notebooks/14b_everything_together.ipynb",
+    "tests/simgpu/test_scripts.py",
+    "tests/simgpu/test_decoders.py",
+    "notebooks/11b_bytes_per_parameter.ipynb",
+    "tests/recordings/test_recorder.py",
     "tests/project/test_site.py",
     "tests/oracle/test_ranks.py",
-    "tests/project/test_types.py",
     "tests/published/test_trainer.py",
-    "tests/published/test_times.py",
-    "tests/project/test_grading.py",
-    "tests/simgpu/test_rules.py",
     "tests/project/test_pages.py",
-    "tests/recordings/test_recorder.py",
-    "tests/simgpu/test_rules_moves.py",
+    "tests/project/test_grading.py",
+    "tests/project/test_types.py",
 )
 SCHEDULED = ("everywhere", "browser", "site")  # marks of tests that run only with the option of that name
 PROPERTY = "exactness"
