@@ -27,8 +27,8 @@ KINDS = {"NotImplementedError": NotImplementedError, "IndexError": IndexError, "
 class Entry(NamedTuple):
     """One refusal. `of`: whose dtype decides: "arg:self"; "common", TensorIterator's of all that are read, "commonnum"
     with Python's numbers, "commonfloat" where whole numbers become floats; "kw:dtype"; "kwor", the argument dtype or
-    else the first tensor's. It refuses the dtypes in `refused`, or, where there is an `other` argument, any that is not
-    that one's. `empty`, `scalar`: whether it does so where a tensor is empty, and where the first has no dimension.
+    else the first tensor's. It refuses the dtypes in `refused`, or, where there are none, any that is not the `other`
+    argument's. `empty`, `scalar`: whether it does so where a tensor is empty, and where the first has no dimension.
     """
 
     says: str
@@ -37,6 +37,35 @@ class Entry(NamedTuple):
     refused: frozenset
     empty: bool
     scalar: bool
+
+
+_NO_PARTS = frozenset(NAMES) - {torch.float16, torch.float32, torch.float64}
+_FLOATS = "RuntimeError: Expected both inputs to be Half, Float or Double tensors but got {at0} and {at1}"
+_SWAPPED = _FLOATS.replace("{at0} and {at1}", "{at1} and {at0}")
+_SECOND = "RuntimeError: Expected object of scalar type {at0} but got scalar type {at1} for second argument"
+
+
+def _of_parts(first: str, second: str) -> list[Entry]:
+    """aten/src/ATen/native/TensorFactories.cpp, complex_check_floating and complex_check_dtype."""
+    return [
+        Entry(_FLOATS, first, second, _NO_PARTS, empty=True, scalar=True),
+        Entry(_SWAPPED, second, first, _NO_PARTS, empty=True, scalar=True),
+        Entry(_SECOND, first, second, frozenset(), empty=True, scalar=True),
+    ]
+
+
+_POLAR = "NotImplementedError: \"polar_cuda\" not implemented for '{at0}'"
+# What no rule of one argument's dtype, or of two that differ, says; from PyTorch's source.
+BY_HAND = {
+    "aten::linalg_cross": [  # aten/src/ATen/native/Cross.cpp: TensorIterator wants one dtype
+        Entry("RuntimeError: Found dtype {at0} but expected {at1}", "arg:other", "arg:self", frozenset(), True, True)
+    ],
+    "aten::complex": _of_parts("arg:real", "arg:imag"),
+    "aten::polar": [
+        *_of_parts("arg:abs", "arg:angle"),
+        Entry(_POLAR, "arg:abs", None, frozenset({torch.float16}), empty=False, scalar=True),
+    ],
+}  # fmt: skip
 
 
 class Checks:
@@ -55,9 +84,9 @@ class Checks:
 def _table() -> dict[str, list[Entry]]:
     """The entries of the file by the name of the overload."""
     kept = json.loads(FILE.read_text(encoding="utf-8"))
-    found = {}
+    found = dict(BY_HAND)
     for operator, rows in kept["operators"].items():
-        found[operator] = [
+        found[operator] = found.get(operator, []) + [
             Entry(kept["texts"][text], of, other, frozenset(getattr(torch, one) for one in refused.split()), empty, dims)
             for text, of, other, refused, empty, dims in rows
         ]
@@ -142,10 +171,12 @@ class _Call:
         decides = self.dtype(entry.of)
         if decides is None:
             return None
+        if entry.refused and decides not in entry.refused:
+            return None
         if entry.other is None:
-            return _filled(entry.says, decides) if decides in entry.refused else None
+            return _filled(entry.says, decides)
         other = self.dtype(entry.other)
-        return None if other is None or other == decides else _filled(entry.says, decides, other)
+        return None if other is None or (other == decides and not entry.refused) else _filled(entry.says, decides, other)
 
     def dtype(self, of: str) -> torch.dtype | None:
         """The dtype that `Entry.of` names; None where there is no such tensor, or a list of several dtypes."""

@@ -152,4 +152,5 @@ def _among_many(found, together, order, invert):
 def isin_scalar(elements, test_element, *, assume_unique=False, invert=False, out=None):
     """The same file: compared with the number."""
     found = _place(elements, out)
-    return found.copy_(elements.ne(test_element) if invert else elements.eq(test_element))
+    compare = torch.ne if invert else torch.eq
+    return compare(elements, test_element, out=found)
