@@ -54,18 +54,39 @@ def _of_parts(first: str, second: str) -> list[Entry]:
     ]
 
 
-_POLAR = "NotImplementedError: \"polar_cuda\" not implemented for '{at0}'"
-# What no rule of one argument's dtype, or of two that differ, says; from PyTorch's source.
+_ALL = frozenset(NAMES)
+_FLOATING = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
+_BLAS = {torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
+def _refuses(kernel: str, of: str, *refused, empty: bool = False) -> Entry:
+    """What AT_DISPATCH says where a kernel is not made for a dtype."""
+    says = f"NotImplementedError: \"{kernel}\" not implemented for '{{at0}}'"
+    return Entry(says, of, None, frozenset().union(*refused), empty, scalar=True)
+
+
+# What no rule of one argument's dtype, or of two that differ, says, and operators that were not asked, from PyTorch's
+# source: the file, and the macro's list of dtypes.
 BY_HAND = {
-    "aten::linalg_cross": [  # aten/src/ATen/native/Cross.cpp: TensorIterator wants one dtype
-        Entry("RuntimeError: Found dtype {at0} but expected {at1}", "arg:other", "arg:self", frozenset(), True, True)
+    # aten/src/ATen/native/Cross.cpp: TensorIterator wants one dtype; cuda/CrossKernel.cu
+    "aten::linalg_cross": [
+        Entry("RuntimeError: Found dtype {at0} but expected {at1}", "arg:other", "arg:self", frozenset(), True, True),
+        _refuses("cross_cuda", "arg:self", {torch.bool, torch.complex32}),
     ],
     "aten::complex": _of_parts("arg:real", "arg:imag"),
-    "aten::polar": [
-        *_of_parts("arg:abs", "arg:angle"),
-        Entry(_POLAR, "arg:abs", None, frozenset({torch.float16}), empty=False, scalar=True),
-    ],
-}  # fmt: skip
+    "aten::polar": [*_of_parts("arg:abs", "arg:angle"), _refuses("polar_cuda", "arg:abs", {torch.float16})],
+    # cuda/linalg/BatchLinearAlgebra.cpp, triangular_solve_kernel
+    "aten::linalg_solve_triangular": [_refuses("triangular_solve_cuda", "arg:self", _ALL - _BLAS)],
+    # cuda/Embedding.cu, EmbeddingBag.cu, TensorModeKernel.cu, Im2Col.cu, group_norm_kernel.cu, Activation...Kernel.cu
+    "aten::embedding_renorm_": [_refuses("embedding_renorm_cuda_", "arg:self", _ALL - _FLOATING)],
+    "aten::_embedding_bag_forward_only": [_refuses("embedding_bag_cuda", "arg:weight", _ALL - _FLOATING)],
+    "aten::mode": [_refuses("cuda_mode", "arg:self", _COMPLEX)],
+    "aten::im2col": [_refuses("im2col_out_cuda", "arg:self", _WHOLE, {torch.complex32})],
+    "aten::native_group_norm": [_refuses("GroupNormKernelImpl", "arg:input", _ALL - _FLOATING)],
+    "aten::log_sigmoid_forward": [_refuses("log_sigmoid_forward_cuda", "arg:self", _ALL - _FLOATING, empty=True)],
+}
 
 
 class Checks:
