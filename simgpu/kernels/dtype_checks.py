@@ -108,7 +108,9 @@ def _table() -> dict[str, list[Entry]]:
     found = dict(BY_HAND)
     for operator, rows in kept["operators"].items():
         found[operator] = found.get(operator, []) + [
-            Entry(kept["texts"][text], of, other, frozenset(getattr(torch, one) for one in refused.split()), empty, dims)
+            Entry(
+                kept["texts"][text], of, other, frozenset(getattr(torch, one) for one in refused.split()), empty, dims
+            )
             for text, of, other, refused, empty, dims in rows
         ]
     return found
@@ -197,7 +199,9 @@ class _Call:
         if entry.other is None:
             return _filled(entry.says, decides)
         other = self.dtype(entry.other)
-        return None if other is None or (other == decides and not entry.refused) else _filled(entry.says, decides, other)
+        return (
+            None if other is None or (other == decides and not entry.refused) else _filled(entry.says, decides, other)
+        )
 
     def dtype(self, of: str) -> torch.dtype | None:
         """The dtype that `Entry.of` names; None where there is no such tensor, or a list of several dtypes."""

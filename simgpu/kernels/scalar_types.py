@@ -31,7 +31,9 @@ def name(dtype: torch.dtype) -> str:
 
 def legacy_name(dtype: torch.dtype) -> str:
     """How PyTorch calls CUDA's tensors of a dtype (DeprecatedTypeProperties), where an error names a type."""
-    of_old = dtype not in (torch.bfloat16, torch.bool) and not dtype.is_complex  # that have a type of their own in Python
+    of_old = (
+        dtype not in (torch.bfloat16, torch.bool) and not dtype.is_complex
+    )  # that have a type of their own in Python
     return f"torch.cuda.{name(dtype)}Tensor" if of_old else f"CUDA{name(dtype)}Type"
 
 

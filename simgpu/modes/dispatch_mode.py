@@ -425,8 +425,7 @@ class DispatchMode(TorchDispatchMode):
                 for output in outputs:
                     self.allocate(output)
                 return
-            in_backward = torch._C._current_graph_task_id() != -1
-            launch = Launch(operator, args, kwargs, outputs, self.machine, in_backward, self.allocate)
+            launch = Launch(operator, args, kwargs, outputs, self.machine, engine.in_its_thread(), self.allocate)
             try:
                 facts.rule(launch)
                 launch.give(*outputs)

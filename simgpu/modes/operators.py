@@ -76,7 +76,8 @@ class Facts:
     `made_in_python`: whether these are what a program's own Python calls.
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
-    `dtypes`: what CUDA checks of dtypes, or None. `absent`: the name of the kernel that CUDA does not have, for which it refuses the operator, or None.
+    `dtypes`: what CUDA checks of dtypes, or None. `absent`: the name of the kernel that CUDA does not have, for which
+    it refuses the operator, or None.
     `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`. `converts_number`: see `scalars`.
     """
 

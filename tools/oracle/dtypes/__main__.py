@@ -50,7 +50,11 @@ def _written(table: dict[str, list[dict]]) -> str:
     }
     lines = [f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in rows.items()]
     texts_too = ",\n".join(map(json.dumps, texts))
-    return f'{{"torch": "{run.DEFAULT_VERSION}",\n"texts": [\n{texts_too}\n],\n"operators": {{\n' + ",\n".join(lines) + "\n}}\n"
+    return (
+        f'{{"torch": "{run.DEFAULT_VERSION}",\n"texts": [\n{texts_too}\n],\n"operators": {{\n'
+        + ",\n".join(lines)
+        + "\n}}\n"
+    )
 
 
 def _judged(theirs: list[str], ours: list[str]) -> Counter:

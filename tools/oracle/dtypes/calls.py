@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 KEPT = 30  # calls of an operator that differ in which arguments there are, or in their dtypes
-DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128", "complex32", "int64", "int32", "int16",
-          "int8", "uint8", "bool")  # fmt: skip
+DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128", "complex32", "int64", "int32",
+          "int16", "int8", "uint8", "bool")  # fmt: skip
 
 
 def overload(name: str):
@@ -104,10 +105,8 @@ class Capture(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if isinstance(operator, torch._ops.OpOverload) and operator.namespace == "aten":
-            try:
+            with suppress(TypeError):
                 self._keep(operator.name(), args, kwargs)
-            except TypeError:
-                pass
         return operator(*args, **kwargs)
 
     def _keep(self, name: str, args, kwargs) -> None:
@@ -120,7 +119,7 @@ class Capture(TorchDispatchMode):
 
 
 def answer(call: dict) -> str:
-    """"ok", or "Type: message" of what this process' "cuda" raises of a call; "make" where it cannot be made."""
+    """ "ok", or "Type: message" of what this process' "cuda" raises of a call; "make" where it cannot be made."""
     try:
         args = [unpacked(one) for one in call["args"]]
         kwargs = {name: unpacked(one) for name, one in call["kwargs"].items()}

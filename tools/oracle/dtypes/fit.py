@@ -17,8 +17,9 @@ from tools.oracle.dtypes.calls import DTYPES, all_tensors, overload, tensors
 
 # Errors that no dtype decides, or in which a stub of a library speaks.
 OTHER = re.compile(
-    "cusolver|CUSOLVER|MAGMA|magma|cufft|CUFFT|cuFFT|nvrtc|NVRTC|Jiterator|cusparse|CUSPARSE|CUDA out of memory|std >= 0"
-    "|Expected all rows of lengths|infs or NaNs|result type .* can't be cast|Could not run|different from other tensors"
+    "cusolver|CUSOLVER|MAGMA|magma|cufft|CUFFT|cuFFT|nvrtc|NVRTC|Jiterator|cusparse|CUSPARSE|CUDA out of memory"
+    "|std >= 0|Expected all rows of lengths|infs or NaNs|result type .* can't be cast|Could not run"
+    "|different from other tensors"
     "|argument alpha must|argument beta must|Integer division with addcdiv|Converting complex Scalar|value cannot be"
     "|repeats can not|shape of the mask|Length of all samples|Index to scalar"
 )
@@ -174,9 +175,13 @@ def _rules_of(operator: str, asked: list[Asked]) -> list[dict]:
         left = [one for one in group if one.kind != "empty"]
         enough = LEAST if len(left) > LEAST else 1
         while left:
+            found = [one for one in _options(operator, left, ran) if one[0] >= enough]
+            found = sorted(found, key=lambda one: one[:3], reverse=True)[:12]
             best = None
             for count, scalar, preference, rule, covered in sorted(
-                (one for one in _options(operator, left, ran) if one[0] >= enough), key=lambda one: one[:3], reverse=True
+                (one for one in _options(operator, left, ran) if one[0] >= enough),
+                key=lambda one: one[:3],
+                reverse=True,
             )[:12]:
                 concerned = [one for one in live if one.refused_by(rule)]
                 share = sum(one in group for one in concerned) / max(len(concerned), 1)
@@ -191,7 +196,7 @@ def _rules_of(operator: str, asked: list[Asked]) -> list[dict]:
     for rule in rules:
         found = [(words, one.answer) for one in asked if one.empty and (words := one.refused_by(rule, True))]
         ran_empty = any(answer == "ok" for _, answer in found)
-        rule["empty"] = any(words == answer for words, answer in found) and not ran_empty or (not found and pointwise)
+        rule["empty"] = (any(words == answer for words, answer in found) and not ran_empty) or (not found and pointwise)
     return _ordered(rules, [one for one in asked if one.answer != "make"])
 
 

@@ -1,4 +1,4 @@
-"""Calls in other dtypes than they were found in: all tensors alike, one apart from the others, drawn, and empty ones."""
+"""Calls in other dtypes than they were found in: all tensors alike, one apart from the others, drawn, empty ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from tools.oracle.dtypes.calls import DTYPES, all_tensors, given, pattern, tensors
 
 # Operators whose libraries are stubs in the oracle, and those that take memory alone.
-LEFT_OUT = ("aten::_fft", "aten::_linalg", "aten::linalg_", "aten::_cudnn", "aten::cudnn", "aten::empty", "aten::sparse",
-            "aten::_sparse", "aten::record_stream")  # fmt: skip
+LEFT_OUT = ("aten::_fft", "aten::_linalg", "aten::linalg_", "aten::_cudnn", "aten::cudnn", "aten::empty",
+            "aten::sparse", "aten::_sparse", "aten::record_stream")  # fmt: skip
 APART = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
 DRAWN = tuple(one for one in DTYPES if one != "complex32")
 KNOWN, HELD_OUT = "train", "test"
