@@ -31,6 +31,7 @@ BY_RULE = re.compile(
 )
 # Where a weight or statistics of another dtype are allowed in some combinations: rules of their own, as above.
 MIXING = re.compile(r"(batch|group|layer|rms)_norm|embedding_bag")
+WITHOUT_PROMOTION = ("uint16", "uint32", "uint64")  # which c10 promotes with nothing else
 LEAST, AS_OFTEN = 3, 0.4  # calls that a rule explains; of those that it concerns, the share
 _FORMS = {one: {"at": name(dtype), "cpp": NAMES[dtype][0], "legacy": legacy_name(dtype), "py": one}
           for one in DTYPES for dtype in [getattr(torch, one)]}  # fmt: skip
@@ -55,7 +56,7 @@ def deciding(call: dict) -> dict[str, str]:
             numbers.append(value)
         elif isinstance(value, dict) and "dtype" in value:
             found[f"kw:{argument.name}"] = value["dtype"]
-    if read:
+    if read and not any(one[2] in WITHOUT_PROMOTION for one in read):
         common, floating = _common(read, []), _common(read, [1.0])
         found |= {"common": common, "commonnum": _common(read, numbers), "kwor": found.get("kw:dtype", read[0][2])}
         found["commonfloat"] = common if _is_float(common) else floating
@@ -85,7 +86,7 @@ def _common(read: list, numbers: list) -> str:
 
 def _template(message: str, dtypes: list[str]) -> str:
     for place, dtype in enumerate(dtypes):
-        forms = _FORMS[dtype]
+        forms = _FORMS.get(dtype, {"at": dtype})
         for glue in ("Scalar Type", "has dtype"):
             message = re.sub(glue + forms["at"] + r"(?!\w)", f"{glue}{{at{place}}}", message)
         for form, text in sorted(forms.items(), key=lambda one: -len(one[1])):
@@ -95,7 +96,7 @@ def _template(message: str, dtypes: list[str]) -> str:
 
 def _filled(text: str, dtypes: list[str]) -> str:
     for place, dtype in enumerate(dtypes):
-        for form, spelled in _FORMS[dtype].items():
+        for form, spelled in _FORMS.get(dtype, {}).items():
             text = text.replace(f"{{{form}{place}}}", spelled)
     return text
 
