@@ -154,7 +154,8 @@ def binary_cross_entropy(input, target, weight=None, reduction=1):
 @meta("where.self")
 def where(condition, self, other):
     """aten/src/ATen/native/TensorCompare.cpp, where_self_out: bytes are truth values."""
-    return torch._refs.where(condition.bool() if condition.dtype == torch.uint8 else condition, self, other)
+    condition = condition.bool() if condition.dtype == torch.uint8 else condition
+    return torch._refs.where(condition, self, other)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @meta("binary_cross_entropy_backward")

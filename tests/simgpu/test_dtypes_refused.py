@@ -26,7 +26,9 @@ def ones(*shape, dtype="float32"):
 IMAGE = (1, 2, 8, 8)
 REFUSED = {
     "Boolean inputs not supported for relu": lambda: F.relu(ones(3, 3, dtype="bool")),
-    "\"max_pool2d_with_indices_out_cuda_frame\" not implemented for 'Long'": lambda: F.max_pool2d(ones(*IMAGE, dtype="int64"), 2),
+    "\"max_pool2d_with_indices_out_cuda_frame\" not implemented for 'Long'": lambda: F.max_pool2d(
+        ones(*IMAGE, dtype="int64"), 2
+    ),
     "\"avg_pool2d_out_cuda_frame\" not implemented for 'Long'": lambda: F.avg_pool2d(ones(*IMAGE, dtype="int64"), 2),
     "\"adaptive_max_pool2d_cuda\" not implemented for 'Long'": lambda: F.adaptive_max_pool2d(
         ones(*IMAGE, dtype="int64"), 2
