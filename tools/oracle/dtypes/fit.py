@@ -25,7 +25,7 @@ OTHER = re.compile(
 )
 # Operators whose rules in simgpu/kernels look at dtypes themselves, and tell what is taken before they refuse.
 BY_RULE = re.compile(
-    r"aten::(_softmax|_log_softmax|_cdist_forward|nll_loss2?d?_(forward|backward)|mm|bmm|addmm_?|baddbmm_?|addmv_?|"
+    r"aten::(_softmax|_log_softmax|_cdist_forward|nll_loss2?d?_(forward|backward)|mm|bmm|mv|addmm_?|baddbmm_?|addmv_?|"
     r"addbmm_?|silu_?|gelu|_trilinear|binary_cross_entropy|complex|polar|grid_sampler_[23]d|index_select|put_|"
     r"index_put_?|_index_put_impl_)(\.|$)"
 )
