@@ -27,7 +27,7 @@ OTHER = re.compile(
 BY_RULE = re.compile(
     r"aten::(_softmax|_log_softmax|_cdist_forward|nll_loss2?d?_(forward|backward)|mm|bmm|mv|addmm_?|baddbmm_?|addmv_?|"
     r"addbmm_?|silu_?|gelu|_trilinear|binary_cross_entropy|complex|polar|grid_sampler_[23]d|index_select|put_|"
-    r"index_put_?|_index_put_impl_)(\.|$)"
+    r"index_put_?|_index_put_impl_|convolution(_backward)?)(\.|$)"
 )
 # Where a weight or statistics of another dtype are allowed in some combinations: rules of their own, as above.
 MIXING = re.compile(r"(batch|group|layer|rms)_norm|embedding_bag")
