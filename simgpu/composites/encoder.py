@@ -78,18 +78,22 @@ def self_attention(
     query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
     need_weights=True, average_attn_weights=True, mask_type=None,
 ):  # fmt: skip
-    """native_multi_head_attention_cuda: a fused backend where one fits and nobody wants the weights."""
+    """native_multi_head_attention_cuda: a fused backend where one fits, heads of any size, and nobody wants the
+    weights."""
     batch, length, _ = query.shape
     size = embed_dim // num_head
-    if query is key is value and size % 8 == 0 and mask is None and not need_weights:
+    if query is key is value and mask is None and not need_weights:
         heads = query.view(batch, -1, num_head, size).transpose(1, 2)
         call = sdpa.Call(heads, heads, heads, None, 0.0, False, False)
         if sdpa.choose(call, machines.on()) in FUSED:
             parts = torch._C._nn.linear(query, qkv_weight, qkv_bias).chunk(3, -1)  # pyright: ignore[reportAttributeAccessIssue]
             parts = [part.view(batch, -1, num_head, size).transpose(1, 2) for part in parts]
-            mixed = torch._C._nn.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(batch, -1, embed_dim)  # pyright: ignore[reportAttributeAccessIssue]
+            found = torch._C._nn.scaled_dot_product_attention(*parts)  # pyright: ignore[reportAttributeAccessIssue]
+            mixed = found.transpose(1, 2).reshape(batch, -1, embed_dim)  # a copy where the heads were padded
             output = torch._C._nn.linear(mixed, proj_weight, proj_bias)  # pyright: ignore[reportAttributeAccessIssue]
-            del mixed, parts
+            del mixed
+            del found
+            del parts
             return output, None
     packed = torch.matmul(query, qkv_weight.t())
     parts = packed.new_empty(3 * batch, num_head, length, size)  # _transform_bias_rescale_qkv, one kernel

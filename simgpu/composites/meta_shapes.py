@@ -145,6 +145,19 @@ def loss_backward(grad_output, input, *options):
     return torch.empty(input.shape, dtype=input.dtype, device="meta")
 
 
+@meta("binary_cross_entropy")
+def binary_cross_entropy(input, target, weight=None, reduction=1):
+    """aten/src/ATen/native/cuda/Loss.cu: of the input's dtype, whatever the weight's, by which it is multiplied."""
+    return torch.empty_like(input) if reduction == 0 else input.new_empty(())
+
+
+@meta("where.self")
+def where(condition, self, other):
+    """aten/src/ATen/native/TensorCompare.cpp, where_self_out: bytes are truth values."""
+    condition = condition.bool() if condition.dtype == torch.uint8 else condition
+    return torch._refs.where(condition, self, other)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @meta("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(grad_output, input, *options):
     """aten/src/ATen/native/cuda/Loss.cu: as the input lies."""

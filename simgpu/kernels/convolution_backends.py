@@ -12,6 +12,7 @@ from torch._prims_common import suggest_memory_format
 
 from simgpu import machine as machines
 from simgpu.kernels.convolution_geometry import CHANNELS_LAST, Geometry, cudnn_layout
+from simgpu.tensors import engine
 
 
 class Backend(NamedTuple):
@@ -43,7 +44,7 @@ def sum_over_positions(grad_output):
 
 def take_workspace() -> None:
     """What a product by cuBLAS takes."""
-    machines.on().take_blas_workspace(torch._C._current_graph_task_id() != -1)
+    machines.on().take_blas_workspace(engine.in_its_thread())
 
 
 def part(tensor, dim: int, groups: int, group: int):

@@ -1,5 +1,7 @@
 """Pointwise operators whose CUDA code allocates more than its outputs, or allocates them in another order."""
 
+import warnings
+
 import torch
 
 from simgpu.errors import NotModelledError
@@ -42,6 +44,12 @@ def probabilities(launch: Launch) -> None:
         launch.scratch_like(given, torch.float32)
 
 
+OF_BYTES = (
+    "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version of "
+    "PyTorch. Use a boolean condition instead."
+)
+
+
 @rule("where.self")
 def chosen(launch: Launch) -> None:
     """aten/src/ATen/native/TensorCompare.cpp, where_self_out: what is of another dtype than the result is converted
@@ -58,6 +66,7 @@ def chosen(launch: Launch) -> None:
         if host:
             made[place] = launch.scratch(output.element_size())
     if condition.dtype == torch.uint8:
+        warnings.warn(OF_BYTES, stacklevel=2)
         brought, mask = mask, launch.scratch_like(condition, torch.bool)
         launch.release(brought)
     launch.give(output)

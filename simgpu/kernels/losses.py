@@ -4,7 +4,7 @@ import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import reduce_all
-from simgpu.kernels.scalar_types import name, read_as
+from simgpu.kernels.scalar_types import name, not_implemented, read_as
 
 NONE = 0  # at::Reduction::None
 
@@ -21,8 +21,17 @@ def nll_loss(launch: Launch) -> None:
     launch.give(*launch.outputs)
     launch.contiguous(tensor, target, weight)
     if tensor.numel():
+        if not tensor.is_floating_point():
+            not_implemented(f"nll_loss_forward_{_way(launch, tensor)}", tensor.dtype)
         read_as(tensor.dtype, weight)
         read_as(torch.int64, *_wide(target))
+
+
+def _way(launch: Launch, scores: torch.Tensor) -> str:
+    """The kernel: of one row, of rows with a loss each, or of rows whose losses are reduced."""
+    if scores.dim() == 1:
+        return "reduce_cuda_kernel_1d"
+    return "no_reduce_cuda_kernel" if launch["reduction"] == NONE else "reduce_cuda_kernel_2d"
 
 
 def _wide(target) -> list:
@@ -49,6 +58,9 @@ def nll_loss2d(launch: Launch) -> None:
     else:
         launch.contiguous(tensor, target, weight)
     if tensor.numel():
+        if not tensor.is_floating_point():
+            way = "no_reduce_kernel" if reduction == NONE else "kernel"
+            not_implemented(f"nll_loss2d_forward_{way}", tensor.dtype)
         read_as(torch.int64, target)
         read_as(tensor.dtype, weight)
 

@@ -10,20 +10,20 @@ from simgpu.kernels.scalar_types import name, not_implemented, read_as
 def gelu(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/ActivationGeluKernel.cu"""
     launch.give(*launch.outputs)
-    _floating(launch, "GeluCUDAKernelImpl")
+    _floating(launch, "GeluCUDAKernelImpl", complex_too=False)
 
 
 @rule("silu.default")
 def silu(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/ActivationSiluKernel.cu"""
     launch.give(*launch.outputs)
-    _floating(launch, "silu_cuda")
+    _floating(launch, "silu_cuda", complex_too=launch.first.dtype != torch.complex32)
 
 
-def _floating(launch: Launch, kernel: str) -> None:
-    """NotImplementedError, as of AT_DISPATCH_FLOATING_TYPES, for whole numbers and truth values."""
+def _floating(launch: Launch, kernel: str, complex_too: bool) -> None:
+    """NotImplementedError, as of AT_DISPATCH_FLOATING_TYPES (_AND_COMPLEX_TYPES), for numbers of other kinds."""
     dtype = launch.first.dtype
-    if launch.first.numel() and not dtype.is_floating_point and not dtype.is_complex:
+    if not dtype.is_floating_point and not (complex_too and dtype.is_complex):
         not_implemented(kernel, dtype)
 
 

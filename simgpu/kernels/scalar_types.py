@@ -12,6 +12,7 @@ NAMES = {
     torch.bfloat16: ("c10::BFloat16", "BFloat16"),
     torch.float32: ("float", "Float"),
     torch.float64: ("double", "Double"),
+    torch.complex32: ("c10::complex<c10::Half>", "ComplexHalf"),
     torch.complex64: ("c10::complex<float>", "ComplexFloat"),
     torch.complex128: ("c10::complex<double>", "ComplexDouble"),
     torch.uint8: ("unsigned char", "Byte"),
@@ -30,7 +31,10 @@ def name(dtype: torch.dtype) -> str:
 
 def legacy_name(dtype: torch.dtype) -> str:
     """How PyTorch calls CUDA's tensors of a dtype (DeprecatedTypeProperties), where an error names a type."""
-    return "CUDABFloat16Type" if dtype == torch.bfloat16 else f"torch.cuda.{name(dtype)}Tensor"
+    of_old = (
+        dtype not in (torch.bfloat16, torch.bool) and not dtype.is_complex
+    )  # that have a type of their own in Python
+    return f"torch.cuda.{name(dtype)}Tensor" if of_old else f"CUDA{name(dtype)}Type"
 
 
 def not_implemented(kernel: str, dtype: torch.dtype) -> None:

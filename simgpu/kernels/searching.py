@@ -151,5 +151,7 @@ def _among_many(found, together, order, invert):
 @made_of_others("isin.Tensor_Scalar", "isin.Tensor_Scalar_out")
 def isin_scalar(elements, test_element, *, assume_unique=False, invert=False, out=None):
     """The same file: compared with the number."""
-    found = _place(elements, out)
-    return found.copy_(elements.ne(test_element) if invert else elements.eq(test_element))
+    compare = torch.ne if invert else torch.eq
+    if out is None:
+        return compare(elements, test_element)
+    return compare(elements, test_element, out=_place(elements, out))

@@ -17,6 +17,8 @@ def siblings(operator):
     for packet in (getattr(torch.ops.aten, name), getattr(torch.ops.aten, f"{name}_", None)):
         for overload in packet.overloads() if packet is not None else ():
             other = getattr(packet, overload)
+            if not torch._C._dispatch_has_kernel(other.name()):  # of TorchScript's alone
+                continue
             if other is not operator and _inputs(other) == _inputs(operator) and not any_device.on_gpu_too(other):
                 yield other
 

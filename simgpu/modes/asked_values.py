@@ -160,7 +160,7 @@ def contains(mode, function, args, kwargs):
 def equal(mode, function, args, kwargs):
     """aten/src/ATen/native/cuda/Equal.cpp: nothing is compared that has another size, or is the same memory."""
     tensor, other = (*args, *kwargs.values())[:2]
-    if not (on_gpu(tensor) and on_gpu(other)) or tensor.dtype != other.dtype:
+    if not (on_gpu(tensor) and on_gpu(other)):
         return _of_values(mode, function, args, kwargs)
     if tensor.shape != other.shape:
         return False

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from simgpu import machine as machines
 from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
-from simgpu.kernels import Launch, any_device, others_of, preparation_of, transfer
+from simgpu.kernels import Launch, any_device, dtype_checks, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
@@ -255,6 +255,8 @@ class DispatchMode(TorchDispatchMode):
         place = self.place_of(facts, tensors, args, kwargs)
         if facts.absent is not None and place == GPU:
             raise absent.error(facts.absent)
+        if facts.dtypes is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
+            dtype_checks.check(facts.dtypes, operator, args, kwargs, tensors)
         if facts.takes_host_values:
             args = tuple(map(of_the_host, args))
         if facts.may_be_others and (place == GPU or (facts.makes_by_others and self.makes_on_gpu(kwargs))):
@@ -425,8 +427,7 @@ class DispatchMode(TorchDispatchMode):
                 for output in outputs:
                     self.allocate(output)
                 return
-            in_backward = torch._C._current_graph_task_id() != -1
-            launch = Launch(operator, args, kwargs, outputs, self.machine, in_backward, self.allocate)
+            launch = Launch(operator, args, kwargs, outputs, self.machine, engine.in_its_thread(), self.allocate)
             try:
                 facts.rule(launch)
                 launch.give(*outputs)

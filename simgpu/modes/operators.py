@@ -2,7 +2,7 @@
 
 import torch
 
-from simgpu.kernels import has_others, has_preparation, is_made_of_others, rule_for
+from simgpu.kernels import dtype_checks, has_others, has_preparation, is_made_of_others, rule_for
 from simgpu.modes import costs
 from simgpu.tensors import absent, formulas, scalars
 from simgpu.tensors.identity import once_for_each
@@ -76,7 +76,8 @@ class Facts:
     `made_in_python`: whether these are what a program's own Python calls.
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
-    `absent`: the name of the kernel that CUDA does not have, for which it refuses the operator, or None.
+    `dtypes`: what CUDA checks of dtypes, or None. `absent`: the name of the kernel that CUDA does not have, for which
+    it refuses the operator, or None.
     `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`. `converts_number`: see `scalars`.
     """
 
@@ -84,6 +85,7 @@ class Facts:
         "absent",
         "converts_number",
         "crosses",
+        "dtypes",
         "has_kernel_among_others",
         "is_forward",
         "kind",
@@ -102,6 +104,7 @@ class Facts:
         self.operator = operator
         self.kind = _kind(operator)
         self.absent = absent.missing(operator) if self.kind is KERNEL else None
+        self.dtypes = dtype_checks.checks_of(operator) if self.kind is KERNEL else None
         self.rule = rule_for(operator)
         self.may_be_others = self.kind is KERNEL and has_others(operator)
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)

@@ -16,6 +16,12 @@ _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
 
 
+def in_its_thread() -> bool:
+    """Whether autograd's engine runs an operator that on CUDA runs in the engine's own thread, which has a cuBLAS of
+    its own: not under torch.autograd.set_multithreading_enabled(False) (torch/csrc/autograd/engine.cpp, execute)."""
+    return torch._C._current_graph_task_id() != -1 and torch._C._is_multithreading_enabled()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class _Count(TorchDispatchMode):
     """Notes how many references the first operand of the engine's own `add` has when nothing else holds it."""
 

@@ -1,0 +1,275 @@
+"""Dtypes that CUDA refuses, of every operator that was asked: simgpu/data/kernel_dtypes.json.
+
+CUDA's kernels are compiled for the dtypes that an AT_DISPATCH macro lists (aten/src/ATen/native/cuda), and read other
+tensors as of the dtype of one; PyTorch's meta kernels, which know shapes alone, take any. Which dtypes each refuses, in
+which words, and the dtype of which argument decides was asked of PyTorch 2.13's CUDA host code, operator by operator
+(`python -m tools.oracle.dtypes`): there is an entry only where one rule agrees with every call that was asked.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from simgpu.kernels.scalar_types import NAMES, legacy_name, name
+from simgpu.kernels.siblings import siblings
+from simgpu.tensors import arguments
+from simgpu.tensors.identity import once_for_each
+
+FILE = Path(__file__).parents[1] / "data" / "kernel_dtypes.json"
+REMEMBERED = 500  # signatures of an operator that are known to pass
+KINDS = {"NotImplementedError": NotImplementedError, "IndexError": IndexError, "TypeError": TypeError,
+         "ValueError": ValueError}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One refusal. `of`: whose dtype decides: "arg:self"; "common", TensorIterator's of all that are read, "commonnum"
+    with Python's numbers, "commonfloat" where whole numbers become floats; "kw:dtype"; "kwor", the argument dtype or
+    else the first tensor's. It refuses the dtypes in `refused`, or, where there are none, any that is not the `other`
+    argument's. `empty`, `scalar`: whether it does so where a tensor is empty, and where the first has no dimension.
+    """
+
+    says: str
+    of: str
+    other: str | None
+    refused: frozenset
+    empty: bool
+    scalar: bool
+
+
+_NO_PARTS = frozenset(NAMES) - {torch.float16, torch.float32, torch.float64}
+_FLOATS = "RuntimeError: Expected both inputs to be Half, Float or Double tensors but got {at0} and {at1}"
+_SWAPPED = _FLOATS.replace("{at0} and {at1}", "{at1} and {at0}")
+_SECOND = "RuntimeError: Expected object of scalar type {at0} but got scalar type {at1} for second argument"
+
+
+def _of_parts(first: str, second: str) -> list[Entry]:
+    """aten/src/ATen/native/TensorFactories.cpp, complex_check_floating and complex_check_dtype."""
+    return [
+        Entry(_FLOATS, first, second, _NO_PARTS, empty=True, scalar=True),
+        Entry(_SWAPPED, second, first, _NO_PARTS, empty=True, scalar=True),
+        Entry(_SECOND, first, second, frozenset(), empty=True, scalar=True),
+    ]
+
+
+_ALL = frozenset(NAMES)
+_FLOATING = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
+_BLAS = {torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
+def _refuses(kernel: str, of: str, *refused, empty: bool = False) -> Entry:
+    """What AT_DISPATCH says where a kernel is not made for a dtype."""
+    says = f"NotImplementedError: \"{kernel}\" not implemented for '{{at0}}'"
+    return Entry(says, of, None, frozenset().union(*refused), empty, scalar=True)
+
+
+# What no rule of one argument's dtype, or of two that differ, says, and operators that were not asked, from PyTorch's
+# source: the file, and the macro's list of dtypes.
+BY_HAND = {
+    # aten/src/ATen/native/Cross.cpp: TensorIterator wants one dtype; cuda/CrossKernel.cu
+    "aten::linalg_cross": [
+        Entry("RuntimeError: Found dtype {at0} but expected {at1}", "arg:other", "arg:self", frozenset(), True, True),
+        _refuses("cross_cuda", "arg:self", {torch.bool, torch.complex32}),
+    ],
+    "aten::complex": _of_parts("arg:real", "arg:imag"),
+    "aten::polar": [*_of_parts("arg:abs", "arg:angle"), _refuses("polar_cuda", "arg:abs", {torch.float16})],
+    # cuda/linalg/BatchLinearAlgebra.cpp, triangular_solve_kernel
+    "aten::linalg_solve_triangular": [_refuses("triangular_solve_cuda", "arg:self", _ALL - _BLAS)],
+    # cuda/Embedding.cu, EmbeddingBag.cu, TensorModeKernel.cu, Im2Col.cu, group_norm_kernel.cu, Activation...Kernel.cu
+    "aten::embedding_renorm_": [_refuses("embedding_renorm_cuda_", "arg:self", _ALL - _FLOATING)],
+    "aten::_embedding_bag_forward_only": [_refuses("embedding_bag_cuda", "arg:weight", _ALL - _FLOATING)],
+    "aten::mode": [_refuses("cuda_mode", "arg:self", _COMPLEX)],
+    "aten::im2col": [_refuses("im2col_out_cuda", "arg:self", _WHOLE, {torch.complex32})],
+    "aten::native_group_norm": [_refuses("GroupNormKernelImpl", "arg:input", _ALL - _FLOATING)],
+    "aten::log_sigmoid_forward": [_refuses("log_sigmoid_forward_cuda", "arg:self", _ALL - _FLOATING, empty=True)],
+}
+
+
+class Checks:
+    """The entries of one operator, in the order in which CUDA's code meets them."""
+
+    __slots__ = ("entries", "fine", "passed")
+
+    def __init__(self, entries: list[Entry]):
+        self.entries = entries
+        refused = frozenset().union(*(entry.refused for entry in entries))
+        self.fine = {dtype for dtype in NAMES if dtype.is_floating_point} - refused
+        self.passed: set = set()
+
+
+@cache
+def _table() -> dict[str, list[Entry]]:
+    """The entries of the file by the name of the overload."""
+    kept = json.loads(FILE.read_text(encoding="utf-8"))
+    found = dict(BY_HAND)
+    for operator, rows in kept["operators"].items():
+        found[operator] = found.get(operator, []) + [
+            Entry(
+                kept["texts"][text], of, other, frozenset(getattr(torch, one) for one in refused.split()), empty, dims
+            )
+            for text, of, other, refused, empty, dims in rows
+        ]
+    return found
+
+
+@once_for_each
+def checks_of(operator) -> Checks | None:
+    """What CUDA checks of an OpOverload's dtypes, or None: its own, or those of one that runs the same CUDA code."""
+    if getattr(operator, "namespace", None) != "aten":
+        return None
+    entries = _table().get(operator.name())
+    if entries is None:
+        for other in _same_code(operator):
+            entries = entries or _table().get(other.name())
+    return Checks(entries) if entries else None
+
+
+def _same_code(operator):
+    """The overloads of which it is the out= or the in-place form."""
+    packets = {operator._opname, operator._opname.removesuffix("_")}
+    for packet in filter(None, (getattr(torch.ops.aten, one, None) for one in packets)):
+        for overload in packet.overloads():
+            other = getattr(packet, overload)
+            if other is not operator and operator in siblings(other):
+                yield other
+
+
+def check(checks: Checks, operator, args: tuple, kwargs: dict, tensors: list) -> None:
+    """Raises what CUDA raises of a call of `operator` whose dtypes it refuses. `tensors`: those among its arguments."""
+    kinds = {tensor.dtype for tensor in tensors}
+    if len(kinds) == 1 and not kwargs and checks.fine.issuperset(kinds):
+        return
+    signature = (*map(_signature, args), *((key, _signature(value)) for key, value in kwargs.items()))
+    if signature in checks.passed:
+        return
+    call = _Call(operator, args, kwargs)
+    fires = False
+    empty = any(not tensor.numel() for tensor in tensors)
+    scalar = bool(tensors) and not tensors[0].dim()
+    for entry in checks.entries:
+        message = call.refused(entry)
+        if message is not None:
+            fires = True
+            if (entry.empty or not empty) and (entry.scalar or not scalar):
+                kind, _, text = message.partition(": ")
+                raise KINDS.get(kind, RuntimeError)(text)
+    if not fires and len(checks.passed) < REMEMBERED:
+        checks.passed.add(signature)
+
+
+def _signature(value):
+    """All of an argument that a check may depend on, hashable; what is empty is left out, since no entry then fires."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim() == 0
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_signature, value))
+    return value if isinstance(value, torch.dtype) else type(value)
+
+
+def _tensors(value) -> list:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [one for one in value if isinstance(one, torch.Tensor)] if isinstance(value, (list, tuple)) else []
+
+
+def _order(dtype: torch.dtype) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+class _Call:
+    """The dtypes of one call."""
+
+    __slots__ = ("args", "kwargs", "operator", "_known")
+
+    def __init__(self, operator, args: tuple, kwargs: dict):
+        self.operator, self.args, self.kwargs = operator, args, kwargs
+        self._known: dict[str, torch.dtype | None] = {}
+
+    def refused(self, entry: Entry) -> str | None:
+        """The error's text of an entry that refuses the dtypes of this call, or None."""
+        decides = self.dtype(entry.of)
+        if decides is None:
+            return None
+        if entry.refused and decides not in entry.refused:
+            return None
+        if entry.other is None:
+            return _filled(entry.says, decides)
+        other = self.dtype(entry.other)
+        return (
+            None if other is None or (other == decides and not entry.refused) else _filled(entry.says, decides, other)
+        )
+
+    def dtype(self, of: str) -> torch.dtype | None:
+        """The dtype that `Entry.of` names; None where there is no such tensor, or a list of several dtypes."""
+        if of not in self._known:
+            self._known[of] = self._found(of)
+        return self._known[of]
+
+    def _found(self, of: str) -> torch.dtype | None:
+        kind, _, which = of.partition(":")
+        if kind == "arg" and arguments.has(self.operator, which):
+            dtypes = {one.dtype for one in _tensors(self._given(which))}
+            return dtypes.pop() if len(dtypes) == 1 else None
+        if kind == "kw" and arguments.has(self.operator, which):
+            return self._given(which)
+        if kind == "kwor":
+            told = self._given("dtype") if arguments.has(self.operator, "dtype") else None
+            return told or next((one.dtype for _, value in self._read() for one in _tensors(value)), None)
+        if kind == "commonfloat":
+            dtype = self.dtype("common")
+            return dtype if dtype is None or _order(dtype) > 1 else torch.get_default_dtype()
+        return self._common(kind == "commonnum") if kind.startswith("common") else None
+
+    def _given(self, which: str) -> Any:
+        return arguments.given(self.operator, which, self.args, self.kwargs)
+
+    def _read(self):
+        """Name and value of each argument that is not written into by out=."""
+        for argument in self.operator._schema.arguments:
+            if not argument.is_out:
+                yield argument, self._given(argument.name)
+
+    def _common(self, numbers: bool) -> torch.dtype | None:
+        """torch.result_type of all tensors, and of numbers (c10: update_result_type_state, combine_categories)."""
+        found: list[torch.dtype | None] = [None, None, None]  # of tensors with dimensions, of those without, of numbers
+        for argument, value in self._read():
+            if isinstance(value, (bool, int, float, complex)) and str(argument.type) in ("number", "Scalar", "Tensor"):
+                place, dtypes = 2, [_of_number(value)] if numbers else []
+                found[place] = _promoted(found[place], *dtypes)
+            for tensor in _tensors(value):
+                place = int(not tensor.dim())
+                found[place] = _promoted(found[place], tensor.dtype)
+        result = found[0]
+        for dtype in found[1:]:
+            if dtype is not None and (result is None or _order(dtype) > _order(result)):
+                result = _promoted(result, dtype)
+        return result
+
+
+def _promoted(first: torch.dtype | None, *others: torch.dtype) -> torch.dtype | None:
+    for other in others:
+        first = other if first is None else torch.promote_types(first, other)
+    return first
+
+
+def _of_number(value) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    if isinstance(value, int):
+        return torch.int64
+    default = torch.get_default_dtype()
+    return default.to_complex() if isinstance(value, complex) else default
+
+
+def _filled(text: str, *dtypes: torch.dtype) -> str:
+    """A text with the names of dtypes where {at0}, {cpp0}, {legacy0} and {py0} stand in it."""
+    for place, dtype in enumerate(dtypes):
+        forms = {"at": name(dtype), "cpp": NAMES[dtype][0] if dtype in NAMES else str(dtype),
+                 "legacy": legacy_name(dtype), "py": str(dtype).removeprefix("torch.")}  # fmt: skip
+        for form, spelled in forms.items():
+            text = text.replace(f"{{{form}{place}}}", spelled)
+    return text
