@@ -187,8 +187,18 @@ MODELS["lightning_fp16"] = partial(_lightning, precision="16-mixed")
 
 @technique
 def per_sample_gradients(stage):
-    """functorch: vmap of grad of a functional call, in one thread: autograd's own keeps some of what functorch gave it
-    until its next task, which is not modelled."""
+    """functorch: vmap of grad of a functional call."""
+    _per_sample_gradients(stage)
+
+
+@technique
+def per_sample_gradients_in_one_thread(stage):
+    """The same without autograd's own thread, which has a workspace of cuBLAS of its own."""
+    with torch.autograd.set_multithreading_enabled(False):
+        _per_sample_gradients(stage)
+
+
+def _per_sample_gradients(stage):
     model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5)).to("cuda")
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     x, y = torch.randn(16, 20).cuda(), torch.randn(16, 5).cuda()
@@ -196,14 +206,13 @@ def per_sample_gradients(stage):
     def loss(parameters, x, y):
         return F.mse_loss(torch.func.functional_call(model, parameters, (x,)), y)
 
-    with torch.autograd.set_multithreading_enabled(False):
-        gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
-        stage("gradients")
-        del gradients
-        torch.func.jvp(lambda x: model(x).sum(), (x,), (torch.ones_like(x),))
-        stage("jvp")
-        torch.func.vmap(torch.func.jacrev(lambda x: model(x)))(x)
-        stage("jacobian")
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+    stage("gradients")
+    del gradients
+    torch.func.jvp(lambda x: model(x).sum(), (x,), (torch.ones_like(x),))
+    stage("jvp")
+    torch.func.vmap(torch.func.jacrev(lambda x: model(x)))(x)
+    stage("jacobian")
 
 
 @technique
