@@ -164,6 +164,18 @@ def bert(size: str = "base", attention: str = "eager", **config) -> nn.Module:
     return AutoModel.from_config(built, attn_implementation=attention).eval()
 
 
+def checkpoint_layers(model: nn.Module, every_n_layers: int = 1) -> None:
+    """Turn checkpoints of layers on in a model of transformers: of every ``every_n_layers``-th layer, not reentrant.
+
+    It is transformers' ``model.activation_checkpointing_enable({"use_reentrant": False}, every_n_layers=...)``, which
+    up to 5.20, the last version for Python 3.10, was called ``gradient_checkpointing_enable``. Raises
+    ``AttributeError`` for a model that is not of transformers, ``ValueError`` for one that has no checkpoints.
+    """
+    new = getattr(model, "activation_checkpointing_enable", None)
+    enable = new or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False}, every_n_layers=every_n_layers)
+
+
 # Widths of the 3 × 3 convolutions and the poolings: configurations D and A of Simonyan and Zisserman 2014, "Very Deep
 # Convolutional Networks for Large-Scale Image Recognition", table 1.
 VGG16 = (64, 64, "pool", 128, 128, "pool", *(256,) * 3, "pool", *(512,) * 3, "pool", *(512,) * 3, "pool")

@@ -5,6 +5,7 @@ The counters are those of the simulated GPU, before beside after.
 
 import ast
 import queue
+import sys
 import time
 
 import pytest
@@ -41,12 +42,36 @@ def counted(run):
 ENDLESS = "print('begun', flush=True)\nwhile True:\n    step()"
 WAIT = 120
 
+# ipykernel 7.3, the last that Python 3.10 has, answers nothing any more after some interrupts there, also of cells of
+# plain Python in a kernel that never imported torch (the 184th of `while True: sum(range(1000))`; 616 on Python 3.11
+# and 592 on 3.13 were all answered). Only there a kernel that has gone silent is replaced and asked again.
+KERNELS = 3 if sys.version_info < (3, 11) else 1
+
+
+class Silent(Exception):
+    """A cell has not ended, and the kernel says nothing."""
+
 
 class Kernel:
     """A kernel: `run` gives what a cell printed, its last value, and the name of its error, if any."""
 
     def __init__(self):
-        self.manager, self.client = start_new_kernel(kernel_name="python3", startup_timeout=WAIT)
+        self.start()
+
+    def start(self) -> None:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("LABKIT_GPU", "A100-80GB")
+            self.manager, self.client = start_new_kernel(kernel_name="python3", startup_timeout=WAIT)
+
+    def end(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def begin(self) -> None:
+        """As a notebook does; the kernel's last exception keeps no tensors alive."""
+        self.run("1 / 0")
+        _, _, error = self.run(f"{FIRST}\n{DEFINED}")
+        assert error is None
 
     def run(self, code: str, interrupt_after: float | None = None) -> tuple[str, object, str | None]:
         printed, value, error = "", None, None
@@ -56,7 +81,7 @@ class Kernel:
             try:
                 message = self.client.get_iopub_msg(timeout=until - time.monotonic())
             except queue.Empty:
-                pytest.fail(f"a cell does not end: {code!r}")
+                raise Silent(f"a cell does not end: {code!r}") from None
             if message["parent_header"].get("msg_id") != sent:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -76,24 +101,17 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def kernel():
-    started = pytest.MonkeyPatch()
-    started.setenv("LABKIT_GPU", "A100-80GB")
     found = Kernel()
-    started.undo()
     yield found
-    found.client.stop_channels()
-    found.manager.shutdown_kernel(now=True)
+    found.end()
 
 
 @pytest.fixture(autouse=True)
 def fresh(kernel):
-    """Every test begins as a notebook does, and the kernel's last exception keeps no tensors alive."""
-    kernel.run("1 / 0")
-    _, _, error = kernel.run(f"{FIRST}\n{DEFINED}")
-    assert error is None
+    kernel.begin()
 
 
-def test_a_cell_is_interrupted_and_the_next_goes_on(kernel):
+def interrupt_cells(kernel):
     kernel.run("step()")  # takes cuBLAS's workspaces
     _, expected, _ = kernel.run("counted(step)")
     for seconds in (0, 0.01, 0.05, 0.1, 0.3):
@@ -103,6 +121,18 @@ def test_a_cell_is_interrupted_and_the_next_goes_on(kernel):
         assert error == "KeyboardInterrupt" or (error is None and "\nKeyboardInterrupt\n" in printed)
         assert kernel.run("counted(step)")[1:] == (expected, None)
     assert kernel.run("bool(gpu.simulated), torch.cuda.get_device_name()")[1] == (True, "NVIDIA A100-SXM4-80GB")
+
+
+def test_a_cell_is_interrupted_and_the_next_goes_on(kernel):
+    for tried in range(1, KERNELS + 1):
+        try:
+            return interrupt_cells(kernel)
+        except Silent:
+            kernel.end()
+            kernel.start()
+            kernel.begin()
+            if tried == KERNELS:
+                raise
 
 
 def test_a_thread_counts_as_the_cell_does(kernel):

@@ -40,6 +40,30 @@ def test_bert_takes_config_fields_and_refuses_other_sizes():
         models.bert("huge")
 
 
+@pytest.mark.parametrize(("every", "which"), [(1, [True] * 4), (2, [True, False, True, False])])
+def test_layers_are_checkpointed(every, which):
+    with torch.device("meta"):
+        model = models.bert(num_hidden_layers=4)
+    models.checkpoint_layers(model, every_n_layers=every)
+    assert [layer.gradient_checkpointing for layer in model.encoder.layer] == which
+    assert model.encoder.layer[0]._gradient_checkpointing_func.keywords == {"use_reentrant": False}
+
+
+def test_layers_are_checkpointed_under_the_method_s_older_name():
+    class Older(torch.nn.Module):
+        def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None, every_n_layers=1, offload=False):
+            self.told = gradient_checkpointing_kwargs, every_n_layers, offload
+
+    model = Older()
+    models.checkpoint_layers(model, 3)
+    assert model.told == ({"use_reentrant": False}, 3, False)
+
+
+def test_a_model_that_is_not_of_transformers_has_no_layers_to_checkpoint():
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'gradient_checkpointing_enable'"):
+        models.checkpoint_layers(torch.nn.Linear(1, 1))
+
+
 def test_vgg16_has_the_parameters_of_the_paper():
     with torch.device("meta"):
         model = models.vgg()
