@@ -22,6 +22,7 @@ from simgpu.kernels.convolution_backends import (
 )
 from simgpu.kernels.convolution_geometry import Geometry, cudnn_layout
 from simgpu.kernels.launch import made_of_others
+from simgpu.kernels.scalar_types import name, not_implemented
 from simgpu.tensors.wrong_device import type_of
 
 
@@ -32,10 +33,16 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     input, weight = _as_for_a_gradient(input, weight)
     check(input, weight, bias, geometry)
     if weight.dim() > 3:
-        return backend_of(input, weight, geometry).forward(input, weight, bias, geometry)
+        return _forward(input, weight, bias, geometry)
     geometry = geometry.as_2d()
     input, weight = input.contiguous().unsqueeze(2), weight.unsqueeze(2)
-    return backend_of(input, weight, geometry).forward(input, weight, bias, geometry).squeeze(2)
+    return _forward(input, weight, bias, geometry).squeeze(2)
+
+
+def _forward(input, weight, bias, geometry: Geometry):
+    if input.dtype not in FLOATS:
+        refuse(_backend_of(input, weight, geometry), input)
+    return backend_of(input, weight, geometry).forward(input, weight, bias, geometry)
 
 
 def _as_for_a_gradient(input, weight):
@@ -72,9 +79,9 @@ def convolution_backward(
 
 def check(input, weight, bias, geometry: Geometry) -> None:
     """Convolution.cpp, check_input_same_type_as_parameters, and check_shape_forward."""
-    for name, tensor in (("weight", weight), ("bias", bias)):
+    for which, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != input.dtype:
-            raise RuntimeError(f"Input type ({type_of(input)}) and {name} type ({type_of(tensor)}) should be the same")
+            raise RuntimeError(f"Input type ({type_of(input)}) and {which} type ({type_of(tensor)}) should be the same")
     shape, groups = list(weight.shape), geometry.groups
     if input.dim() != weight.dim():
         raise RuntimeError(
@@ -106,7 +113,28 @@ def check(input, weight, bias, geometry: Geometry) -> None:
         )
 
 
-# Which implementation
+# Which dtypes, and which implementation
+
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+OF_CUDNN = {torch.uint8, torch.int8, torch.int32}  # that cuDNN has besides (cudnn/Descriptors.cpp)
+
+
+def refuse(backend: Backend, input) -> None:
+    """Raises what CUDA's code raises of an input that no kernel is made for: cuDNN's descriptors, or AT_DISPATCH, by
+    the kernel's name. Whether cuDNN has an engine for those in `OF_CUDNN` only a GPU can tell."""
+    dtype = input.dtype
+    if backend is CUDNN and dtype not in OF_CUDNN:
+        raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {name(dtype)}")
+    flat = input.dim() == 4
+    kernels = {
+        PLAIN: "slow_conv2d_cuda",
+        DILATED: "slow_conv_dilated<>",
+        TRANSPOSED: "slow_conv_transpose2d_out_cuda" if flat else "slow_conv_transpose3d_out_cuda",
+        DEPTHWISE_2D: "conv_depthwise2d_forward_cuda",
+        DEPTHWISE_3D: "conv_depthwise3d",
+    }
+    if backend in kernels:
+        not_implemented(kernels[backend], dtype)
 
 
 def backend_of(input, weight, geometry: Geometry) -> Backend:

@@ -7,7 +7,8 @@ which words, and the dtype of which argument decides was asked of PyTorch 2.13's
 """
 
 import json
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ class Entry(NamedTuple):
     with Python's numbers, "commonfloat" where whole numbers become floats; "kw:dtype"; "kwor", the argument dtype or
     else the first tensor's. It refuses the dtypes in `refused`, or, where there are none, any that is not the `other`
     argument's. `empty`, `scalar`: whether it does so where a tensor is empty, and where the first has no dimension.
+    `when`: of the call's other arguments, by their names, what besides; None: whatever they are.
     """
 
     says: str
@@ -37,6 +39,7 @@ class Entry(NamedTuple):
     refused: frozenset
     empty: bool
     scalar: bool
+    when: Callable[[Callable[[str], Any]], bool] | None = None
 
 
 _NO_PARTS = frozenset(NAMES) - {torch.float16, torch.float32, torch.float64}
@@ -56,15 +59,91 @@ def _of_parts(first: str, second: str) -> list[Entry]:
 
 _ALL = frozenset(NAMES)
 _FLOATING = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_HALVES = {torch.float16, torch.bfloat16}
 _WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 _BLAS = {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
-def _refuses(kernel: str, of: str, *refused, empty: bool = False) -> Entry:
+def _refuses(kernel: str, of: str, *refused, empty: bool = False, scalar: bool = True, when=None) -> Entry:
     """What AT_DISPATCH says where a kernel is not made for a dtype."""
     says = f"NotImplementedError: \"{kernel}\" not implemented for '{{at0}}'"
-    return Entry(says, of, None, frozenset().union(*refused), empty, scalar=True)
+    return Entry(says, of, None, frozenset().union(*refused), empty, scalar, when)
+
+
+_NO_RANGE = {torch.bool, torch.complex32}
+_INDICES = {torch.int32, torch.int64}
+_SCATTER = "cuda_scatter_gather_base_kernel_func"
+_SCATTER_FILL = "cuda_scatter_fill_base_kernel"
+
+
+def _of_cdist(which: str) -> Entry:
+    says = f"RuntimeError: cdist only supports floating-point dtypes, {which.upper()} got: {{at0}}"
+    return Entry(says, f"arg:{which}", None, _ALL - _FLOATING, empty=True, scalar=True)
+
+
+def _random_bounds(of: str, low: str | None, high: str | None) -> list[Entry]:
+    """aten/src/ATen/native/DistributionTemplates.h, random_from_to: complex dtypes, and numbers that a dtype has not.
+    `low`, `high`: the names of the arguments; without `low` it is 0."""
+    says = "RuntimeError: check_random_bounds handles only integral, floating-point and boolean types"
+    found = [
+        Entry(says, of, None, frozenset(_COMPLEX), empty=True, scalar=True, when=partial(_are_in_order, low, high))
+    ]
+    for dtype in (*_WHOLE, torch.bool, torch.float16):
+        for what, which in (("from", low), ("to - 1", high)):
+            says = f"RuntimeError: {what} is out of bounds for {{cpp0}}"
+            outside = partial(_is_outside, dtype, which, low, high)
+            found.append(Entry(says, of, None, frozenset({dtype}), empty=True, scalar=True, when=outside))
+    return found
+
+
+def _are_in_order(low: str | None, high: str | None, given) -> bool:
+    """Where they are not, that is what PyTorch says, here too."""
+    return high is None or given(high) is None or (given(low) if low else 0) < given(high)
+
+
+def _is_outside(dtype: torch.dtype, which: str | None, low: str | None, high: str | None, given) -> bool:
+    if which is None or given(which) is None or not _are_in_order(low, high, given):
+        return False
+    if dtype == torch.bool:
+        least, most = 0, 1
+    else:
+        numbers = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        least, most = int(numbers.min), int(numbers.max)
+    return not least <= given(which) - (which == high) <= most
+
+
+def _has_both_bounds(given) -> bool:
+    return given("min") is not None and given("max") is not None
+
+
+def _has_steps(given) -> bool:
+    return given("steps") > 1
+
+
+def _has_any(given) -> bool:
+    return given("n") > 0
+
+
+def _reaches_the_kernel(given, other: str = "src") -> bool:
+    """Whether a reduction by an index passes what is asked before: one dtype of both, whole numbers of the index."""
+    return given(other).dtype == given("self").dtype and given("index").dtype in _INDICES
+
+
+def _is_no_sum(given) -> bool:
+    return given("reduce") != "sum" and _reaches_the_kernel(given)
+
+
+def _includes_self(given) -> bool:
+    return bool(given("include_self")) and _reaches_the_kernel(given)
+
+
+def _are_of_one_dtype(given) -> bool:
+    return all(one is None or one.dtype == given("self").dtype for one in (given("target"), given("weight")))
+
+
+def _multiplies(given) -> bool:
+    return given("reduce") == "multiply"
 
 
 # What no rule of one argument's dtype, or of two that differ, says, and operators that were not asked, from PyTorch's
@@ -76,29 +155,95 @@ BY_HAND = {
         _refuses("cross_cuda", "arg:self", {torch.bool, torch.complex32}),
     ],
     "aten::complex": _of_parts("arg:real", "arg:imag"),
-    "aten::polar": [*_of_parts("arg:abs", "arg:angle"), _refuses("polar_cuda", "arg:abs", {torch.float16})],
+    "aten::polar": [
+        *_of_parts("arg:abs", "arg:angle"),
+        _refuses("polar_cuda", "arg:abs", {torch.float16}, empty=True),
+    ],
     # cuda/linalg/BatchLinearAlgebra.cpp, triangular_solve_kernel
-    "aten::linalg_solve_triangular": [_refuses("triangular_solve_cuda", "arg:self", _ALL - _BLAS)],
+    "aten::linalg_solve_triangular": [_refuses("triangular_solve_cuda", "arg:self", _ALL - _BLAS, empty=True)],
     # cuda/Embedding.cu, EmbeddingBag.cu, TensorModeKernel.cu, Im2Col.cu, group_norm_kernel.cu, Activation...Kernel.cu
     "aten::embedding_renorm_": [_refuses("embedding_renorm_cuda_", "arg:self", _ALL - _FLOATING)],
     "aten::_embedding_bag_forward_only": [_refuses("embedding_bag_cuda", "arg:weight", _ALL - _FLOATING)],
-    "aten::mode": [_refuses("cuda_mode", "arg:self", _COMPLEX)],
-    "aten::im2col": [_refuses("im2col_out_cuda", "arg:self", _WHOLE, {torch.complex32})],
-    "aten::native_group_norm": [_refuses("GroupNormKernelImpl", "arg:input", _ALL - _FLOATING)],
+    "aten::mode": [_refuses("cuda_mode", "arg:self", _COMPLEX, scalar=False)],
+    "aten::im2col": [_refuses("im2col_out_cuda", "arg:self", _WHOLE, {torch.complex32}, empty=True)],
+    "aten::native_group_norm": [_refuses("GroupNormKernelImpl", "arg:input", _ALL - _FLOATING, empty=True)],
     "aten::log_sigmoid_forward": [_refuses("log_sigmoid_forward_cuda", "arg:self", _ALL - _FLOATING, empty=True)],
+    # cuda/DistanceKernel.cu: AT_DISPATCH_FLOATING_TYPES
+    "aten::_cdist_forward": [*map(_of_cdist, ("x1", "x2")), _refuses("cdist_cuda", "arg:x1", _HALVES)],
+    "aten::_pdist_forward": [_refuses("pdist_cuda", "arg:self", _HALVES)],
+    # cuda/TensorCompare.cu, cuda/CumsumKernel.cu, cuda/CumprodKernel.cu: what is asked for, not what is given
+    "aten::clamp.Tensor": [_refuses("clamp_cuda", "common", {torch.bool}, when=_has_both_bounds)],
+    "aten::cumsum": [_refuses("cumsum_cuda", "kw:dtype", {torch.bool}, scalar=False)],
+    "aten::cumprod": [_refuses("cumprod_cuda", "kw:dtype", {torch.bool}, scalar=False)],
+    # cuda/Bucketization.cu: a sorter's whole numbers are no part of it
+    "aten::searchsorted.Tensor": [_refuses("searchsorted_out_cuda", "arg:self", {torch.bool}, _COMPLEX)],
+    "aten::searchsorted.Scalar": [_refuses("searchsorted_out_cuda", "arg:sorted_sequence", _COMPLEX)],
+    # cuda/UnfoldBackwardKernel.cu, cuda/Col2Im.cu, cuda/Loss.cu, cuda/Normalization.cuh
+    "aten::unfold_backward": [_refuses("unfold_backward_cuda", "arg:grad_in", {torch.complex32})],
+    "aten::col2im": [_refuses("col2im_out_cuda", "arg:self", _WHOLE, {torch.complex32}, empty=True)],
+    "aten::binary_cross_entropy": [
+        _refuses("binary_cross_entropy_out_cuda", "arg:self", _ALL - _FLOATING, empty=True, when=_are_of_one_dtype)
+    ],
+    # cuda/RangeFactories.cu, cuda/Randperm.cu, cuda/TriangularOps.cu: of no dtype of a tensor, but of what is asked for
+    "aten::linspace": [_refuses("linspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
+    "aten::logspace": [_refuses("logspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
+    "aten::randint": _random_bounds("kw:dtype", None, "high"),
+    "aten::randint.low": _random_bounds("kw:dtype", "low", "high"),
+    "aten::randint_like": _random_bounds("kwor", None, "high"),
+    "aten::randint_like.low_dtype": _random_bounds("kwor", "low", "high"),
+    "aten::random_.to": _random_bounds("arg:self", None, "to"),
+    "aten::random_.from": _random_bounds("arg:self", "from", "to"),
+    "aten::random_": [_refuses("random_kernel_cuda", "arg:self", _COMPLEX, empty=True)],
+    "aten::randperm": [
+        _refuses("randperm_out_cuda", "kw:dtype", {torch.bfloat16}, when=_has_any),
+        _refuses("arange_cuda", "kw:dtype", {torch.bool}, _COMPLEX, when=_has_any),
+    ],
+    "aten::triu_indices": [_refuses("triu_indices_cuda", "kw:dtype", _ALL - _INDICES)],
+    "aten::tril_indices": [_refuses("tril_indices_cuda", "kw:dtype", _ALL - _INDICES)],
+    # cuda/ScatterGatherKernel.cu, cuda/Indexing.cu: sums take more dtypes than products, means and extremes
+    **{
+        f"aten::scatter_reduce{place}.two": [
+            _refuses(_SCATTER, "arg:self", {torch.bool, torch.complex64, torch.complex128}, when=_is_no_sum),
+            _refuses(_SCATTER, "arg:self", {torch.complex32}, when=_includes_self),
+        ]
+        for place in ("", "_")
+    },
+    **{
+        f"aten::scatter{place}.reduce": [
+            _refuses(_SCATTER, "arg:self", {torch.complex32}),
+            _refuses(_SCATTER, "arg:self", {torch.bool}, _COMPLEX, when=_multiplies),
+        ]
+        for place in ("", "_")
+    },
+    **{
+        f"aten::scatter{place}.value_reduce": [
+            _refuses(f"{_SCATTER_FILL}_reduce_multiply", "arg:self", {torch.bool}, _COMPLEX, when=_multiplies),
+            _refuses(f"{_SCATTER_FILL}_func", "arg:self", {torch.complex32}),
+        ]
+        for place in ("", "_")
+    },
+    **{
+        f"aten::index_reduce{place}": [
+            _refuses(
+                "index_reduce", "arg:source", {torch.bool}, _COMPLEX, when=partial(_reaches_the_kernel, other="source")
+            )
+        ]
+        for place in ("", "_")
+    },
 }
 
 
 class Checks:
     """The entries of one operator, in the order in which CUDA's code meets them."""
 
-    __slots__ = ("entries", "fine", "passed")
+    __slots__ = ("entries", "fine", "of_dtypes_alone", "passed")
 
     def __init__(self, entries: list[Entry]):
         self.entries = entries
         refused = frozenset().union(*(entry.refused for entry in entries))
         self.fine = {dtype for dtype in NAMES if dtype.is_floating_point} - refused
         self.passed: set = set()
+        self.of_dtypes_alone = not any(entry.when for entry in entries)
 
 
 @cache
@@ -157,7 +302,7 @@ def check(checks: Checks, operator, args: tuple, kwargs: dict, tensors: list) ->
             if (entry.empty or not empty) and (entry.scalar or not scalar):
                 kind, _, text = message.partition(": ")
                 raise KINDS.get(kind, RuntimeError)(text)
-    if not fires and len(checks.passed) < REMEMBERED:
+    if not fires and checks.of_dtypes_alone and len(checks.passed) < REMEMBERED:
         checks.passed.add(signature)
 
 
@@ -195,6 +340,8 @@ class _Call:
         if decides is None:
             return None
         if entry.refused and decides not in entry.refused:
+            return None
+        if entry.when is not None and not entry.when(self._given):
             return None
         if entry.other is None:
             return _filled(entry.says, decides)

@@ -50,8 +50,12 @@ def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
     return batch.is_contiguous() and row_stride != 0 and column_stride != 0 and not (transposed and batch.is_conj())
 
 
+# aten/src/ATen/native/cuda/Blas.cpp: AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2 with Half and BFloat16
+TAKEN = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
 def _check_supported(kernel: str, dtype: torch.dtype) -> None:
-    if not dtype.is_floating_point and not dtype.is_complex:
+    if dtype not in TAKEN:
         not_implemented(kernel, dtype)
 
 
@@ -153,6 +157,7 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
     """addmv_out_cuda: a vector of stride 0 is copied, a matrix that lies neither by rows nor by columns too."""
     if matrix.numel() == 0:
         return
+    _check_supported("addmv_impl_cuda", matrix.dtype)
     copies = []
     if vector.stride(0) == 0 and not vector.is_contiguous():
         copies.append(launch.scratch_like(vector))

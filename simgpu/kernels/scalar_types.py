@@ -22,11 +22,20 @@ NAMES = {
     torch.int64: ("long int", "Long"),
     torch.bool: ("bool", "Bool"),
 }
+# ATen's names of those that few kernels read
+SELDOM = {
+    getattr(torch, of_torch): of_aten
+    for of_torch, of_aten in {
+        "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64", "float8_e5m2": "Float8_e5m2",
+        "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2fnuz": "Float8_e5m2fnuz",
+        "float8_e4m3fnuz": "Float8_e4m3fnuz", "float8_e8m0fnu": "Float8_e8m0fnu",
+    }.items()
+}  # fmt: skip
 
 
 def name(dtype: torch.dtype) -> str:
-    """ATen's name of a dtype; Python's for one that is not in the list."""
-    return NAMES[dtype][1] if dtype in NAMES else str(dtype)
+    """ATen's name of a dtype; Python's for one that is not in the lists."""
+    return NAMES[dtype][1] if dtype in NAMES else SELDOM.get(dtype, str(dtype))
 
 
 def legacy_name(dtype: torch.dtype) -> str:

@@ -230,7 +230,7 @@ def test_chapter_00_asks_for_what_a_reader_needs():
 
 
 def test_chapter_00_shows_what_it_finds(monkeypatch, capsys):
-    found = {"torch": "2.13.0+cu130", "pandas": "1.5.3", "matplotlib": "3.11.2", "transformers": "5.0.0.dev0"}
+    found = {"torch": "2.13.0+cu130", "pandas": "1.5.3", "matplotlib": "3.11.2", "transformers": "5.16.0.dev0"}
 
     def version(name):
         if name not in found:
@@ -245,6 +245,6 @@ def test_chapter_00_shows_what_it_finds(monkeypatch, capsys):
     assert lines[0].startswith("[OK] Python 3.")
     assert "[OK] torch 2.13.0+cu130, wanted 2.11 or later" in lines
     assert "[FAIL] pandas 1.5.3, wanted 2.2 or later" in lines
-    assert "[OK] transformers 5.0.0.dev0, wanted 5.0 or later" in lines
+    assert "[OK] transformers 5.16.0.dev0, wanted 5.16 or later" in lines
     assert "[FAIL] accelerate not found, wanted 1.1 or later" in lines
     assert len(lines) == 1 + len(here["needs"])

@@ -14,7 +14,8 @@ from torch import nn
 import simgpu
 from simgpu.kernels import dtype_checks
 from simgpu.recording.trace import LETTERS
-from tools.oracle.dtypes import calls
+from tools.oracle import cases
+from tools.oracle.dtypes import calls, snippets
 
 KEPT = Path(__file__).parents[1] / "data" / "oracle_dtypes.json.gz"
 
@@ -129,7 +130,8 @@ def test_where_takes_bytes_and_warns():
             return torch.where(mask, x, 0.0 * x.new_zeros(())), mask, x
 
     assert "a4" in events(run).split()  # the mask as truth values
-    with simgpu.simulated_gpu("H100"), warnings.catch_warnings(action="ignore"):
+    with simgpu.simulated_gpu("H100"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         assert torch.where(ones(4, 1, dtype="uint8"), ones(3), 0.0).shape == (4, 3)
         with pytest.raises(RuntimeError, match="where expected condition to be a boolean tensor"):
             torch.where(ones(4, dtype="int64"), ones(4), ones(4))
@@ -178,3 +180,16 @@ def test_attention_of_small_heads_is_fused(width, dtype):
     packed, result = (f"{2 * 5 * width * part * getattr(torch, dtype).itemsize}" for part in (3, 1))
     assert f"a{packed}" in found and found[-1] == f"f{packed}"
     assert f"a{result}" in found and f"a{2 * (width // 4) * 5 * 5 * 4}" not in found  # no scores
+
+
+def test_lines_as_people_write_them():
+    """What the oracle raises, or how its result lies, of each line in each dtype."""
+    kept = json.loads(gzip.decompress(snippets.KEPT.read_bytes()))["agreed"]
+    assert len(kept) > 1400 and sum(error is not None for _, error, _ in kept) > 300
+    found = cases.on_simulated([code for code, _, _ in kept], snippets.GPU)
+    different = [
+        (case.code, said, snippets.said(case))
+        for case, (_, *said) in zip(found, kept, strict=True)
+        if snippets.said(case) != said
+    ]
+    assert different == []

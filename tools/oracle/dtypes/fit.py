@@ -20,6 +20,7 @@ OTHER = re.compile(
     "cusolver|CUSOLVER|MAGMA|magma|cufft|CUFFT|cuFFT|nvrtc|NVRTC|Jiterator|cusparse|CUSPARSE|CUDA out of memory"
     "|std >= 0|Expected all rows of lengths|infs or NaNs|result type .* can't be cast|Could not run"
     "|different from other tensors"
+    "|out of bounds for|can't be safely cast to passed dtype"
     "|argument alpha must|argument beta must|Integer division with addcdiv|Converting complex Scalar|value cannot be"
     "|repeats can not|shape of the mask|Length of all samples|Index to scalar"
 )
@@ -27,7 +28,7 @@ OTHER = re.compile(
 BY_RULE = re.compile(
     r"aten::(_softmax|_log_softmax|_cdist_forward|nll_loss2?d?_(forward|backward)|mm|bmm|mv|addmm_?|baddbmm_?|addmv_?|"
     r"addbmm_?|silu_?|gelu|_trilinear|binary_cross_entropy|complex|polar|grid_sampler_[23]d|index_select|put_|"
-    r"index_put_?|_index_put_impl_|convolution(_backward)?)(\.|$)"
+    r"index_put_?|_index_put_impl_|convolution(_backward)?|randint(_like)?)(\.|$)"
 )
 # Where a weight or statistics of another dtype are allowed in some combinations: rules of their own, as above.
 MIXING = re.compile(r"(batch|group|layer|rms)_norm|embedding_bag")
