@@ -61,6 +61,11 @@ def free_in_order(tensors: list) -> None:
     tensors.clear()
 
 
+def as_a_row(bias):
+    """A bias that its kernel reads number by number: contiguous."""
+    return None if bias is None else bias.contiguous()
+
+
 def by_groups(forward, backward) -> Backend:
     """A backend of kernels that know no groups: each group on its own, and the results concatenated."""
 
@@ -175,12 +180,13 @@ CUDNN = Backend(cudnn_forward, cudnn_backward)
 
 
 def plain_forward(input, weight, bias, geometry):
+    bias = as_a_row(bias)
     output = new(geometry.output_shape(input, weight), input)
     columns = None
     if not geometry.is_pointwise(weight):
         columns = columns_of(weight.shape[1], weight, output.shape[2:], input)
     take_workspace()
-    del columns
+    del columns, bias
     return output
 
 
@@ -210,10 +216,11 @@ PLAIN = by_groups(plain_forward, plain_backward)
 
 
 def dilated_forward(input, weight, bias, geometry):
+    bias = as_a_row(bias)
     output = new(geometry.output_shape(input, weight), input)
     columns = columns_of(weight.shape[1], weight, output.shape[2:], input)
     take_workspace()
-    del columns
+    del columns, bias
     return output
 
 
@@ -246,13 +253,16 @@ def transposed_forward(input, weight, bias, geometry):
     shape[1] = weight.shape[1]
     if input.dim() == 4:
         output = new(shape, input)
+        bias = as_a_row(bias)
     else:
-        output = torch.empty_like(input, memory_format=torch.contiguous_format).resize_(shape)
+        output = torch.empty_like(input, memory_format=torch.contiguous_format)
+        bias = as_a_row(bias)
+        output.resize_(shape)
     columns = columns_of(weight.shape[1], weight, input.shape[2:], input)
     ones = None if bias is None else new(shape[2:], input)
     take_workspace()
     del ones
-    del columns
+    del columns, bias
     return output
 
 
@@ -295,8 +305,9 @@ TRANSPOSED = by_groups(transposed_forward, transposed_backward)
 def depthwise_2d_forward(input, weight, bias, geometry):
     input = input.contiguous()
     weight = weight.contiguous()
+    bias = as_a_row(bias)
     output = new(geometry.output_shape(input, weight), input)
-    del weight
+    del bias, weight
     return output
 
 
@@ -325,7 +336,8 @@ def depthwise_3d_forward(input, weight, bias, geometry):
     input = input.contiguous()
     output = new(geometry.output_shape(input, weight), input)
     weight = weight.contiguous()
-    del weight
+    bias = as_a_row(bias)
+    del bias, weight
     return output
 
 

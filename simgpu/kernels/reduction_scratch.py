@@ -13,6 +13,7 @@ import torch
 from simgpu.kernels.launch import Launch
 
 MAX_THREADS = 512  # of a block (Reduce.cuh, MAX_NUM_THREADS)
+MAX_THREADS_OF_16 = 256  # where an element has 16 B: complex128 (Reduce.cuh, mnt_wrapper)
 WARP = 32
 VECTOR = 4  # values that one thread reads at once, at most
 MIN_VALUES, MAX_VALUES = 16, 256  # per thread, between which more blocks are asked for
@@ -101,10 +102,13 @@ def _power_of_two(n: int, limit: int) -> int:
     return min(1 << (max(n, 1).bit_length() - 1), limit)
 
 
-def staging(dims: list[Dim], accumulator: int, spec, aligned_to: int = 0) -> tuple[int, int]:
+def staging(
+    dims: list[Dim], accumulator: int, spec, aligned_to: int = 0, threads: int = MAX_THREADS
+) -> tuple[int, int]:
     """Bytes of (buffer, semaphores) that one reduction takes; (0, 0) where a block of threads per output will do.
 
     `accumulator`: bytes of one partial result. `spec`: the GPU. `aligned_to`: the input's address in elements.
+    `threads`: the most that a block has.
     """
     reduced = [dim for dim in dims if dim.kept is None]
     kept = [dim for dim in dims if dim.kept is not None]
@@ -122,7 +126,7 @@ def staging(dims: list[Dim], accumulator: int, spec, aligned_to: int = 0) -> tup
         while any(n % vector for n in (aligned_to, kept[0].size, *others)):
             vector //= 2
         dim0 //= vector
-    limit = MAX_THREADS // vector
+    limit = threads // vector
     width0, height0 = _power_of_two(dim0, limit), _power_of_two(dim1, limit)
     width = min(width0, WARP)
     height = min(height0, limit // width)
@@ -169,8 +173,9 @@ def _reduce(launch, dims, element: int, accumulator: int, out_element: int, alig
     between = None  # what the parts accumulate in, where the output's elements are too small for it
     if len(parts) > 1 and accumulator > out_element:
         between = launch.scratch(accumulator * prod(dim.size for dim in dims if dim.kept is not None))
+    threads = MAX_THREADS_OF_16 if element == 16 else MAX_THREADS
     for part in parts:
-        buffer, semaphores = staging(part, accumulator, launch.machine.spec, aligned_to)
+        buffer, semaphores = staging(part, accumulator, launch.machine.spec, aligned_to, threads)
         if buffer:
             held = launch.scratch(buffer), launch.scratch(semaphores)
             launch.release(*reversed(held))

@@ -82,7 +82,7 @@ def norms(launch: Launch) -> None:
 def reduce_to_norms(launch: Launch, tensor: torch.Tensor, dims, dtype: torch.dtype) -> None:
     """The scratch of norms of `dtype` over some dims (None: all); of single elements they are the absolute values."""
     reduced = range(tensor.dim()) if not dims else [dims] if isinstance(dims, int) else dims
-    if tensor.numel() and tensor.dim() and all(tensor.shape[dim] == 1 for dim in reduced):
+    if tensor.numel() and (all(tensor.shape[dim] == 1 for dim in reduced) if tensor.dim() else not dims):
         if tensor.dtype != dtype:
             launch.release(launch.scratch_like(tensor, None if tensor.dtype.is_complex else dtype))
         return
@@ -101,13 +101,13 @@ def extremes(launch: Launch) -> None:
 
 @rule("any.default", "all.default", "any.dim", "all.dim", "any.dims", "all.dims")
 def truths(launch: Launch) -> None:
-    """aten/src/ATen/native/ReduceOps.cpp, allany_impl, and ReduceLogicKernel.cu: one element is converted."""
+    """aten/src/ATen/native/ReduceOps.cpp, allany_impl, and ReduceLogicKernel.cu: one element is converted to bool."""
     (output,) = launch.outputs
     launch.give(output)
     tensor = launch["self"]
     if tensor.numel() != 1:
         reduce(launch, tensor, launch.get("dim"), output.element_size(), output.element_size())
-    elif tensor.dtype != output.dtype:
+    elif tensor.dtype != torch.bool:
         launch.scratch_like(output)
 
 
@@ -164,10 +164,24 @@ def _lie_alike(first: torch.Tensor, second: torch.Tensor, dim: int | None) -> No
 
 @rule("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
 def moments(launch: Launch) -> None:
-    """ReduceMomentKernel.cu: the accumulator holds Welford's two moments and two counts, of 4 or 8 B each."""
+    """ReduceMomentKernel.cu: the accumulator holds Welford's two moments and two counts, of 4 or 8 B each. Of complex
+    numbers the real and the imaginary parts are reduced one after the other (aten/src/ATen/native/ReduceOps.cpp,
+    std_var_out, std_var_mean_out), and put together."""
+    tensor, dims = launch["self", "dim"]
+    if not tensor.dtype.is_complex:
+        launch.give(*launch.outputs)
+        _reduce_moments(launch, tensor, dims)
+        return
+    parts = []
+    for part in torch.view_as_real(tensor).unbind(-1):
+        parts += [launch.scratch(one.numel() * part.element_size()) for one in launch.outputs]
+        _reduce_moments(launch, part, dims)
     launch.give(*launch.outputs)
-    tensor = launch["self"]
-    reduce(launch, tensor, launch["dim"], 4 * max(4, tensor.element_size()), tensor.element_size())
+    launch.release(*reversed(parts))
+
+
+def _reduce_moments(launch: Launch, tensor: torch.Tensor, dims) -> None:
+    reduce(launch, tensor, dims, 4 * max(4, tensor.element_size()), tensor.element_size())
 
 
 @rule("renorm.default")
@@ -179,7 +193,7 @@ def renorm(launch: Launch) -> None:
     dim %= tensor.dim()
     others = [i for i in range(tensor.dim()) if i != dim]
     norms = tensor.shape[dim]
-    accumulator = torch.float32 if tensor.dtype in HALVES else tensor.dtype
+    accumulator = torch.float32 if tensor.dtype in HALVES else tensor.dtype.to_real()
     launch.scratch(norms * accumulator.itemsize)
     reduce_to_norms(launch, tensor, others, accumulator)
     if accumulator != tensor.dtype:

@@ -165,7 +165,8 @@ def cumulative_extremes(launch: Launch) -> None:
 
 def _scan(launch: Launch, n: int, dtype: torch.dtype) -> None:
     """The scratch of cumulating one row."""
-    launch.release(launch.scratch(cub.scan(n, dtype.itemsize, foreign=dtype in HALVES)))
+    foreign = dtype in HALVES or dtype.is_complex
+    launch.release(launch.scratch(cub.scan(n, dtype.itemsize, foreign=foreign)))
 
 
 def bits_of_permutation(n: int) -> int:

@@ -165,10 +165,11 @@ def _node() -> str:
 
 # What formulas ask for in the dtype that sums have on the CPU (at::toAccumulateType): renorm_backward.
 _ACCUMULATING = _of("linalg_vector_norm sum.dim_IntList")
+_DOUBLED = {(torch.float64, torch.float32), (torch.complex128, torch.complex64)}
 
 
 def as_on_cuda(operator, args, kwargs) -> dict:
     """The named arguments of a call that a formula makes: sums of single precision are not double on CUDA."""
-    if operator in _ACCUMULATING and kwargs.get("dtype") == torch.float64 and args[0].dtype == torch.float32:
-        return {**kwargs, "dtype": torch.float32}
+    if operator in _ACCUMULATING and (kwargs.get("dtype"), args[0].dtype) in _DOUBLED:
+        return {**kwargs, "dtype": args[0].dtype}
     return kwargs
