@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -171,8 +172,7 @@ def checkpoint_layers(model: nn.Module, every_n_layers: int = 1) -> None:
     up to 5.20, the last version for Python 3.10, was called ``gradient_checkpointing_enable``. Raises
     ``AttributeError`` for a model that is not of transformers, ``ValueError`` for one that has no checkpoints.
     """
-    new = getattr(model, "activation_checkpointing_enable", None)
-    enable = new or model.gradient_checkpointing_enable
+    enable: Any = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False}, every_n_layers=every_n_layers)
 
 
