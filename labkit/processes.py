@@ -1,6 +1,8 @@
 """Real processes: functions of an importable module, run as the ranks of one gloo group on this machine's CPU."""
 
+import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +30,21 @@ def run(ranks: int, *proofs: Proof, seconds: float = 300) -> pd.DataFrame:
             raise TypeError(f"{proof.__qualname__} lies in no module that another process can import: put it in a file")
     with tempfile.TemporaryDirectory() as folder:
         # not spawn(), which runs one rank of a world here while a GPU is simulated as one of many
-        torch.multiprocessing.start_processes(_rank, (ranks, proofs, folder, seconds), ranks, start_method="spawn")
+        torch.multiprocessing.start_processes(
+            _rank, (ranks, proofs, folder, seconds), ranks, start_method=_start_method()
+        )
         found = [torch.load(Path(folder, f"{rank}.pt")) for rank in range(ranks)]
     rows = {proof.__name__: max(one[at] for one in found) for at, proof in enumerate(proofs)}
     return pd.DataFrame({"processes": ranks, "largest difference": rows})
+
+
+def _start_method() -> str:
+    """On Linux all ranks are forked from one process that has imported torch and has no threads; elsewhere each imports
+    it, which takes seconds."""
+    if sys.platform != "linux":
+        return "spawn"
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "labkit.proofs"])  # DDP imports the first
+    return "forkserver"
 
 
 def _rank(rank: int, ranks: int, proofs: tuple[Proof, ...], folder: str, seconds: float) -> None:
