@@ -4,8 +4,9 @@ The oracle is PyTorch's CUDA host code under stub libraries; no GPU was involved
 --keep` adds to the workloads that are known to be equal; none is taken away for a rule that broke it.
 
 Of those in which the oracle itself did on an A100 what it did on an H100, one in eight is run on the A100 too, and of
-those in which it did otherwise one in two; the weekly comparison with the oracle (.github/workflows/oracle.yml) runs all on both. `pytest --exactness` runs every
-stored workload, known to be equal or not, and writes down how each compares.
+those in which it did otherwise one in two; the weekly comparison with the oracle (.github/workflows/oracle.yml) runs
+all on both. `pytest --exactness` runs every stored workload, known to be equal or not, and writes down how each
+compares.
 """
 
 import re
