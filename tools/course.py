@@ -164,6 +164,12 @@ def known(gpu: str) -> None:
 # --- the environment ---------------------------------------------------------------------------------
 
 
+COMPILE = """
+import compileall, sysconfig
+compileall.compile_dir(sysconfig.get_path("purelib"), quiet=2, workers=0)
+"""  # on every core; a file of another Python's syntax, such as packages' own tests have, stays as it is
+
+
 def set_up(folder: Path) -> Path:
     """Makes the virtual environment `folder` hold the course and returns its Python; quick if it does."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -185,7 +191,9 @@ def set_up(folder: Path) -> Path:
     if index:
         # First and alone, so that every other package comes from where pip is set up to look.
         pip(python, "install", "--no-deps", *constraints, "--index-url", index, "torch")
-    pip(python, "install", *constraints, "-e", f"{ROOT}[course,test,docs]")
+    # pip compiles one file after the other on one core, a third of its time; without, Python compiles as it imports.
+    pip(python, "install", "--no-compile", *constraints, "-e", f"{ROOT}[course,test,docs]")
+    tried([str(python), "-c", COMPILE])
     # Pyodide's files for the site's playground, without the framework that they come with; the rest works without.
     if not tried([str(python), "-m", "pip", "install", "--no-deps", *constraints, "flet-web"]):
         say("flet-web could not be installed: the site will have no playground; all else works.")
