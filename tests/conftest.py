@@ -60,7 +60,9 @@ CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
 
 
 def pytest_addoption(parser):
-    parser.addoption("--everywhere", action="store_true", help="run the notebooks on every GPU, twice, at other sizes")
+    parser.addoption(
+        "--everywhere", action="store_true", help="notebooks on every GPU, twice, at other sizes; scripts with values"
+    )
     parser.addoption("--browser", action="store_true", help="look at the playground and the slides in Chromium")
     parser.addoption("--site", action="store_true", help="build the site in another language too")
     parser.addoption("--exactness", type=Path, metavar="PATH", help="write what the accuracy ladder's tests find")

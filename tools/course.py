@@ -191,7 +191,7 @@ def set_up(folder: Path) -> Path:
     if index:
         # First and alone, so that every other package comes from where pip is set up to look.
         pip(python, "install", "--no-deps", *constraints, "--index-url", index, "torch")
-    # pip compiles one file after the other on one core, a third of its time; without, Python compiles as it imports.
+    # pip compiles one file after the other, on one core; what is left uncompiled Python compiles as it imports.
     pip(python, "install", "--no-compile", *constraints, "-e", f"{ROOT}[course,test,docs]")
     tried([str(python), "-c", COMPILE])
     # Pyodide's files for the site's playground, without the framework that they come with; the rest works without.

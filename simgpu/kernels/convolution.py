@@ -116,7 +116,7 @@ def check(input, weight, bias, geometry: Geometry) -> None:
 # Which dtypes, and which implementation
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-OF_CUDNN = {torch.uint8, torch.int8, torch.int32}  # that cuDNN has besides (cudnn/Descriptors.cpp)
+OF_CUDNN = {torch.uint8, torch.int8, torch.int32}  # that cuDNN has besides (aten/src/ATen/cudnn/Types.cpp)
 
 
 def refuse(backend: Backend, input) -> None:

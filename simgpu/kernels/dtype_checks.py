@@ -175,10 +175,12 @@ BY_HAND = {
     "aten::clamp.Tensor": [_refuses("clamp_cuda", "common", {torch.bool}, when=_has_both_bounds)],
     "aten::cumsum": [_refuses("cumsum_cuda", "kw:dtype", {torch.bool}, scalar=False)],
     "aten::cumprod": [_refuses("cumprod_cuda", "kw:dtype", {torch.bool}, scalar=False)],
+    "aten::cumsum.out": [_refuses("cumsum_cuda", "arg:out", _NO_RANGE, scalar=False)],
+    "aten::cumprod.out": [_refuses("cumprod_cuda", "arg:out", _NO_RANGE, scalar=False)],
     # cuda/Bucketization.cu: a sorter's whole numbers are no part of it
     "aten::searchsorted.Tensor": [_refuses("searchsorted_out_cuda", "arg:self", {torch.bool}, _COMPLEX)],
     "aten::searchsorted.Scalar": [_refuses("searchsorted_out_cuda", "arg:sorted_sequence", _COMPLEX)],
-    # cuda/UnfoldBackwardKernel.cu, cuda/Col2Im.cu, cuda/Loss.cu, cuda/Normalization.cuh
+    # cuda/UnfoldBackwardKernel.cu, cuda/Col2Im.cu, cuda/Loss.cu
     "aten::unfold_backward": [_refuses("unfold_backward_cuda", "arg:grad_in", {torch.complex32})],
     "aten::col2im": [_refuses("col2im_out_cuda", "arg:self", _WHOLE, {torch.complex32}, empty=True)],
     "aten::binary_cross_entropy": [
@@ -187,8 +189,8 @@ BY_HAND = {
     # cuda/RangeFactories.cu, cuda/Randperm.cu, cuda/TriangularOps.cu: of no dtype of a tensor, but of what is asked for
     "aten::linspace": [_refuses("linspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
     "aten::logspace": [_refuses("logspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
-    "aten::randint": _random_bounds("kw:dtype", None, "high"),
-    "aten::randint.low": _random_bounds("kw:dtype", "low", "high"),
+    **{f"aten::randint{name}": _random_bounds("kw:dtype", None, "high") for name in ("", ".generator")},
+    **{f"aten::randint.{name}": _random_bounds("kw:dtype", "low", "high") for name in ("low", "low_generator")},
     "aten::randint_like": _random_bounds("kwor", None, "high"),
     "aten::randint_like.low_dtype": _random_bounds("kwor", "low", "high"),
     "aten::random_.to": _random_bounds("arg:self", None, "to"),

@@ -61,6 +61,12 @@ REFUSED = {
     "\"nll_loss_forward_no_reduce_cuda_kernel\" not implemented for 'Int'": lambda: F.nll_loss(
         ones(5, 3, dtype="int32"), ones(5, dtype="int64"), reduction="none"
     ),
+    "\"cumsum_cuda\" not implemented for 'Bool'": lambda: torch.cumsum(
+        ones(3, dtype="bool"), 0, out=ones(3, dtype="bool")
+    ),
+    "to - 1 is out of bounds for unsigned char": lambda: torch.randint(
+        high=300, size=(3,), dtype=torch.uint8, device="cuda", generator=torch.Generator("cuda")
+    ),
     "\"silu_cuda\" not implemented for 'Long'": lambda: F.silu(ones(0, 3, dtype="int64")),
 }
 

@@ -2,7 +2,8 @@
 
 Up to Python 3.10 the arguments of a call live until it returns, so that PyTorch itself gives memory back in another
 order; another torch has other operators below the same name. `python -m tools.oracle.versions --torch 2.11.0`, in the
-Python in question, asks the oracle and keeps the answers that are others: `cases.load` then gives them there.
+Python in question, asks the oracle and keeps the answers that are others: `cases.load` then gives them there. The
+environment of that Python has neither triton nor NVIDIA's libraries, which torch would load in the stubs' place.
 """
 
 from __future__ import annotations
