@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from simgpu.errors import CaptureError, NotModelledError
-from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
 from simgpu.hardware.gpus import Spec
 from simgpu.interrupts import in_one_piece
 from simgpu.left_out import LeftOut
@@ -122,6 +122,9 @@ class Machine:
         self._initialized = False
         self._touched = False
         self._workspaces = {}
+        lt_bytes = lt_workspace_bytes(spec.compute_capability, torch_version, os.environ)
+        self.lt_apart = lt_bytes is not None
+        """Whether cuBLASLt's workspace lies apart from cuBLAS's."""
         self._raw = {}
 
     def activate(self):
@@ -229,25 +232,28 @@ class Machine:
         self.stream_counts[level] = count + 1
         return (count % STREAMS_PER_POOL) << 5 | (level + 1) << 1 | 1
 
-    def take_blas_workspace(self, in_backward: bool) -> None:
-        """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream.
+    def take_blas_workspace(self, in_backward: bool, lt: bool = False) -> None:
+        """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream; `lt`: for cuBLASLt.
 
         Handles belong to a thread, and autograd runs CUDA's backward in a thread of its own, so forward and
         backward each take one and keep it (aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace and
-        getCurrentCUDABlasHandle: one workspace per (handle, stream)).
+        getCurrentCUDABlasHandle: one workspace per (handle, stream)). Up to torch 2.11 cuBLASLt has one of its own and
+        takes both; later it has that only where the environment says so, and then takes no other.
         """
         thread = "autograd" if in_backward else threading.get_ident()
-        key = (thread, self.stream)
-        if key in self._workspaces:
-            return
-        size = cublas_workspace_bytes(
-            self.spec.compute_capability, torch_version=self.torch_version, environ=os.environ
-        )
-        block = self.allocator.malloc(size, self.stream)
-        if keeps_blas_workspace(self.torch_version, os.environ):
-            self._workspaces[key] = block
-        elif block is not None:
-            self.allocator.free(block)
+        key, environ = (thread, self.stream), os.environ
+        capability, version = self.spec.compute_capability, self.torch_version
+        of_lt = lt_workspace_bytes(capability, version, environ) if lt and self.lt_apart else None
+        if key not in self._workspaces and (of_lt is None or version < (2, 12)):
+            size = cublas_workspace_bytes(capability, torch_version=version, environ=environ)
+            block = self.allocator.malloc(size, self.stream)
+            if keeps_blas_workspace(version, environ):
+                self._workspaces[key] = block
+            elif block is not None:
+                self.allocator.free(block)
+        of_both = (*key, "cublasLt")
+        if of_lt is not None and of_both not in self._workspaces:
+            self._workspaces[of_both] = self.allocator.malloc(of_lt, self.stream)
 
     @in_one_piece
     def clear_blas_workspaces(self) -> None:

@@ -143,8 +143,9 @@ def efficient_fits(call: Call, machine: machines.Machine) -> bool:
     size, value_size = call.query.shape[-1], call.value.shape[-1]
     if size != call.key.shape[-1] or any(n % align or n == 0 for n in (size, value_size)):
         return False
-    if capability >= (8, 0) and any(tensor.storage_offset() % align for tensor in call.tensors):
-        return False  # CUTLASS reads aligned; blocks are, so offsets into them decide
+    reads_aligned = capability >= (8, 0) and machine.torch_version >= (2, 13)
+    if reads_aligned and any(tensor.storage_offset() % align for tensor in call.tensors):
+        return False  # blocks are aligned, so offsets into them decide
     dtypes = (torch.float16, torch.float32, torch.bfloat16)[: 3 if capability >= (8, 0) else 2]
     return heads_fit(call, may_group=False) and dense_last(call, one_is_dense=False) and one_dtype_of(call, dtypes)
 
@@ -223,22 +224,15 @@ def scaled_dot_product_attention(
     """attention.cpp, scaled_dot_product_attention, as it runs on CUDA."""
     check_arguments(query, key, value, attn_mask, is_causal)
     call = Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    if not all(tensor.numel() for tensor in call.tensors):
+    if machines.on().torch_version >= (2, 12) and not all(tensor.numel() for tensor in call.tensors):
         return of_nothing(call)
     backend = choose(call, machines.on())
     mask = additive(attn_mask, query.dtype)
     if backend == SDPBackend.CUDNN_ATTENTION:
         lse = call.wants_gradient()
-        return output_of(
-            _aten._scaled_dot_product_cudnn_attention,
-            *call.tensors,
-            mask,
-            lse,
-            dropout_p,
-            is_causal,
-            False,
-            scale=scale,
-        )
+        options = mask, lse, dropout_p, is_causal, False
+        out = output_of(_aten._scaled_dot_product_cudnn_attention, *call.tensors, *options, scale=scale)
+        return out if all(tensor.numel() for tensor in call.tensors) else None  # torch 2.11: an undefined tensor
     if backend == SDPBackend.FLASH_ATTENTION:
         size = value.shape[-1]
         scale = size**-0.5 if scale is None else scale

@@ -55,6 +55,25 @@ def keeps_blas_workspace(torch_version: tuple[int, int], environ: Mapping[str, s
     return torch_version < (2, 15) or environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
+def lt_workspace_bytes(
+    compute_capability: tuple[int, int], torch_version: tuple[int, int], environ: Mapping[str, str]
+) -> int | None:
+    """Bytes of the workspace that cuBLASLt has besides cuBLAS's for a handle on one stream; None if it shares that one.
+
+    It shares it by default from torch 2.12 on, and has 1 MiB of its own in 2.11. TORCH_CUBLASLT_UNIFIED_WORKSPACE, 1 or
+    0, decides where it is set, and CUBLASLT_WORKSPACE_SIZE, in KiB, the size, up to that of cuBLAS's.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspaceSize; as PyTorch's CUDA host code under stub
+    libraries has it in 2.11.0 and 2.13.0.
+    """
+    shares = environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1" if torch_version >= (2, 12) else "0")
+    if shares == "1":
+        return None
+    wanted = environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    size = int(wanted) * KIB if wanted.isdecimal() else 1024 * KIB
+    return min(size, cublas_workspace_bytes(compute_capability, torch_version, environ))
+
+
 def _default_bytes(major: int, torch_version: tuple[int, int]) -> int:
     """Bytes of the default workspace on compute capability `major`.x."""
     if torch_version >= (2, 14):

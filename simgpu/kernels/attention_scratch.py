@@ -6,7 +6,7 @@ Shapes below: batch, heads, length and size are those of the query [B, H, L, D],
 key and value.
 """
 
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
 import torch
@@ -51,7 +51,7 @@ def softmax_of_masked_rows(launch: Launch) -> None:
     masked = torch.empty_like(launch["self"], dtype=torch.bool)
     dim = launch["dim"]
     launch.scratch_like(masked)
-    launch.scratch(masked.numel() // max(1, masked.shape[dim]))
+    launch.scratch(prod(size for place, size in enumerate(masked.shape) if place != dim % masked.dim()))
     reduce(launch, masked, [dim], 1, 1)
     launch.scratch(output.element_size())
 

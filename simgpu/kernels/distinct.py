@@ -4,7 +4,7 @@ import torch
 
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, rule
-from simgpu.kernels.sorting import sort_one_row
+from simgpu.kernels.sorting import sort_one_row, sort_rows
 
 INT = 4  # bytes
 INDEX = 8
@@ -51,14 +51,17 @@ def embedding_renorm(launch: Launch) -> None:
     n, element = indices.numel(), indices.element_size()
     if n == 0:
         return
-    copies = launch.contiguous(indices)
-    flat = launch.scratch(n * element)
+    of_a_row = launch.machine.torch_version < (2, 13)  # each row by itself, as it lies; since then all of them
+    copies = [] if of_a_row else [*launch.contiguous(indices), launch.scratch(n * element)]
     ordered, places = launch.scratch(n * element), launch.scratch(n * INDEX)
-    sort_one_row(launch, n, element)
+    if of_a_row:
+        sort_rows(launch, indices, indices.dim() - 1, indices)
+    else:
+        sort_one_row(launch, n, element)
     launch.release(places)
     distinct, count = launch.scratch(n * element), launch.scratch(INDEX)
     launch.release(launch.scratch(cub.unique(n, element, launch.machine.spec)))
-    launch.release(count, distinct, ordered, flat, *copies)
+    launch.release(count, distinct, ordered, *reversed(copies))
 
 
 def _of_sorted(launch: Launch, n: int, inverse: int, counts: bool) -> None:

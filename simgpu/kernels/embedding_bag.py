@@ -4,6 +4,7 @@ import torch
 
 from simgpu.kernels.indexing import count_equal, sort_indices, sum_by_index
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.scalar_types import not_implemented
 
 MAX = 2  # at::native::EmbeddingBagMode
 
@@ -63,4 +64,8 @@ def dense_backward(launch: Launch) -> None:
 def weights_backward(launch: Launch) -> None:
     """_embedding_bag_per_sample_weights_backward_cuda"""
     _promote(launch, *launch["indices", "offsets"])
-    launch.give(*launch.outputs)
+    (output,) = launch.outputs
+    if output.dtype == torch.bfloat16 and launch.machine.torch_version < (2, 13):
+        launch.scratch_like(output)
+        not_implemented("_embedding_bag_per_sample_weights_backward_cuda", output.dtype)
+    launch.give(output)

@@ -51,6 +51,7 @@ def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
 
 
 # aten/src/ATen/native/cuda/Blas.cpp: AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2 with Half and BFloat16
+_BY_LT = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 TAKEN = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
@@ -70,7 +71,7 @@ def check_same(left, right, batched: bool = False) -> None:
     raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
 
 
-def _gemm(launch: Launch, left, right, output) -> None:
+def _gemm(launch: Launch, left, right, output, lt: bool = False) -> None:
     """What addmm_out_cuda_impl takes once the output is there: copies, output first, and the workspace."""
     check_same(left, right)
     if output.numel() == 0 or left.shape[1] == 0:
@@ -84,7 +85,7 @@ def _gemm(launch: Launch, left, right, output) -> None:
         for operand in ((right, left) if transposed else (left, right))
         if not _readable(operand, transposed)
     ]
-    launch.machine.take_blas_workspace(launch.in_backward)
+    launch.machine.take_blas_workspace(launch.in_backward, lt)
     launch.release(output_copy, *reversed(copies))
 
 
@@ -122,8 +123,23 @@ def product_with_addend(launch: Launch) -> None:
     """The addend is copied into the output first, or added by cublasLt as it writes (a 1-D bias)."""
     (output,) = launch.outputs
     launch.give(output)
-    left, right = launch["mat1", "mat2"]
-    _gemm(launch, left, right, output)
+    addend, left, right = launch["self", "mat1", "mat2"]
+    _gemm(launch, left, right, output, _by_lt(launch, launch["beta"], addend, right, output))
+
+
+def _by_lt(launch: Launch, beta, addend, right, output) -> bool:
+    """isInputCompliesAddmmCudaLt: whether cuBLASLt multiplies, which adds a row of biases, or applies an activation.
+
+    Memory depends on it where cuBLASLt's workspace lies apart from cuBLAS's, as up to torch 2.11.
+    """
+    if not launch.machine.lt_apart or beta != 1 or right.dtype not in _BY_LT or min(right.shape) < 2:
+        return False
+    if not output.is_contiguous():
+        return False
+    one_row = addend.dim() == 1 or addend.squeeze().dim() == 1
+    if one_row and addend.is_contiguous() and addend.shape[-1] == right.shape[1]:
+        return True
+    return addend.dim() == 2 and launch.operator.name().startswith("aten::_addmm_activation")
 
 
 @rule("bmm.default", "bmm.out", "bmm.dtype")
@@ -149,8 +165,10 @@ def sum_of_products(launch: Launch) -> None:
     """aten/src/ATen/native/LinearAlgebra.cpp, addbmm_impl_: one addmm_ into the output for each of the batch."""
     (output,) = launch.outputs
     launch.give(output)
+    beta = launch["beta"]
     for left, right in zip(*launch["batch1", "batch2"], strict=True):
-        _gemm(launch, left, right, output)
+        _gemm(launch, left, right, output, _by_lt(launch, beta, output, right, output))
+        beta = 1
 
 
 def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
@@ -185,6 +203,9 @@ def matrix_times_vector(launch: Launch) -> None:
     matrix, vector = launch["self", "vec"]
     if matrix.dtype != vector.dtype:  # Blas.cpp, addmv's meta function, whose addend is an output in the vector's dtype
         launch.scratch_like(output, vector.dtype)
+        if launch.machine.torch_version < (2, 12):
+            _check_supported("addmv_impl_cuda", matrix.dtype)
+            raise RuntimeError(f"expected scalar type {NAMES[matrix.dtype][1]} but found {NAMES[vector.dtype][1]}")
         names = f"{NAMES[vector.dtype][1]}, {NAMES[matrix.dtype][1]}, and {NAMES[vector.dtype][1]}"
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {names}")
     launch.give(output)
@@ -220,4 +241,4 @@ def scaled_product(launch: Launch) -> None:
     (output,) = launch.outputs
     launch.give(output)
     if output.numel():
-        launch.machine.take_blas_workspace(launch.in_backward)
+        launch.machine.take_blas_workspace(launch.in_backward, lt=True)

@@ -13,7 +13,7 @@ def accumulator(dtype: torch.dtype) -> int:
 
 @rule("native_group_norm.default")
 def group_norm(launch: Launch) -> None:
-    """GroupNormKernelImplInternal: for half types float32 moments, then a scale and a shift for each channel.
+    """GroupNormKernelImplInternal: for half types float32 moments (from torch 2.13 on), then a scale and a shift for each channel.
 
     aten/src/ATen/native/group_norm.cpp takes parameters in float32 beside an input of a half type, and moments with
     them; CUDA's kernel reads all of them as of the input's dtype.
@@ -31,7 +31,7 @@ def group_norm(launch: Launch) -> None:
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
         read_as(tensor.dtype, *given)
     launch.give(*launch.outputs)
-    if tensor.dtype.itemsize < size:
+    if tensor.dtype.itemsize < size and launch.machine.torch_version >= (2, 13):
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
     if pixels > 1 and (weight is not None or bias is not None):
         launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)

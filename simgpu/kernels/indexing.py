@@ -240,17 +240,24 @@ def _linear_term(launch: Launch, index, on_host: bool, trusted: bool):
     if on_host:
         return launch.scratch(n * 8)
     if n and not trusted:
-        lowest, highest = launch.scratch(8), launch.scratch(8)
-        copy = launch.contiguous(index)
-        reduce_all(launch, n, torch.int64, 16)
-        launch.release(*copy)
-        launch.release(launch.scratch(1))  # below the dim's size?
-        launch.release(launch.scratch(1))
-        launch.release(lowest, highest)
+        _check_bounds(launch, index)
     wrapped = launch.scratch(n * 8)
     term = launch.scratch(n * 8)
     launch.release(wrapped)
     return term
+
+
+def _check_bounds(launch: Launch, index) -> None:
+    """Compares the largest and the least index with the dim's size; up to torch 2.12 one after the other."""
+    together = launch.machine.torch_version >= (2, 13)
+    for found in ((8, 8),) if together else ((8,), (8,)):
+        extremes = [launch.scratch(size) for size in found]
+        copy = launch.contiguous(index)
+        reduce_all(launch, index.numel(), torch.int64, sum(found))
+        launch.release(*copy)
+        for _ in found:
+            launch.release(launch.scratch(1))
+        launch.release(*extremes)
 
 
 def _in_parts(tensor, shifts, dims=()) -> bool:

@@ -24,6 +24,8 @@ def nll_loss(launch: Launch) -> None:
         if not tensor.is_floating_point():
             not_implemented(f"nll_loss_forward_{_way(launch, tensor)}", tensor.dtype)
         read_as(tensor.dtype, weight)
+        if launch.machine.torch_version < (2, 12) and target.dtype not in (torch.uint8, torch.int64):
+            not_implemented(f"nll_loss_forward_{_way(launch, tensor)}_index", target.dtype)
         read_as(torch.int64, *_wide(target))
 
 

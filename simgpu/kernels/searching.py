@@ -42,14 +42,22 @@ def _check_range(launch: Launch, indices: torch.Tensor) -> None:
     launch.release(*reversed(_extremes(launch, indices)))
 
 
-def _extremes(launch: Launch, tensor: torch.Tensor) -> tuple:
-    """aminmax of all of a tensor: the blocks of the least and the largest value, which the caller gives back."""
+def _extremes(launch: Launch, tensor: torch.Tensor, since: tuple[int, int] = (2, 0)) -> tuple:
+    """aminmax of all of a tensor: the blocks of the least and the largest value, which the caller gives back.
+
+    Before torch `since` they are looked for one after the other, and the host reads each: no block is left.
+    """
+    together = launch.machine.torch_version >= since
     element = tensor.element_size()
-    found = launch.scratch(element), launch.scratch(element)
-    copy = launch.contiguous(tensor)
-    reduce(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, 2 * element, element)
-    launch.release(*copy)
-    return found
+    for wanted in (2,) if together else (1, 1):
+        found = tuple(launch.scratch(element) for _ in range(wanted))
+        copy = launch.contiguous(tensor)
+        reduce(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, wanted * element, element)
+        launch.release(*copy)
+        if together:
+            return found
+        launch.release(*found)
+    return ()
 
 
 @made_of_others("histc.out")
@@ -65,7 +73,7 @@ def histc(launch: Launch) -> None:
     tensor, least, most = launch["self", "min", "max"]
     if least != most or tensor.numel() == 0:
         return
-    launch.release(*_extremes(launch, tensor))
+    launch.release(*_extremes(launch, tensor, since=(2, 12)))
 
 
 @rule("bincount.default", only=True)
@@ -77,7 +85,7 @@ def bincount(launch: Launch) -> None:
         return launch.give(*launch.outputs)
     floats = torch.float32, torch.float64
     as_double = None if weights is None or weights.dtype in floats else launch.scratch_like(weights, torch.float64)
-    extremes = _extremes(launch, tensor)
+    extremes = _extremes(launch, tensor, since=(2, 13))
     launch.give(*launch.outputs)
     launch.release(*extremes, as_double)
 

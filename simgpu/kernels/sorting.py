@@ -26,10 +26,10 @@ def sort(launch: Launch) -> None:
     """The outputs, then the scratch of sorting (Sort.cpp)."""
     values, indices = launch.outputs
     launch.give(values, indices)
-    _sort(launch, launch["self"], _dim(launch), values)
+    sort_rows(launch, launch["self"], _dim(launch), values)
 
 
-def _sort(launch: Launch, tensor, dim: int, values) -> None:
+def sort_rows(launch: Launch, tensor, dim: int, values) -> None:
     """aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel, for outputs that lie as `values` does."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return
@@ -110,7 +110,7 @@ def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
     if is_sorted and values.numel() > 1 and values.shape[dim] > SHORT:
         order = launch.scratch_like(values, torch.int64)
         ordered = launch.scratch_like(values)
-        _sort(launch, values, dim, values)
+        sort_rows(launch, values, dim, values)
         launch.release(launch.scratch_like(values, torch.int64))
         launch.release(ordered, order)
 
@@ -224,13 +224,19 @@ def multinomial(launch: Launch) -> None:
             _scan(launch, tensor.numel(), tensor.dtype)
         return
     element, one = tensor.element_size(), 1
-    least, largest = launch.scratch(element), launch.scratch(element)
-    copy = launch.contiguous(tensor)
-    reduce_all(launch, tensor.numel(), tensor.dtype, 2 * element)
-    launch.release(*copy)
-    compared = launch.scratch(one), launch.scratch(one)
+    extremes, compared = [], []
+    together = launch.machine.torch_version >= (2, 12)  # the least and the largest; before, one after the other
+    for found in (2,) if together else (1, 1):
+        extremes += [launch.scratch(element) for _ in range(found)]
+        copy = launch.contiguous(tensor)
+        reduce_all(launch, tensor.numel(), tensor.dtype, found * element)
+        launch.release(*copy)
+        compared += [launch.scratch(one) for _ in range(found)]
     held = [launch.scratch(one)]
-    launch.release(*reversed(compared))
+    if together:
+        launch.release(*reversed(compared))
+    else:
+        launch.release(compared[1], extremes[1], compared[0], extremes[0])
     rows = tensor.shape[0] if tensor.dim() == 2 else 1
     sums = launch.scratch(rows * element)
     reduce(launch, tensor, [-1], accumulator_of(tensor.dtype), element)
@@ -252,7 +258,8 @@ def multinomial(launch: Launch) -> None:
         held.append(launch.scratch_like(values))
         _topk(launch, noise, noise.dim() - 1, values, True)
     launch.release(*reversed(held))
-    launch.release(least, largest)  # of one tuple, whose first is let go first
+    if together:
+        launch.release(*extremes)  # of one tuple, whose first is let go first
 
 
 @made_of_others("median.default")
