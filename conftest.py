@@ -1,6 +1,9 @@
 """What every test and every notebook runs under."""
 
 import os
+import re
+from importlib import metadata
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,9 +23,27 @@ def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"
 
 
+def of_another_torch() -> str:
+    """The version of torch that the notebooks' stored outputs are of, where another minor version is installed; else
+    ""."""
+    pinned = re.search(r"^torch==([\d.]+)", (Path(__file__).parent / "constraints.txt").read_text(), re.MULTILINE)[1]
+    same = pinned.split(".")[:2] == metadata.version("torch").split(".")[:2]
+    return "" if same else pinned
+
+
+def pytest_collection_modifyitems(config, items):
+    if of_another_torch():  # whose kernels, optimizers and messages are others: what must hold is that cells run
+        for item in items:
+            if item.path.suffix == ".ipynb" and item.path.parent == config.rootpath / "notebooks":
+                item.options["check"] = False
+
+
 def pytest_report_header(config):
     gpu = os.environ.get("LABKIT_GPU")
     lines = [f"LABKIT_GPU={gpu}: the notebooks run on a simulated {gpu}"] if gpu else []
+    if of_another_torch():
+        stored = f"the outputs stored in notebooks/ are of torch {of_another_torch()}: cells run, and are not compared"
+        lines.append(f"torch {metadata.version('torch')} is installed, {stored}")
     if config.stash[cleared_names]:
         lines.append(f"taken out of the environment: {', '.join(config.stash[cleared_names])}")
     return lines

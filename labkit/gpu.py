@@ -125,6 +125,16 @@ def leave() -> None:
     _notebook = None
 
 
+UNIFIED = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"  # aten/src/ATen/cuda/CublasHandlePool.cpp: 1, from torch 2.12 on, or 0
+
+
+def _share_workspace() -> None:
+    """Up to torch 2.11 a Linear with a bias takes 1 MiB more than the course says, unless the environment says so."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12) and UNIFIED not in os.environ:
+        os.environ[UNIFIED] = "1"
+        print(f"{UNIFIED}=1: torch {torch.__version__} allocates for a Linear with a bias what later versions do.")
+
+
 def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False, host: float = 1.0) -> GPU:
     """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
 
@@ -136,9 +146,11 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
     `only_simulated`: the simulated GPU of that name on every machine, for a notebook that is about that GPU. `host`:
     the factor on the times of a simulated one's host, as of `this_host()`; a real one's is as fast as it is.
 
-    The notebook begins again too: guesses are forgotten, and tables print three decimals.
+    The notebook begins again too: guesses are forgotten, and tables print three decimals. On torch 2.11, cuBLASLt is
+    told to share cuBLAS's workspace, as it does by itself from torch 2.12 on, and that is printed.
     """
     global _notebook
+    _share_workspace()
     asked = name if only_simulated else os.environ.get("LABKIT_GPU")
     if _notebook is not None:
         left = living()

@@ -85,11 +85,12 @@ def cummaxmin_backward(grad, input, indices, dim):
 
 @branch("trace_backward")
 def trace_backward(grad, sizes):
-    """aten/src/ATen/native/TriangularOps.cpp: as many indices as the diagonal has elements."""
+    """aten/src/ATen/native/TriangularOps.cpp: as many indices as the diagonal has elements; up to torch 2.11, as if it
+    went on to the last row."""
     if len(sizes) != 2:
         raise RuntimeError("expected matrix input")
     flat = torch.zeros(sizes[0] * sizes[1], dtype=grad.dtype, device=grad.device)
-    end = min(sizes) * (sizes[1] + 1)
+    end = min(sizes) * (sizes[1] + 1) if machines.on().torch_version >= (2, 12) else flat.numel()
     indices = torch.arange(0, end, sizes[1] + 1, dtype=torch.int64, device=grad.device)
     return flat.index_fill_(0, indices, grad).view(sizes)
 

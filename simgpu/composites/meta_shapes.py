@@ -38,7 +38,7 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     )
 
 
-@meta("_sample_dirichlet", "_standard_gamma_grad", "binomial")
+@meta("_sample_dirichlet", "_standard_gamma", "_standard_gamma_grad", "binomial")
 def drawn(parameter, *others, generator=None):
     """aten/src/ATen/native/cuda/Distributions.cpp: a number for each of the parameter's."""
     return torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")

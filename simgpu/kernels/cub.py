@@ -124,11 +124,13 @@ def _tuned(tables, spec, default):
 
 # compute capability: bytes of a key: (threads, items of each)
 _UNIQUE_BY_KEY = {8: {4: (256, 11), 8: (192, 7)}, 9: {4: (512, 14), 8: (448, 11)}}
+_UNIQUE_BY_KEY_TO_2_12 = {8: {4: (256, 11), 8: (256, 7)}, 9: {4: (512, 14), 8: (448, 10)}}  # tiles as the oracle's
 
 
-def unique_by_key(n: int, key: int, spec) -> int:
-    """cub::DeviceSelect::UniqueByKey of n keys of 4 or 8 bytes with values as wide."""
-    threads, items = _tuned(_UNIQUE_BY_KEY, spec, {4: (64, 11), 8: (64, 5)})[key]
+def unique_by_key(n: int, key: int, spec, torch_version: tuple[int, int] = (2, 13)) -> int:
+    """cub::DeviceSelect::UniqueByKey of n keys of 4 or 8 bytes with values as wide, by the CUB of that torch."""
+    tuned = _UNIQUE_BY_KEY if torch_version >= (2, 13) else _UNIQUE_BY_KEY_TO_2_12
+    threads, items = _tuned(tuned, spec, {4: (64, 11), 8: (64, 5)})[key]
     return storage(_tile_states(ceil(n / (threads * items)), OFFSET), 0)
 
 

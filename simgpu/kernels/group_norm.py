@@ -13,7 +13,8 @@ def accumulator(dtype: torch.dtype) -> int:
 
 @rule("native_group_norm.default")
 def group_norm(launch: Launch) -> None:
-    """GroupNormKernelImplInternal: for half types float32 moments (from torch 2.13 on), then a scale and a shift for each channel.
+    """GroupNormKernelImplInternal: for half types float32 moments (from torch 2.13 on), then a scale and a shift for
+    each channel.
 
     aten/src/ATen/native/group_norm.cpp takes parameters in float32 beside an input of a half type, and moments with
     them; CUDA's kernel reads all of them as of the input's dtype.

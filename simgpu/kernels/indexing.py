@@ -66,7 +66,7 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
     launch.scratch(n * index)  # where the segments of equal indices begin
     launch.scratch(8)  # how many
     keys = launch.scratch(n * index)
-    unique = launch.scratch(cub.unique_by_key(n, index, spec))
+    unique = launch.scratch(cub.unique_by_key(n, index, spec, launch.machine.torch_version))
     launch.release(unique, keys)
     segments = min(n, weights)
     launch.scratch(segments * index)  # parts of each segment

@@ -106,8 +106,8 @@ def truths(launch: Launch) -> None:
     launch.give(output)
     tensor = launch["self"]
     if tensor.numel() != 1:
-        of = output if launch.machine.torch_version >= (2, 12) else tensor  # whose elements an accumulator is as wide as
-        reduce(launch, tensor, launch.get("dim"), of.element_size(), output.element_size())
+        held = output if launch.machine.torch_version >= (2, 12) else tensor  # the dtype of accumulators
+        reduce(launch, tensor, launch.get("dim"), held.element_size(), output.element_size())
     elif tensor.dtype != torch.bool:
         launch.scratch_like(output)
 

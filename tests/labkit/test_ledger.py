@@ -11,6 +11,7 @@ from labkit.baseline import DirtyBaseline
 from labkit.ledger import Ledger
 from labkit.models import ThreeLinear
 from labkit.units import MIB
+from tests.pinned import of_pinned_torch
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,7 @@ def train(ledger):
     return model, x, y, loss
 
 
+@of_pinned_torch
 def test_stages_of_the_three_linear_model(capsys):
     ledger = Ledger()
     kept = train(ledger)

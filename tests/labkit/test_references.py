@@ -7,6 +7,7 @@ import labkit
 from labkit import published
 from labkit.ledger import Ledger
 from labkit.models import HalfLinear, ThreeLinear
+from tests.pinned import of_pinned_torch
 
 MODELS = {
     published.THREE_LINEAR: (ThreeLinear, torch.float32),
@@ -15,6 +16,7 @@ MODELS = {
 }
 
 
+@of_pinned_torch
 @pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
 @pytest.mark.parametrize("experiment", MODELS)
 def test_training_takes_what_pytorch_2_13_takes(experiment, gpu):
@@ -39,6 +41,7 @@ def test_training_takes_what_pytorch_2_13_takes(experiment, gpu):
         assert figure.verdict(size) == "equal", quantity
 
 
+@of_pinned_torch
 def test_the_published_figures_of_the_three_linear_model():
     with labkit.simulated_gpu("A100-80GB"):
         ledger = Ledger()

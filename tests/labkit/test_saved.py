@@ -13,6 +13,7 @@ from labkit.ledger import Ledger
 from labkit.models import LlamaLayer
 from labkit.saved import OUTPUT, keeps, layer_keeps, owners, saving
 from labkit.units import MIB
+from tests.pinned import of_pinned_torch
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,7 @@ def test_every_block_of_a_forward_pass_has_its_module_and_operator():
     assert outputs["y"].shape == (1000, 64)
 
 
+@of_pinned_torch
 def test_what_no_graph_keeps_has_no_operator_and_no_hook_is_left():
     model, x = Block().cuda(), torch.zeros(1000, 64, device="cuda")
     with torch.no_grad():

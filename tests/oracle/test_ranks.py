@@ -10,6 +10,7 @@ from importlib import metadata
 import pytest
 
 from tests.exactness import ORACLE
+from tests.pinned import of_pinned_torch
 from tools.oracle import rank_digests
 from tools.oracle.rank_digests import GPU, Stage, difference
 from tools.oracle.workloads import ranks
@@ -109,6 +110,7 @@ def test_a_rank_that_the_world_does_not_have():
         ranks.find("ranks_ddp_8of8")
 
 
+@of_pinned_torch
 @LINUX
 @pytest.mark.parametrize(
     ("name", "peak", "reserved"),

@@ -367,7 +367,9 @@ def test_the_program_does_the_same_to_pytorch(seed):
         names = {"print": lambda *_: None}  # what lives in it lives while the counters are read
         exec(program, names)
         stats = {key: value for key, value in torch.cuda.memory_stats().items() if "private_pools" not in key}
-    assert stats == state.counters(game.allocator)
+    counters = state.counters(game.allocator)
+    later = () if "num_oom_rejections" in stats else ("num_oom_rejections",)  # from torch 2.12 on
+    assert stats == {name: value for name, value in counters.items() if name not in later}
 
 
 # --- what the page asks ---------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pinned import of_pinned_torch
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,6 +16,7 @@ def test_a_package_says_that_it_has_types(package):
     assert (ROOT / package / "py.typed").exists()
 
 
+@of_pinned_torch
 def test_types():
     pytest.importorskip("basedpyright")
     pytest.importorskip("pandas", "3", reason="pandas 2 annotates itself so that no list is a column's names")

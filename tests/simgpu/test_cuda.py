@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import labkit
+from tests.pinned import of_pinned_torch
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,7 @@ def test_marks_for_profilers_do_nothing():
     nvtx.range_end(0)
 
 
+@of_pinned_torch
 def test_data_parallel_on_the_one_gpu():
     """The figures are the oracle's. An input from the host is copied on a stream of its own."""
     model = nn.DataParallel(nn.Linear(300, 10).cuda())

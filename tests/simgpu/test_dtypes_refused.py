@@ -14,6 +14,7 @@ from torch import nn
 import simgpu
 from simgpu.kernels import dtype_checks
 from simgpu.recording.trace import LETTERS
+from tests.pinned import of_pinned_torch
 from tools.oracle import cases
 from tools.oracle.dtypes import calls, snippets
 
@@ -91,6 +92,7 @@ def test_nothing_is_taken_from_programs_that_run():
         assert ones(0, dtype="int64").float().std().dtype == torch.float32
 
 
+@of_pinned_torch
 def test_calls_that_the_table_was_not_made_from():
     """Of drawn dtypes: what the oracle runs runs, what it refuses is refused in its words."""
     kept = json.loads(gzip.decompress(KEPT.read_bytes()))

@@ -13,6 +13,7 @@ import simgpu.report.gate
 import simgpu.running.run
 from simgpu.command import main
 from simgpu.report.compare import Difference, place_of
+from tests.pinned import of_pinned_torch
 
 pytest_plugins = ["pytester"]
 NAMED = {one.value for distribution in distributions() for one in distribution.entry_points if one.group == "pytest11"}
@@ -47,6 +48,7 @@ def test_the_example_passes(project):
     project().assert_outcomes(passed=2)
 
 
+@of_pinned_torch
 def test_it_fails_with_eager_attention_and_says_what_to_do(project):
     result = project(ATTENTION="eager")
     result.assert_outcomes(passed=1, failed=1)
@@ -146,6 +148,7 @@ def test_the_plugin_imports_nothing_until_it_is_used(pytester):
 
 STEP = """
 import torch
+from tests.pinned import of_pinned_torch
 
 def forward(x, weight):
     return torch.{function}(x @ weight)

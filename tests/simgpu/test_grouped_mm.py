@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import labkit
+from tests.pinned import of_pinned_torch
 
 MIB = 2**20
 
@@ -85,6 +86,7 @@ def test_there_is_an_end_for_each_group():
             torch._grouped_mm(left, right, offs=ends(4, 8))
 
 
+@of_pinned_torch
 def test_8_bit_floats_want_a_gpu_that_multiplies_them():
     for gpu, works in (("A100-80GB", False), ("H100", True), ("RTX-4090", True)):
         with labkit.simulated_gpu(gpu):

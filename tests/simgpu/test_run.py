@@ -21,6 +21,7 @@ from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS
 from simgpu.report.places import shortened
 from simgpu.report.sizes import parse
 from simgpu.running import clock
+from tests.pinned import of_pinned_torch
 
 MIB = 2**20
 
@@ -65,6 +66,7 @@ def printed(capsys) -> str:
 # --- what the page says ------------------------------------------------------------------------------
 
 
+@of_pinned_torch
 def test_parts_of_a_training_step_are_those_of_the_formulas(script):
     report = simgpu.run(script(TRAINING), gpu="H100")
     weights = 2 * 1024 * 4096 * 4 + (1024 + 4096) * 4

@@ -12,6 +12,7 @@ import torch
 
 import simgpu
 from simgpu import stand_ins
+from tests.pinned import of_pinned_torch
 from tools.oracle.scripts import SCRIPTS, STORED
 
 ORACLE = json.loads(STORED.read_text(encoding="utf-8"))
@@ -38,6 +39,7 @@ def as_before():
             sys.modules.pop(name, None)
 
 
+@of_pinned_torch
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize(("name", "values"), WAYS)
 def test_it_ends_with_the_oracles_peaks(name, values, tmp_path, monkeypatch, capsys):

@@ -2,52 +2,59 @@
 
 import pytest
 
-from tools.oracle.cases import Case, on_simulated
+from tools.oracle.cases import Case, here, on_simulated
 
 CASES = [
     (
+        "H100",
         "x = torch.ones(50, 70, device='cuda', dtype=torch.int32)\ny = x.trace()\n",
-        "S2097152 a14000 a8 a400 f400 f14000 f8 ",
+        "S2097152 a14000 a8 a400 f400 f14000 f8",
     ),
     (
+        "H100",
         "x = torch.ones(300, 30, device='cuda', requires_grad=True)\nx.trace().backward()\n",
-        "S2097152 a36000 a4 a4 a36000 a240 f240 f4 f4 f36000 f36000 ",
+        "S2097152 a36000 a4 a4 a36000 a240 f240 f4 f4 f36000 f36000",
     ),
     (
+        "H100",
         "x, z = (torch.ones(2, n, 9, device='cuda', requires_grad=True) for n in (40, 25))\n"
         "torch.cdist(x, z[:1], p=3.0).sum().backward()\n",
         "S2097152 a2880 a1800 a1800 a8000 f1800 a4 a4 a8000 a1800 a2880 a72000 f72000 f1800 f8000 a8000 "
         "a8000 a1800 a1800 a72000 f72000 f1800 f8000 f8000 a900 f1800 f8000 a1800 f900 f4 f4 f2880 f2880 "
-        "f1800 f1800 ",
+        "f1800 f1800",
     ),
     (
+        "H100",
         "x, z = (torch.ones(n, 9, device='cuda', requires_grad=True) for n in (40, 25))\n"
         "torch.cdist(x, z, p=0.0).sum().backward()\n",
         "S2097152 a1440 a900 a4000 a4 a4 a4000 a1440 f4000 a4000 a4000 a900 f4000 f4000 f4000 f4 f4 "
-        "f1440 f1440 f900 f900 ",
+        "f1440 f1440 f900 f900",
     ),
     (
+        "H100",
         "x = torch.ones(20, 33, device='cuda', requires_grad=True)\ntorch.special.i1e(x).sum().backward()\n",
         "S2097152 a2640 a2640 a4 a4 a2640 a660 f2640 a4 a2640 f4 a2640 a2640 a2640 a2640 a2640 a2640 "
-        "f2640 f2640 f2640 f2640 f2640 a4 a2640 a2640 f2640 f4 f2640 f2640 f660 f2640 f4 f4 f2640 f2640 ",
+        "f2640 f2640 f2640 f2640 f2640 a4 a2640 a2640 f2640 f4 f2640 f2640 f660 f2640 f4 f4 f2640 f2640",
     ),
     (
+        "H100",
         "x = torch.ones(1000, 64, device='cuda', requires_grad=True)\n"
         "m, v = torch.zeros(2, 64, device='cuda')\n"
         "w, b = torch.ones(2, 64, device='cuda', requires_grad=True)\n"
         "y = torch.ops.aten._batch_norm_with_update(x, w, b, m, v, 0.1, 1e-5)\n"
         "y[0].sum().backward()\n",
         "S2097152 a256000 a512 a512 a256000 a256 a256 a4 a4 a256 a256 a256 a256 a256000 f256 f256 a512 "
-        "f256 f256 f4 f4 f512 f256 f256 f512 f512 f256000 f256000 f256000 ",
+        "f256 f256 f4 f4 f512 f256 f256 f512 f512 f256000 f256000 f256000",
     ),
     (
+        "H100",
         "x = torch.ones(1000, 64, device='cuda')\n"
         "y = torch.ops.aten._native_batch_norm_legit(x, None, None, True, 0.1, 1e-5)\n",
-        "S2097152 a256000 a256000 a256 a256 f256000 f256 f256 f256000 ",
+        "S2097152 a256000 a256000 a256 a256 f256000 f256 f256 f256000",
     ),
 ]
 
 
-@pytest.mark.parametrize(("code", "events"), CASES)
-def test_events_are_the_oracle_s(code, events):
-    assert on_simulated([code], "H100") == [Case("H100", code, events.strip(), None)]
+@pytest.mark.parametrize(("gpu", "code", "events"), CASES)
+def test_events_are_the_oracle_s(gpu, code, events):
+    assert on_simulated([code], gpu) == here("single_operators", [Case(gpu, code, events, None)])

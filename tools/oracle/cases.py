@@ -18,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -148,10 +149,16 @@ def save(family: str, cases: list[Case], provenance: dict) -> None:
 
 
 def load(family: str) -> list[Case]:
-    """A family's cases as they were recorded; where this torch's or this Python's answers to some of them are kept too
-    (tools/oracle/versions.py), these. Raises ValueError for a file of another format."""
+    """A family's cases as they were recorded, or as they are here (`here`). Raises ValueError for a file of another
+    format."""
+    return here(family, stored(family))
+
+
+def here(family: str, cases: Iterable[Case]) -> list[Case]:
+    """A family's cases, of which this torch under this Python answers some in another way: these answers, where they
+    are kept (tools/oracle/versions.py). Raises ValueError for a file of another format."""
     other = {(case.gpu, case.code): case for case in map(Case._make, others().get(family, []))}
-    return [other.get((case.gpu, case.code), case) for case in stored(family)]
+    return [other.get((case.gpu, case.code), case) for case in cases]
 
 
 def stored(family: str) -> list[Case]:
@@ -164,6 +171,7 @@ def families() -> list[str]:
     return sorted(path.name.partition(".")[0] for path in FOLDER.glob("*.json.gz"))
 
 
+@cache
 def others() -> dict[str, list]:
     """By family, the cases that this torch under this Python answers in another way; empty where none are kept."""
     path = _path_of_others(metadata.version("torch").partition("+")[0])

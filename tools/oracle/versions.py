@@ -9,8 +9,20 @@ environment of that Python has neither triton nor NVIDIA's libraries, which torc
 from __future__ import annotations
 
 import argparse
+import runpy
+from collections.abc import Iterator
 
 from tools.oracle import cases, run
+
+WRITTEN = ("rare_paths", "single_operators")
+"""Families that are written out in tests/simgpu/test_<family>.py, as CASES."""
+
+
+def written() -> Iterator[tuple[str, list[cases.Case]]]:
+    """Those families, with their cases, as torch `run.DEFAULT_VERSION` answers them."""
+    for family in WRITTEN:
+        of_tests = runpy.run_path(str(run.ROOT / "tests" / "simgpu" / f"test_{family}.py"))
+        yield family, [cases.Case(*case, None) for case in of_tests["CASES"]]
 
 
 def main() -> None:
@@ -19,8 +31,7 @@ def main() -> None:
     parser.add_argument("--torch", default=run.DEFAULT_VERSION)
     version = parser.parse_args().torch
     kept, asked = {}, 0
-    for family in cases.families():
-        stored = cases.stored(family)
+    for family, stored in (*((family, cases.stored(family)) for family in cases.families()), *written()):
         for gpu in sorted({case.gpu for case in stored}):
             mine = [case for case in stored if case.gpu == gpu]
             found = cases.on_oracle([case.code for case in mine], gpu, version)
