@@ -60,18 +60,18 @@ def lt_workspace_bytes(
 ) -> int | None:
     """Bytes of the workspace that cuBLASLt has besides cuBLAS's for a handle on one stream; None if it shares that one.
 
-    It shares it by default from torch 2.12 on, and has 1 MiB of its own in 2.11. TORCH_CUBLASLT_UNIFIED_WORKSPACE, 1 or
-    0, decides where it is set, and CUBLASLT_WORKSPACE_SIZE, in KiB, the size, up to that of cuBLAS's.
+    It shares it from torch 2.12 on unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0, and before only where that is 1. Its
+    own has 1 MiB, or as many KiB as CUBLASLT_WORKSPACE_SIZE says; no more than cuBLAS's unless that variable is 0.
 
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspaceSize; as PyTorch's CUDA host code under stub
     libraries has it in 2.11.0 and 2.13.0.
     """
-    shares = environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1" if torch_version >= (2, 12) else "0")
-    if shares == "1":
+    shared = environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
+    if shared == "1" or (shared != "0" and torch_version >= (2, 12)):
         return None
-    wanted = environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    size = int(wanted) * KIB if wanted.isdecimal() else 1024 * KIB
-    return min(size, cublas_workspace_bytes(compute_capability, torch_version, environ))
+    wanted = re.match(r"\s*\+?(\d+)", environ.get("CUBLASLT_WORKSPACE_SIZE", ""))  # what follows the digits is ignored
+    size = int(wanted[1]) * KIB if wanted else 1024 * KIB
+    return size if shared == "0" else min(size, cublas_workspace_bytes(compute_capability, torch_version, environ))
 
 
 def _default_bytes(major: int, torch_version: tuple[int, int]) -> int:

@@ -5,9 +5,10 @@ import warnings
 import pytest
 
 from labkit import formulas
-from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace
+from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
 from simgpu.hardware.gpus import SPECS, spec
 from simgpu.machine import Machine
+from tools.oracle.cases import on_simulated
 
 SMALL = 8_519_680
 LARGE = 33_554_432
@@ -96,3 +97,45 @@ def test_torch_2_15_gives_workspaces_back():
     assert (kept.allocator.allocated, given_back.allocator.allocated) == (LARGE, 0)
     assert given_back.allocator.max_allocated == LARGE
     assert keeps_blas_workspace((2, 15), {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"})
+
+
+UNIFIED, LT_SIZE, CONFIG = "TORCH_CUBLASLT_UNIFIED_WORKSPACE", "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_WORKSPACE_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("environ", "in_2_11", "later"),
+    [
+        ({}, 2**20, None),
+        ({UNIFIED: "1"}, None, None),
+        ({UNIFIED: "yes"}, 2**20, None),
+        ({UNIFIED: "0"}, 2**20, 2**20),
+        ({UNIFIED: "0", LT_SIZE: "512"}, 2**19, 2**19),
+        ({UNIFIED: "0", LT_SIZE: "100000"}, 102_400_000, 102_400_000),
+        ({UNIFIED: "0", LT_SIZE: "0"}, 0, 0),
+        ({UNIFIED: "0", LT_SIZE: "abc"}, 2**20, 2**20),
+        ({LT_SIZE: "12abc"}, 12 * 2**10, None),
+        ({CONFIG: ":16:8"}, 2**17, None),
+        ({UNIFIED: "0", CONFIG: ":16:8"}, 2**20, 2**20),
+        ({LT_SIZE: "64000"}, LARGE, None),
+    ],
+)
+def test_cublaslt_has_a_workspace_of_its_own(environ, in_2_11, later):
+    """The sizes are the oracle's, of torch 2.11.0, 2.12.1 and 2.13.0 on an H100."""
+    assert lt_workspace_bytes((9, 0), (2, 11), environ) == in_2_11
+    assert lt_workspace_bytes((9, 0), (2, 12), environ) == lt_workspace_bytes((9, 0), (2, 13), environ) == later
+
+
+@pytest.mark.parametrize(
+    ("code", "events"),
+    [
+        ("F.linear(a, w, b); a @ w.t()", "a1024 a1048576 f1024 a1024 S33554432 a33554432 f1024"),
+        ("a @ w.t(); F.linear(a, w, b)", "a1024 S33554432 a33554432 f1024 a1024 a1048576 f1024"),
+    ],
+)
+def test_without_sharing_a_linear_with_a_bias_takes_that_alone(code, events, monkeypatch):
+    """The oracle's events, of torch 2.13.0."""
+    monkeypatch.setenv(UNIFIED, "0")
+    made = "a, w, b = (torch.ones(size, device='cuda') for size in ((8, 16), (32, 16), 32))"
+    (found,) = on_simulated([f"{made}\n{code}"], "H100")
+    before, after = "S2097152 a512 a2048 a128 ", " f512 f2048 f128"
+    assert found.events == before + events + after
