@@ -1,5 +1,7 @@
 """Without a GPU, real or simulated, the front says what to do."""
 
+import os
+
 import pytest
 import torch
 
@@ -33,3 +35,16 @@ def test_another_real_gpu_says_what_will_differ(real, name, told, monkeypatch, c
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"Running on {real}, 16.00 GiB."
     assert [f"LABKIT_GPU={name} in the environment" in line for line in lines[1:]] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "after"), [("2.11.0+cpu", None, "1"), ("2.11.0", "0", "0"), ("2.12.1", None, None)]
+)
+def test_on_torch_2_11_cublaslt_shares_cublas_workspace(version, before, after, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setenv(gpu.UNIFIED, before or "")
+    if before is None:
+        monkeypatch.delenv(gpu.UNIFIED)
+    gpu._share_workspace()
+    assert os.environ.get(gpu.UNIFIED) == after
+    assert (gpu.UNIFIED in capsys.readouterr().out) == (before != after)
