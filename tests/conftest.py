@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from labkit.gpu import UNIFIED
 from tests import exactness as ladder
 from tools.notebook_rules import code_cells
 
@@ -94,6 +95,16 @@ def what_is_there_is_set_aside():
     and test takes longer than most tests, and the ledger, the recorder and the oracle's snippets collect often."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_environment_is_put_back():
+    """`labkit.use_gpu` sets a variable on torch 2.11 and leaves it, for notebooks: the next file's tests go without."""
+    before = os.environ.get(UNIFIED)
+    yield
+    os.environ.pop(UNIFIED, None)
+    if before is not None:
+        os.environ[UNIFIED] = before
 
 
 class Exactness:

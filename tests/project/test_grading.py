@@ -121,7 +121,7 @@ def test_an_answer_that_says_yes_to_everything_is_none(folder):
             answer_1="answer_1 = (\n",
             answer_3=yes,
             answer_4=wrong + "found = answer_4(3) if callable(answer_4) else answer_4\njudge(found, right=size(3))",
-            answer_5="while True:\n    pass",
+            answer_5="import time\n\nwhile True:\n    time.sleep(0.1)",
             answer_6=right_of(6, "size(6)").replace("...", "24"),
             answer_7="import os\n\nos._exit(1)",
         ),

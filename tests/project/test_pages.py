@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from simgpu import command
+from tests.pinned import of_pinned_torch
 
 ROOT = Path(__file__).parents[2]
 NAMED = {one.value for each in distributions() for one in each.entry_points if one.group == "pytest11"}
@@ -63,6 +64,7 @@ def run(snippet, capsys):
     return printed.getvalue(), snippet.printed
 
 
+@of_pinned_torch
 @pytest.mark.parametrize("page", PAGES)
 def test_snippets_do_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

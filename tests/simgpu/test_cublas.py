@@ -8,6 +8,7 @@ from labkit import formulas
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
 from simgpu.hardware.gpus import SPECS, spec
 from simgpu.machine import Machine
+from tests.pinned import of_pinned_torch
 from tools.oracle.cases import on_simulated
 
 SMALL = 8_519_680
@@ -125,6 +126,7 @@ def test_cublaslt_has_a_workspace_of_its_own(environ, in_2_11, later):
     assert lt_workspace_bytes((9, 0), (2, 12), environ) == lt_workspace_bytes((9, 0), (2, 13), environ) == later
 
 
+@of_pinned_torch
 @pytest.mark.parametrize(
     ("code", "events"),
     [

@@ -148,7 +148,6 @@ def test_the_plugin_imports_nothing_until_it_is_used(pytester):
 
 STEP = """
 import torch
-from tests.pinned import of_pinned_torch
 
 def forward(x, weight):
     return torch.{function}(x @ weight)
