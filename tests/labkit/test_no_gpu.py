@@ -29,6 +29,7 @@ def test_a_ledger_wants_a_gpu():
 )
 def test_another_real_gpu_says_what_will_differ(real, name, told, monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_GPU", raising=False)
+    monkeypatch.setenv(gpu.UNIFIED, "1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu, "_real", lambda: gpu.GPU(False, real, 16 * 2**30))
     labkit.use_gpu(name)
