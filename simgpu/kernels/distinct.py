@@ -4,7 +4,7 @@ import torch
 
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, rule
-from simgpu.kernels.sorting import sort_one_row, sort_rows
+from simgpu.kernels.sorting import sort_along, sort_one_row
 
 INT = 4  # bytes
 INDEX = 8
@@ -55,7 +55,7 @@ def embedding_renorm(launch: Launch) -> None:
     copies = [] if of_a_row else [*launch.contiguous(indices), launch.scratch(n * element)]
     ordered, places = launch.scratch(n * element), launch.scratch(n * INDEX)
     if of_a_row:
-        sort_rows(launch, indices, indices.dim() - 1, indices)
+        sort_along(launch, indices, indices.dim() - 1, indices)
     else:
         sort_one_row(launch, n, element)
     launch.release(places)

@@ -8,6 +8,7 @@ import math
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.tensors.layout import is_dense
@@ -22,8 +23,10 @@ def _alike(tensors) -> bool:
 
 
 def norms_one_by_one(tensors, ord=2, dtype=None) -> bool:
-    """ForeachReduceOp.cu, foreach_tensor_norm_cuda: what its kernel does not compute."""
-    return not (tensors[0].dtype.is_floating_point and float(ord) in (0, 1, 2, math.inf) and _alike(tensors))
+    """ForeachReduceOp.cu, foreach_tensor_norm_cuda: what its kernel does not compute; from torch 2.12 on it counts what
+    is not 0, too."""
+    computed = (0, 1, 2, math.inf) if machines.on().torch_version >= (2, 12) else (1, 2, math.inf)
+    return not (tensors[0].dtype.is_floating_point and float(ord) in computed and _alike(tensors))
 
 
 def powers_one_by_one(tensors, ord=2, dtype=None) -> bool:

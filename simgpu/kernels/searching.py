@@ -42,14 +42,15 @@ def _check_range(launch: Launch, indices: torch.Tensor) -> None:
     launch.release(*reversed(_extremes(launch, indices)))
 
 
-def _extremes(launch: Launch, tensor: torch.Tensor, since: tuple[int, int] = (2, 0)) -> tuple:
+def _extremes(launch: Launch, tensor: torch.Tensor, since: tuple[int, int] = (2, 0), before: int = 2) -> tuple:
     """aminmax of all of a tensor: the blocks of the least and the largest value, which the caller gives back.
 
-    Before torch `since` they are looked for one after the other, and the host reads each: no block is left.
+    Before torch `since` they are looked for one after the other, and the host reads each, so that no block is left;
+    `before`: how many of them.
     """
     together = launch.machine.torch_version >= since
     element = tensor.element_size()
-    for wanted in (2,) if together else (1, 1):
+    for wanted in (2,) if together else (1,) * before:
         found = tuple(launch.scratch(element) for _ in range(wanted))
         copy = launch.contiguous(tensor)
         reduce(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, wanted * element, element)
@@ -85,7 +86,7 @@ def bincount(launch: Launch) -> None:
         return launch.give(*launch.outputs)
     floats = torch.float32, torch.float64
     as_double = None if weights is None or weights.dtype in floats else launch.scratch_like(weights, torch.float64)
-    extremes = _extremes(launch, tensor, since=(2, 13))
+    extremes = _extremes(launch, tensor, since=(2, 13), before=1 if tensor.dtype == torch.uint8 else 2)
     launch.give(*launch.outputs)
     launch.release(*extremes, as_double)
 

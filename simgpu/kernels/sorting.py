@@ -26,10 +26,10 @@ def sort(launch: Launch) -> None:
     """The outputs, then the scratch of sorting (Sort.cpp)."""
     values, indices = launch.outputs
     launch.give(values, indices)
-    sort_rows(launch, launch["self"], _dim(launch), values)
+    sort_along(launch, launch["self"], _dim(launch), values)
 
 
-def sort_rows(launch: Launch, tensor, dim: int, values) -> None:
+def sort_along(launch: Launch, tensor, dim: int, values) -> None:
     """aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel, for outputs that lie as `values` does."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return
@@ -110,7 +110,7 @@ def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
     if is_sorted and values.numel() > 1 and values.shape[dim] > SHORT:
         order = launch.scratch_like(values, torch.int64)
         ordered = launch.scratch_like(values)
-        sort_rows(launch, values, dim, values)
+        sort_along(launch, values, dim, values)
         launch.release(launch.scratch_like(values, torch.int64))
         launch.release(ordered, order)
 

@@ -3,6 +3,8 @@
 import nbclient
 import nbformat
 
+from labkit.gpu import UNIFIED
+
 CELLS = [
     "import sys, torch, labkit\ngpu = labkit.use_gpu('A100-80GB')",
     "ledger = labkit.Ledger(history=True)",
@@ -25,6 +27,7 @@ CELLS = [
 
 def test_a_notebook(monkeypatch):
     monkeypatch.setenv("LABKIT_GPU", "A100-80GB")
+    monkeypatch.setenv(UNIFIED, "1")  # else the first cell prints so on torch 2.11
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pinned import of_pinned_torch
+
 ROOT = Path(__file__).parents[2]
 PRINTED = {
     # The two figures are the oracle's too (torch 2.13.0).
@@ -15,6 +17,7 @@ PRINTED = {
 }
 
 
+@of_pinned_torch
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example(path):
     done = subprocess.run([sys.executable, path], cwd=ROOT, env=None, capture_output=True, text=True)

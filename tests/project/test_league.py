@@ -11,6 +11,7 @@ from benchmarks.league import asking, oracle, page, score
 from benchmarks.league.answer import GPUS, Answer
 from benchmarks.league.tools import NAMES
 from benchmarks.league.workloads import WORKLOADS
+from tests.pinned import of_pinned_torch
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ def test_every_workload_is_stored_for_every_tool_that_was_asked(found):
         assert set(tool["answers"]) == set(WORKLOADS) if tool["score"] else not tool["answers"]
 
 
+@of_pinned_torch
 @pytest.mark.parametrize("gpu", ["T4", "H100"])
 def test_the_simulated_gpu_still_gives_the_oracle_s_peaks(gpu):
     chosen = [WORKLOADS["convolutions-4x64-64x64-fp32-adamw"], WORKLOADS["bert-4x256-64x128-eager-fp32-adamw"]]

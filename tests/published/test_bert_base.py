@@ -16,6 +16,7 @@ import labkit
 from labkit import published
 from labkit.ledger import Ledger
 from tests.exactness import ORACLE
+from tests.pinned import of_pinned_torch
 
 MIB = 2**20
 ORACLE_GPUS = {"A100-80GB": "A100", "H100": "H100"}
@@ -68,6 +69,7 @@ def inference(gpu: str) -> dict[str, int]:
         return {"inference adds": ledger["inference"].added, "inference peak": ledger["inference"].peak}
 
 
+@of_pinned_torch
 @pytest.mark.parametrize("gpu", ORACLE_GPUS)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_figures_of_torch_2_13(attention, gpu, exactness):
@@ -93,6 +95,7 @@ def test_the_figures_of_torch_2_13(attention, gpu, exactness):
     assert not differing
 
 
+@of_pinned_torch
 def test_the_published_figures(exactness):
     ours = training("eager", "A100-80GB") | inference("A100-80GB")
     verdicts = {

@@ -476,6 +476,42 @@ CASES = [
         "f2047 f584000 a400 a400 a1279 f1279 a8 a58800 a58800 f58800 f58800 f8 f400 f400 f8 f584000 f584000 "
         "f584000 f584000 f1168000 f4 f4 f800 f800 f584000",
     ),
+    (
+        "H100",
+        "xs = [torch.ones(n, n, device='cuda', dtype=torch.bfloat16) for n in (20, 19)]\n"
+        "y = torch._foreach_norm(xs, 0)\n",
+        "S2097152 a800 a722 a8 a2 a2 f8 f722 f800 f2 f2",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(5, 9, device='cuda', dtype=torch.int64)\n"
+        "w = torch.zeros(20, 4, device='cuda')\n"
+        "y = F.embedding(x, w, max_norm=1.0)\n",
+        "S2097152 a360 a320 a360 a360 a360 a360 f360 f360 a360 a8 a1023 f1023 f8 f360 f360 f360 a720 f360 f320 f720",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(5000, device='cuda', dtype=torch.int64)\n"
+        "w = torch.zeros(20, 4, device='cuda')\n"
+        "y = F.embedding(x, w, max_norm=1.0)\n",
+        "S2097152 a40000 a320 a40000 a40000 a40000 a40000 a99327 f99327 f40000 f40000 a40000 a8 a1023 "
+        "f1023 f8 f40000 f40000 f40000 a80000 f40000 f320 f80000",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(50, device='cuda', dtype=torch.uint8)\ny = torch.bincount(x)\n",
+        "S2097152 a50 a1 a1 a8 f1 f1 f50 f8",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(50, device='cuda', dtype=torch.int64)\ny = torch.bincount(x)\n",
+        "S2097152 a400 a8 a8 a8 f8 f8 f400 f8",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(300, 40, device='cuda', dtype=torch.int64).t()[0]\ny = torch.bincount(x)\n",
+        "S2097152 a96000 a8 a8 a2400 f2400 a8 f8 f8 f96000 f8",
+    ),
 ]
 
 
