@@ -25,6 +25,13 @@ def written() -> Iterator[tuple[str, list[cases.Case]]]:
         yield family, [cases.Case(*case, None) for case in of_tests["CASES"]]
 
 
+def twice(found: list[cases.Case], gpu: str, version: str) -> list[cases.Case]:
+    """Those that the oracle answers so again: where autograd's thread lets go of something at the very end, its free is
+    now and then not in the history any more."""
+    again = cases.on_oracle([case.code for case in found], gpu, version) if found else []
+    return [case for case, other in zip(found, again, strict=True) if case == other]
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle.versions")
@@ -36,6 +43,7 @@ def main() -> None:
             mine = [case for case in stored if case.gpu == gpu]
             found = cases.on_oracle([case.code for case in mine], gpu, version)
             others = [new for old, new in zip(mine, found, strict=True) if new != old]
+            others = twice(others, gpu, version)
             kept.setdefault(family, []).extend(others)
             asked += len(mine)
             print(f"{family}, {gpu}: {len(others)} of {len(mine)} are others", flush=True)
