@@ -241,9 +241,11 @@ class Machine:
         takes both; later it has that only where the environment says so, and then takes no other.
         """
         thread = "autograd" if in_backward else threading.get_ident()
-        key, environ = (thread, self.stream), os.environ
-        capability, version = self.spec.compute_capability, self.torch_version
-        of_lt = lt_workspace_bytes(capability, version, environ) if lt and self.lt_apart else None
+        key, apart = (thread, self.stream), lt and self.lt_apart
+        if key in self._workspaces and not apart:
+            return
+        capability, version, environ = self.spec.compute_capability, self.torch_version, os.environ
+        of_lt = lt_workspace_bytes(capability, version, environ) if apart else None
         if key not in self._workspaces and (of_lt is None or version < (2, 12)):
             size = cublas_workspace_bytes(capability, torch_version=version, environ=environ)
             block = self.allocator.malloc(size, self.stream)
