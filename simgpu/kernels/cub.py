@@ -124,7 +124,11 @@ def _tuned(tables, spec, default):
 
 # compute capability: bytes of a key: (threads, items of each)
 _UNIQUE_BY_KEY = {8: {4: (256, 11), 8: (192, 7)}, 9: {4: (512, 14), 8: (448, 11)}}
-_UNIQUE_BY_KEY_TO_2_12 = {8: {4: (256, 11), 8: (256, 7)}, 9: {4: (512, 14), 8: (448, 10)}}  # tiles as the oracle's
+_UNIQUE_BY_KEY_TO_2_12 = {  # the products are the oracle's, of torch 2.11.0 and 2.12.1
+    8: {4: (256, 11), 8: (256, 7)},
+    9: {4: (512, 14), 8: (448, 10)},
+    10: {4: (512, 14), 8: (384, 10)},
+}
 
 
 def unique_by_key(n: int, key: int, spec, torch_version: tuple[int, int] = (2, 13)) -> int:

@@ -512,6 +512,16 @@ CASES = [
         "x = torch.zeros(300, 40, device='cuda', dtype=torch.int64).t()[0]\ny = torch.bincount(x)\n",
         "S2097152 a96000 a8 a8 a2400 f2400 a8 f8 f8 f96000 f8",
     ),
+    (
+        "B200",
+        "w = torch.zeros(50, 4, device='cuda', requires_grad=True)\n"
+        "i = torch.zeros(1000000, device='cuda', dtype=torch.int64)\n"
+        "F.embedding(i, w).sum().backward()\n",
+        "S2097152 a800 S20971520 a8000000 S16777216 a16000000 a4 a1956 a4 f4 f1956 f16000000 a4 "
+        "a16000000 a8000000 S20971520 a8000000 a8000000 a225791 f225791 f8000000 a800 a8000000 a8 "
+        "S20971520 a8000000 a4351 f4351 f8000000 a400 a400 a1279 f1279 a8 a800400 a800400 f800400 "
+        "f800400 f8 f400 f400 f8 f8000000 f8000000 f8000000 f16000000 f4 f4 f800 f800 f8000000",
+    ),
 ]
 
 
