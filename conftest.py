@@ -17,10 +17,17 @@ hypothesis.settings.register_profile("labkit", deadline=None)
 hypothesis.settings.load_profile("labkit")
 
 
+# Where tests run several at a time, each keeps to one thread: PyTorch's threads, one for each core in every process,
+# would keep each other waiting. Read when torch is imported, in notebooks' kernels and the tests' other programs too.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def pytest_configure(config):
     config.stash[cleared_names] = [name for name in CLEARED if os.environ.pop(name, None) is not None]
     # The course downloads no model; in a test that tries to, it is an error.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["PYTHONSTARTUP"] = str(Path(__file__).parent / "tests" / "kernel.py")  # of notebooks' kernels
 
 
 def of_another_torch() -> str:

@@ -113,9 +113,8 @@ def in_turn(work: Callable[[Turn], object], ranks: int, link: str | float | None
 
 
 def _all(work: Callable[[Turn], object], ranks: int, link: str | float | None) -> list[Turn]:
-    Ledger()  # gives back what was cached, and refuses a GPU that is not empty
+    Ledger()  # gives back what was cached and what cycles kept, and refuses a GPU that is not empty
     turns = []
-    gc.collect()
     gc.freeze()  # what was there before is not searched again for each rank
     try:
         for rank in range(ranks):

@@ -164,10 +164,11 @@ def known(gpu: str) -> None:
 # --- the environment ---------------------------------------------------------------------------------
 
 
-COMPILE = """
-import compileall, sysconfig
-compileall.compile_dir(sysconfig.get_path("purelib"), quiet=2, workers=0)
-"""  # on every core; a file of another Python's syntax, such as packages' own tests have, stays as it is
+COMPILE = r"""
+import compileall, re, sysconfig
+left = re.compile(r"[\\/](tests|transformers[\\/]models)[\\/]")
+compileall.compile_dir(sysconfig.get_path("purelib"), rx=left, quiet=2, workers=0)
+"""  # on every core; packages' own tests and the hundreds of models, a third of all, are compiled when imported
 
 
 def set_up(folder: Path) -> Path:
