@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch.utils import _device
@@ -73,12 +73,17 @@ def tell_of_a_newer_torch(version: tuple[int, int]) -> None:
         )
 
 
+@cache
+def _of_the_simulator(filename: str) -> bool:
+    return filename.startswith(PATHS)
+
+
 def python_frames(limit: int = 64) -> list[dict]:
     """The Python stack at an allocation, innermost first, as torch.cuda.memory._snapshot() holds it."""
     frames, frame = [], sys._getframe(1)
     while frame is not None and len(frames) < limit:
         code = frame.f_code
-        if not code.co_filename.startswith(PATHS):
+        if not _of_the_simulator(code.co_filename):
             frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
     return frames

@@ -146,7 +146,7 @@ def of_config(config) -> Subject:
     def batch(size, length):
         if images:
             side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-            inputs = {"pixel_values": torch.zeros(size, getattr(config, "num_channels", 3), side, side)}
+            inputs = {"pixel_values": torch.empty(size, getattr(config, "num_channels", 3), side, side)}
             classes = (size,)
         else:
             inputs = {"input_ids": torch.zeros(size, length, dtype=torch.long)}
@@ -212,6 +212,6 @@ def _of_images(name, make, size) -> Subject:
         return made if dtype is None else made.to(dtype)
 
     def batch(number, length):
-        return {"": torch.zeros(number, *size), "target": torch.zeros(number, dtype=torch.long)}
+        return {"": torch.empty(number, *size), "target": torch.zeros(number, dtype=torch.long)}
 
     return Subject(name, build, batch, lambda outputs, given: nn.functional.cross_entropy(outputs, given["target"]))

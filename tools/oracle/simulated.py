@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 from unittest.mock import patch
 
@@ -39,7 +39,7 @@ def frames(limit: int = 64, nodes: bool = True) -> list[dict]:
         overload = operator._schema.overload_name
         name = operator._schema.name.removeprefix("aten::") + (f"_{overload}" if overload else "")
         stack.append({"filename": "", "line": 0, "name": f"at::_ops::{name}::call("})
-    python = [frame for frame in _PYTHON_FRAMES(limit) if not frame["filename"].endswith((__file__, *WRAPPERS))]
+    python = [frame for frame in _PYTHON_FRAMES(limit) if not _around(frame["filename"])]
     if torch._C._current_graph_task_id() == -1:
         return stack + python
     # On CUDA the engine has a thread of its own: of Python there is only what a node runs, such as a recomputation.
@@ -50,6 +50,11 @@ def frames(limit: int = 64, nodes: bool = True) -> list[dict]:
     node = None if kept else torch._C._current_autograd_node()
     name = node.name() if node is not None else "Engine"
     return [*stack, {"filename": "", "line": 0, "name": f"torch::autograd::{name.split('::')[-1]}::apply("}]
+
+
+@cache
+def _around(filename: str) -> bool:
+    return filename.endswith((__file__, *WRAPPERS))
 
 
 _PYTHON_FRAMES = session.python_frames
