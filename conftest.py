@@ -27,7 +27,6 @@ def pytest_configure(config):
     config.stash[cleared_names] = [name for name in CLEARED if os.environ.pop(name, None) is not None]
     # The course downloads no model; in a test that tries to, it is an error.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["PYTHONSTARTUP"] = str(Path(__file__).parent / "tests" / "kernel.py")  # of notebooks' kernels
 
 
 def of_another_torch() -> str:

@@ -101,7 +101,7 @@ class Session:
         self.machine = Machine(spec, installed_torch(), python_frames, HostMemory() if values else None, host)
         self._patches = Patches()
         self._modes: list = []
-        self._default_device = None
+        self._default_device = self._below_default_device = None
         self._leave = contextlib.ExitStack()  # what else is put back
         self._world = contextlib.ExitStack()  # what is put back of a rank of a world
         self._holds = False
@@ -169,7 +169,7 @@ class Session:
     def _switch_on(self) -> None:
         stacks.drop_stale(but=[mode for session in _sessions for mode in session._modes])
         _sessions.append(self)
-        self._default_device = _device.CURRENT_DEVICE
+        self._default_device, self._below_default_device = _device.CURRENT_DEVICE, stacks.below_default_device()
         with torch.inference_mode(False), torch.enable_grad(), _disable_current_modes():
             meta_kernels.prepare()
             engine.prepare()
@@ -230,7 +230,7 @@ class Session:
         """A default device that was set inside and is the GPU ends with it."""
         default = _device.CURRENT_DEVICE
         if default is not None and default.type == "cuda" and default != self._default_device:
-            stacks.set_default_device(self._default_device)
+            stacks.leave_default_device(self._default_device, self._below_default_device)
 
     def _let_go(self) -> None:
         if self._holds:

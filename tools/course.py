@@ -166,8 +166,9 @@ def known(gpu: str) -> None:
 
 COMPILE = r"""
 import compileall, re, sysconfig
-left = re.compile(r"[\\/](tests|transformers[\\/]models)[\\/]")
-compileall.compile_dir(sysconfig.get_path("purelib"), rx=left, quiet=2, workers=0)
+packages = sysconfig.get_path("purelib")
+left = re.compile(re.escape(packages) + r".*[\\/](tests|transformers[\\/]models)[\\/]")
+compileall.compile_dir(packages, rx=left, quiet=2, workers=0)
 """  # on every core; packages' own tests and the hundreds of models, a third of all, are compiled when imported
 
 

@@ -204,14 +204,13 @@ def fit(
         print(fit)                                        # one page; its first line is the answer
         fit.fits, fit.peak, fit.parts, fit.largest("batch"), fit.cheapest()
 
-        fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.empty(n, 8), batch=64, gpu="T4")
+        fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
         fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # by FSDP2; parallel="ddp"
 
     `model`: a config.json of transformers or its folder, a configuration, a name of timm or torchvision, a module, or a
-    function that makes one; for the last two, `inputs` gives a batch's tensors (a function of its size; `torch.empty`
-    fills in nothing, which takes no time), and `loss` (outputs, batch) a scalar. `optimizer`: one of
-    simgpu.fitting.plan.OPTIMIZERS, or None for inference. Other arguments are those of `simgpu.fitting.plan.Plan`.
-    Raises ValueError for what is no model, GPU, size or plan.
+    function that makes one; for the last two, `inputs` gives a batch's tensors (a function of its size), and `loss`
+    (outputs, batch) a scalar. `optimizer`: one of simgpu.fitting.plan.OPTIMIZERS, or None for inference. Other
+    arguments are those of `simgpu.fitting.plan.Plan`. Raises ValueError for what is no model, GPU, size or plan.
     """
     subject = subject_of(model, inputs, loss)
     made = Plan(train=optimizer, batch=batch, **{"length": subject.length, **plan})

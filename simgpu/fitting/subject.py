@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -146,7 +147,7 @@ def of_config(config) -> Subject:
     def batch(size, length):
         if images:
             side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-            inputs = {"pixel_values": torch.empty(size, getattr(config, "num_channels", 3), side, side)}
+            inputs = {"pixel_values": _zeros(size, getattr(config, "num_channels", 3), side, side)}
             classes = (size,)
         else:
             inputs = {"input_ids": torch.zeros(size, length, dtype=torch.long)}
@@ -206,12 +207,18 @@ def _torchvision(torchvision, name: str) -> Subject | None:
     return _of_images(name, lambda: torchvision.models.get_model(name, weights=None), (3, 224, 224))
 
 
+def _zeros(*size: int) -> torch.Tensor:
+    """torch.zeros in host memory that is not written to: NumPy asks the system for zeros, and a large batch takes no
+    time."""
+    return torch.from_numpy(np.zeros(size, np.float32)).to(torch.get_default_dtype())
+
+
 def _of_images(name, make, size) -> Subject:
     def build(dtype):
         made = make()
         return made if dtype is None else made.to(dtype)
 
     def batch(number, length):
-        return {"": torch.empty(number, *size), "target": torch.zeros(number, dtype=torch.long)}
+        return {"": _zeros(number, *size), "target": torch.zeros(number, dtype=torch.long)}
 
     return Subject(name, build, batch, lambda outputs, given: nn.functional.cross_entropy(outputs, given["target"]))

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
-from torch.utils import _python_dispatch
+from torch.utils import _device, _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu.machine import Machine
@@ -88,6 +88,24 @@ def set_default_device(device: torch.device | None) -> None:
     above = len(stack) - 1 - stack.index(default) if default in stack else 0
     with _above(above, default):
         torch.set_default_device(device)
+
+
+def below_default_device() -> torch.device | None:
+    """The device that would be the default if torch.set_default_device had not been called."""
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return _device.CURRENT_DEVICE if default is None else default.old_device
+
+
+def leave_default_device(found: torch.device | None, below: torch.device | None) -> None:
+    """Ends a default device; `found` is what was there before it, and `below` what `below_default_device` said then.
+
+    PyTorch enters the mode of a default device once more where a checkpoint is computed again, and the mode then takes
+    itself for what was there before: torch.set_default_device(None) would not end it.
+    """
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if default is not None and default.prev_mode is default:
+        default.prev_mode, default.old_device = None, below
+    set_default_device(found)
 
 
 @contextmanager

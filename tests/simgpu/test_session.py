@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import labkit
 import simgpu
@@ -76,6 +77,22 @@ def test_a_default_device_below_another_ends_with_the_gpu(device):
     assert torch.zeros(1).device.type == "cpu"
     assert_same(before, state())
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+@pytest.mark.parametrize("default", [None, "cpu"])
+def test_a_default_device_that_a_checkpoint_has_seen_ends_with_the_gpu(default):
+    """PyTorch enters its mode once more for the recomputation, and does not end it with torch.set_default_device."""
+    torch.set_default_device(default)
+    before = torch.utils._device.CURRENT_DEVICE
+    with labkit.simulated_gpu():
+        torch.set_default_device("cuda")
+        layer, x = torch.nn.Linear(3, 3), torch.zeros(2, 3, requires_grad=True)
+        for _ in range(2):
+            checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert before == torch.utils._device.CURRENT_DEVICE and torch.zeros(1).device.type == "cpu"
+    torch.set_default_device(None)
+    assert torch.overrides._get_current_function_mode_stack() == []
+    assert torch.utils._device.CURRENT_DEVICE is None
 
 
 def test_a_users_file_may_be_called_simulator(tmp_path):
