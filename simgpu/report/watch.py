@@ -272,9 +272,12 @@ class Watch:
         """The peak, with what lived then; of a run that ended in an error for want of memory, that moment."""
         moment = self.failed if self.failed is not None else self.peak
         if moment is not None and moment is self.peak:
-            moment.held = [one for one in self._live.values() if one.number <= self._at_peak] + self._gone
-        for one in moment.held if moment else ():
-            one.survived = one.survived or self._backwards > one.backwards or moment is self.failed
+            live = [one for one in self._live.values() if one.number <= self._at_peak]
+            for one in live:  # of one that is gone it was told when it went
+                one.survived = one.survived or self._backwards > one.backwards
+            moment.held = live + self._gone
+        for one in moment.held if moment is not None and moment is self.failed else ():
+            one.survived = True  # the pass that would tell did not come
         return moment
 
 

@@ -117,6 +117,23 @@ def test_activations_are_what_lives_when_backward_begins(script):
     assert report.at.stage == "backward"
 
 
+def test_what_a_frozen_body_passes_on_is_no_activation(script):
+    """At the peak, in the forward pass, the input and the outputs of two of its layers live, and none is kept."""
+    report = simgpu.run(
+        script("""
+        import torch
+        from torch import nn
+        body = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(4)]).cuda().requires_grad_(False)
+        head = nn.Linear(1024, 10).cuda()
+        for _ in range(2):
+            head(body(torch.randn(32768, 1024, device="cuda"))).sum().backward()
+        """)
+    )
+    assert report.at.stage == "forward"
+    assert report.parts[TEMPORARIES] >= 2 * 32768 * 1024 * 4
+    assert report.parts.get(ACTIVATIONS, 0) == 0
+
+
 def test_where_the_peak_is(script):
     path = script("""
         import torch
