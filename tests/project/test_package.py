@@ -82,7 +82,7 @@ sys.path.insert(0, {str(ROOT)!r})
 
 def test_simgpu_alone_imports_and_counts(tmp_path):
     """Every module of simgpu, where none of the packages is there that only the extras bring; and it asks nothing of
-    PyTorch that has it import sympy, which takes half as long as torch does."""
+    PyTorch that has it import sympy, which takes a quarter as long as torch does."""
     extras = {module_of(line) for lines in EXTRAS.values() for line in lines} - {"numpy"}
     assert {"pandas", "matplotlib", "transformers", "pytest", "IPython"} <= extras | {"IPython"}
     code = f"""
