@@ -1,7 +1,7 @@
 """What labkit wants to be installed: all that is missing is said in one line, before anything else is imported.
 
 The largest of it is imported here, while Python's collector of garbage rests: it would look through the modules that
-have come, again and again, for a fifth of the time, and find nothing.
+have come, again and again, for a tenth of the time, and find nothing.
 """
 
 import gc

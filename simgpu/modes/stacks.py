@@ -100,11 +100,15 @@ def leave_default_device(found: torch.device | None, below: torch.device | None)
     """Ends a default device; `found` is what was there before it, and `below` what `below_default_device` said then.
 
     PyTorch enters the mode of a default device once more where a checkpoint is computed again, and the mode then takes
-    itself for what was there before: torch.set_default_device(None) would not end it.
+    itself for what was there before: torch.set_default_device(None) does not end it, neither here nor in the program.
     """
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    if default is not None and default.prev_mode is default:
-        default.prev_mode, default.old_device = None, below
+    for mode in functions():
+        if isinstance(mode, _device.DeviceContext) and mode.prev_mode is mode:
+            mode.prev_mode, mode.old_device = None, below
+            if mode is not default:  # the program has ended it
+                keep_once(mode, 0)
+                _device.CURRENT_DEVICE = below
     set_default_device(found)
 
 

@@ -79,16 +79,20 @@ def test_a_default_device_below_another_ends_with_the_gpu(device):
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
+@pytest.mark.parametrize("ended", [False, True], ids=["on", "ended"])
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 0), 0], ids=str)
 @pytest.mark.parametrize("default", [None, "cpu"])
-def test_a_default_device_that_a_checkpoint_has_seen_ends_with_the_gpu(default):
+def test_a_default_device_that_a_checkpoint_has_seen_ends_with_the_gpu(default, device, ended):
     """PyTorch enters its mode once more for the recomputation, and does not end it with torch.set_default_device."""
     torch.set_default_device(default)
     before = torch.utils._device.CURRENT_DEVICE
     with labkit.simulated_gpu():
-        torch.set_default_device("cuda")
+        torch.set_default_device(device)
         layer, x = torch.nn.Linear(3, 3), torch.zeros(2, 3, requires_grad=True)
         for _ in range(2):
             checkpoint(layer, x, use_reentrant=False).sum().backward()
+        if ended:
+            torch.set_default_device(None)
     assert before == torch.utils._device.CURRENT_DEVICE and torch.zeros(1).device.type == "cpu"
     torch.set_default_device(None)
     assert torch.overrides._get_current_function_mode_stack() == []
