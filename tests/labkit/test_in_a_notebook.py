@@ -25,13 +25,19 @@ CELLS = [
 ]
 
 
+def outputs(sources):
+    """The outputs of each cell; what it prints is one of them, in however many messages the kernel sends it."""
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    asked = {"kernel_name": "python3", "allow_errors": True, "coalesce_streams": True}
+    nbclient.NotebookClient(notebook, timeout=120, **asked).execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
 def test_a_notebook(monkeypatch):
     monkeypatch.setenv("LABKIT_GPU", "A100-80GB")
     monkeypatch.setenv(UNIFIED, "1")  # else the first cell prints so on torch 2.11
-    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
-    out = [cell.outputs for cell in notebook.cells]
+    out = outputs(CELLS)
     assert [[o.output_type for o in outputs] for outputs in out[:5]] == [
         ["stream"],
         [],
@@ -62,8 +68,5 @@ x"""
 def test_a_cell_that_displays_a_tensor_is_run_twice(monkeypatch):
     monkeypatch.setenv("LABKIT_GPU", "A100-80GB")
     sources = ["import torch, labkit\ngpu = labkit.use_gpu()", DISPLAYS, DISPLAYS]
-    cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
-    printed = [[o.get("text", o.output_type) for o in cell.outputs] for cell in notebook.cells[1:]]
+    printed = [[o.get("text", o.output_type) for o in cell] for cell in outputs(sources)[1:]]
     assert printed == [["0\n", "execute_result"]] * 2
