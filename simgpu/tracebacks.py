@@ -5,8 +5,10 @@ PyTorch's Python and the user's hold there. The frames of the simulated GPU stan
 error.
 """
 
+import contextlib
 import os
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,11 +19,45 @@ OURS = (
     *(str(file) for file in _ROOM.glob("*.py") if file.name != "record.py"),
 )
 """The simulated GPU's own files; the recorder's are not among them: its workloads are a user's code."""
+_TORCH = Path(torch.__file__).parent
+_AROUND_MODES = tuple(str(_TORCH / file) for file in ("_compile.py", "_dynamo/eval_frame.py"))
 PATHS = (
     *OURS,
     torch.overrides.__file__,  # handle_torch_function, by which a function comes to the function mode
-    *(str(Path(torch.__file__).parent / path) for path in ("_compile.py", "_dynamo/eval_frame.py")),  # around modes
+    *_AROUND_MODES,
 )
+_IN_PLACE_OF_CPP = (
+    *OURS,
+    torch.overrides.__file__,
+    *(str(_TORCH / room) for room in ("_meta_registrations.py", "_refs", "_prims", "_decomp")),
+)
+"""What stands for C++ while an operator runs: ours, and PyTorch's kernels in Python for meta tensors."""
+_CALLED_BY_THEM = tuple(str(_TORCH / file) for file in ("_ops.py", "__init__.py")) + _AROUND_MODES
+
+
+def let_go(error: BaseException) -> None:
+    """Drops what frames that have ended hold where a GPU runs C++, which holds nothing after an error. They stay in the
+    traceback, for those who look for what raised it."""
+    for one in _behind(error):
+        traceback, inside = one.__traceback__, False
+        while traceback is not None:
+            file = traceback.tb_frame.f_code.co_filename
+            inside = file.startswith(_IN_PLACE_OF_CPP) or (inside and file.startswith(_CALLED_BY_THEM))
+            if inside:
+                with contextlib.suppress(RuntimeError):  # it has not ended
+                    traceback.tb_frame.clear()
+            traceback = traceback.tb_next
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came of."""
+    seen, left = set(), [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [one.__cause__, one.__context__]
 
 
 def as_on_gpu(traceback: types.TracebackType | None) -> types.TracebackType | None:

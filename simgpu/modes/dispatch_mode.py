@@ -228,6 +228,8 @@ class DispatchMode(TorchDispatchMode):
             here.function_depth, here.apart = depth, apart
         if self.called_by_engine():
             self.count += 1
+            if torch.is_grad_enabled():
+                self.seen.add(formulas.TWICE)
             self.note_made(operator, results_in(result))
         return result
 
@@ -396,7 +398,7 @@ class DispatchMode(TorchDispatchMode):
         if engine.unshared_storage(first):
             made = getattr(residence.find(first.untyped_storage()), "made", None)
             does = formulas.made_by_formula(operator, made, self.count, self.seen)
-        return does == formulas.IN_PLACE or (does is None and engine.accumulates(operator, args))
+        return engine.accumulates(operator, args) if does is None else does != formulas.ANEW
 
     def note_made(self, operator, outputs) -> None:
         """Keeps what made these tensors, for `formulas`."""

@@ -31,7 +31,7 @@ from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
 from simgpu.tensors import residence, side_streams
 from simgpu.tensors.residence import HOST, on_gpu
-from simgpu.tracebacks import as_on_gpu
+from simgpu.tracebacks import as_on_gpu, let_go
 
 Tensor = torch.Tensor
 _PLAIN = {(), (Tensor,), (torch.nn.Parameter,)}  # types of tensors that have no say in calls
@@ -86,18 +86,25 @@ class FunctionMode(TorchFunctionMode):
         except torch.OutOfMemoryError as error:
             del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
-        except NoValueError:
-            if dispatch.machine.stand_ins is None or function not in asked_values.STANDING_IN:
-                raise
-            return asked_values.stand_in(dispatch.machine, function, args, kwargs or {})
-        except RuntimeError as error:
-            said = in_cuda_words(str(error), str(dispatch.machine.cuda))
-            given = tensors_in((*args, *(kwargs or {}).values()))
-            if type(error) is not RuntimeError or said == str(error) or not any(map(residence.of, given)):
+        except Exception as error:
+            if isinstance(error, NoValueError) and self.stands_in(function):
+                return asked_values.stand_in(dispatch.machine, function, args, kwargs or {})
+            said = in_cuda_words(str(error), str(dispatch.machine.cuda)) if type(error) is RuntimeError else ""
+            renamed = said not in ("", str(error)) and any(
+                map(residence.of, tensors_in((*args, *(kwargs or {}).values())))
+            )
+            del args, kwargs
+            if depth == 0:
+                let_go(error)
+            if not renamed:
                 raise
             raise RuntimeError(said) from None
         finally:
             here.function_depth = depth
+
+    def stands_in(self, function) -> bool:
+        """Whether a value that a program asks for and nobody knows is answered for it."""
+        return self.dispatch.machine.stand_ins is not None and function in asked_values.STANDING_IN
 
     def on_side_stream(self, function, types, args, kwargs):
         """A call on another stream than the default one: what autograd notes of it will run there, too."""

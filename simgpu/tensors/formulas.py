@@ -17,7 +17,7 @@ import torch
 
 _aten = torch.ops.aten
 _ADD, _SUB, _MUL = _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor
-IN_PLACE, ANEW = "in place", "anew"
+IN_PLACE, IN_PLACE_ONCE, ANEW = "in place", "in place, unless its own gradient may be asked for", "anew"
 TWICE = "twice"  # among operators: any that ran in a backward whose graph is kept, to go through it again
 
 
@@ -33,8 +33,9 @@ class Call(NamedTuple):
 
     `operator`: what it calls. `made_by`: the operators by which the first operand was made; None for any. `within`: at
     most so many operators ago. `forward`: the operators that have the formula, and `nodes`: what their nodes are
-    called; both are empty where no other formula makes such a call. `does`: what CUDA does: IN_PLACE, or ANEW where it
-    looks as if the engine added one gradient to another, which it does in place (engine.py).
+    called; both are empty where no other formula makes such a call. `does`: what CUDA does: IN_PLACE; IN_PLACE_ONCE
+    if not in a backward with create_graph=True; or ANEW where it looks as if the engine added one gradient to another,
+    which it does in place (engine.py).
     """
 
     operator: object
@@ -56,6 +57,11 @@ def _sum(nodes: str, forward: str, made_by: str, within: int) -> Call:
     return Call(_ADD, _of(made_by), frozenset(nodes.split()), _of(forward), within, ANEW)
 
 
+def _second(node: str, made_by: str, within: int) -> Call:
+    """The same, of the gradient of a gradient: no backward has such a node unless an earlier one kept its graph."""
+    return Call(_ADD, _of(made_by), frozenset({node}), frozenset({TWICE}), within, ANEW)
+
+
 _BCE = frozenset({"BinaryCrossEntropyBackward0"}), _of("binary_cross_entropy")
 _LOGITS = frozenset({"BinaryCrossEntropyWithLogitsBackward0"}), _of("binary_cross_entropy_with_logits")
 _GROUP_NORM = frozenset({"NativeGroupNormBackward0"}), _of("reciprocal_") | {TWICE}
@@ -69,8 +75,10 @@ CALLS = (
     # index_backward
     Call(_aten.index_put.default, _of("new_zeros")),
     # binary_cross_entropy_with_logits_backward, binary_cross_entropy_with_logits_target_backward
-    Call(_SUB, _of("sigmoid add.Tensor add.Scalar mul.Tensor log_sigmoid_forward"), *_LOGITS),
-    Call(_MUL, _of("sub.Tensor mul.Tensor log_sigmoid_forward"), *_LOGITS),
+    Call(_SUB, _of("sigmoid add.Tensor add.Scalar mul.Tensor"), *_LOGITS, does=IN_PLACE_ONCE),
+    Call(_MUL, _of("sub.Tensor mul.Tensor"), *_LOGITS, does=IN_PLACE_ONCE),
+    Call(_SUB, _of("log_sigmoid_forward"), *_LOGITS),
+    Call(_MUL, _of("log_sigmoid_forward"), *_LOGITS),
     # binary_cross_entropy_target_backward
     Call(_MUL, _of("logit mul.Tensor"), *_BCE),
     # atan2_backward
@@ -90,6 +98,15 @@ CALLS = (
     # infinitely_differentiable_native_group_norm_backward, which calls var_mean_backward, and reciprocal_ before
     Call(_ADD, _of("mul.Tensor"), *_GROUP_NORM, 3, ANEW),
     Call(_ADD, _of("add.Tensor"), *_GROUP_NORM, 1, ANEW),
+    # _convolution_double_backward, in groups and with a bias too
+    _second("ConvolutionBackwardBackward0", "convolution cat", 1000),
+    _second("ConvolutionBackwardBackward0", "add.Tensor", 3),
+    # glu_double_backward, gelu_double_backward (tanh), _prelu_kernel_double_backward
+    _second("GluBackwardBackward0", "mul.Tensor", 1),
+    _second("GeluBackwardBackward0", "mul.Scalar add.Tensor", 1),
+    _second("PreluKernelBackwardBackward0", "mul.Tensor", 1),
+    # binary_cross_entropy_double_backward
+    _second("BinaryCrossEntropyBackwardBackward0", "sub.Tensor", 1),
 )
 
 
@@ -144,7 +161,7 @@ def concerns(operator) -> bool:
 
 def made_by_formula(operator, made: Made | None, count: int, seen: set) -> str | None:
     """What CUDA does where a formula calls `operator`, the `count`-th operator to run, on a tensor that nothing else
-    holds: IN_PLACE, ANEW, or None if nothing else than here.
+    holds, as of a Call; None if nothing else than here.
 
     `made`: what made that tensor. `seen`: those of FORWARD that have run.
     """
@@ -154,7 +171,8 @@ def made_by_formula(operator, made: Made | None, count: int, seen: set) -> str |
         if count - made.count > call.within or not (not call.forward or call.forward & seen):
             continue
         if not call.nodes or _node() in call.nodes:
-            return call.does
+            kept = call.does == IN_PLACE_ONCE and torch.is_grad_enabled()
+            return ANEW if kept else call.does
     return None
 
 

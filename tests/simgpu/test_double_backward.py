@@ -105,3 +105,83 @@ def test_edges_on_the_cpu_and_on_meta_stay_there():
         torch.autograd.backward(get_gradient_edge((2 * on_cpu).sum()))
         assert on_cpu.grad.tolist() == [2, 2, 2]
         assert torch.cuda.memory_allocated() == 0
+
+
+SECOND = {  # what is allocated, bytes: the oracle's
+    "conv1d": (
+        "x = torch.rand(2, 6, 11, device='cuda', requires_grad=True); "
+        "w = torch.rand(9, 6, 3, device='cuda', requires_grad=True); given = x, w; y = F.conv1d(x, w)",
+        "528 648 648 648 33554432 648 528 648 33554432 648 648 648 648 648 648 648 528 648 216 528 648",
+    ),
+    "conv2d, bias": (
+        "x = torch.rand(1, 6, 11, 11, device='cuda', requires_grad=True); "
+        "w = torch.rand(9, 6, 3, 3, device='cuda', requires_grad=True); "
+        "b = torch.rand(9, device='cuda', requires_grad=True); given = x, w, b; y = F.conv2d(x, w, b)",
+        "2904 1944 36 2916 17496 33554432 2916 2904 17496 33554432 36 1944 2916 17496 2916 17496 2916 2916 "
+        "1944 2916 2904 17496",
+    ),
+    "conv2d, groups": (
+        "x = torch.rand(1, 6, 11, 11, device='cuda', requires_grad=True); "
+        "w = torch.rand(9, 2, 3, 3, device='cuda', requires_grad=True); given = x, w; y = F.conv2d(x, w, groups=3)",
+        "2904 648 972 5832 33554432 972 5832 972 5832 2916 2916 968 5832 33554432 216 968 5832 216 968 5832 "
+        "216 2904 648 972 5832 972 5832 972 5832 2916 972 5832 972 5832 972 5832 2916 2916 216 2916 216 2916 "
+        "216 2916 648 968 5832 968 5832 968 5832 2904",
+    ),
+    "conv_transpose2d": (
+        "x = torch.rand(1, 6, 11, 11, device='cuda', requires_grad=True); "
+        "w = torch.rand(6, 9, 3, 3, device='cuda', requires_grad=True); given = x, w; y = F.conv_transpose2d(x, w)",
+        "2904 1944 6084 39204 33554432 6084 2904 39204 33554432 1944 39204 6084 39204 6084 39204 6084 1944 "
+        "4356 2904 39204",
+    ),
+    "glu": (
+        "x = torch.rand(13, 42, device='cuda', requires_grad=True); given = (x,); y = F.glu(x)",
+        "2184 1092 1092 2184 1092 2184 2184 1092 1092 1092 1092 1092 1092 1092 1092 1092 1092 1092 1092 1092 "
+        "1092 1092 2184",
+    ),
+    "gelu, tanh": (
+        "x = torch.rand(13, 41, device='cuda', requires_grad=True); given = (x,); y = F.gelu(x, approximate='tanh')",
+        "2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 "
+        "2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132",
+    ),
+    "prelu": (
+        "x = torch.rand(13, 41, 5, device='cuda', requires_grad=True); "
+        "w = torch.rand(41, device='cuda', requires_grad=True); given = x, w; y = F.prelu(x, w)",
+        "10660 164 10660 10660 10660 10660 164 10660 10660 10660 2665 10660 10660 4 2665 10660 10660 4 2665 10660 164",
+    ),
+    "logits": (
+        "x = torch.rand(13, 41, device='cuda', requires_grad=True); t = torch.rand(13, 41, device='cuda'); "
+        "given = (x,); y = F.binary_cross_entropy_with_logits(x, t)",
+        "2132 2132 2132 2132 4 4 2132 2132 2132 2132 2132 2132 4 2132",
+    ),
+    "logits, target": (
+        "x = torch.rand(13, 41, device='cuda', requires_grad=True); "
+        "t = torch.rand(13, 41, device='cuda', requires_grad=True); given = x, t; "
+        "y = F.binary_cross_entropy_with_logits(x, t)",
+        "2132 2132 2132 2132 4 4 2132 2132 2132 2132 2132 2132 2132 2132 4 2132 2132 2132 2132 4 2132 2132",
+    ),
+    "logits, positive weight": (
+        "x = torch.rand(13, 41, device='cuda', requires_grad=True); "
+        "t = torch.rand(13, 41, device='cuda', requires_grad=True); p = torch.rand(41, device='cuda'); "
+        "given = x, t; y = F.binary_cross_entropy_with_logits(x, t, pos_weight=p)",
+        "2132 2132 164 2132 164 2132 2132 4 4 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 2132 "
+        "2132 2132 4 2132 2132 2132 2132 2132 2132 2132 2132 4 2132 2132 2132 2132 2132 2132",
+    ),
+}
+AGAIN = """
+g = torch.randn_like(y).requires_grad_()
+gs = torch.autograd.grad(y, given, g, create_graph=True)
+torch.autograd.grad(gs, (g, *given), [one.detach() for one in gs], allow_unused=True)
+"""
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_formulas_of_second_gradients_add_what_they_have_made_anew(name):
+    """Autograd's engine adds a gradient into another that nothing holds; a formula that adds two of its own does not.
+    The formula of logits works in place unless its own gradient may be asked for."""
+    code, expected = SECOND[name]
+    names = {"torch": torch, "F": nn.functional}
+    with simgpu.simulated_gpu("H100"), torch.backends.cudnn.flags(enabled=False):
+        torch.zeros(1, device="cuda")
+        found = events(lambda: exec(f"{code}\n{AGAIN}", names))
+        names.clear()
+    assert [size for action, size in found if action == "alloc"] == [int(size) for size in expected.split()]

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 
+from simgpu import machine as machines
 from simgpu import session
 from simgpu.modes import dispatch_mode
 
@@ -61,11 +62,11 @@ _PYTHON_FRAMES = session.python_frames
 
 
 def _operator():
-    """The ATen operator whose memory is being taken: a local variable of the dispatch mode that is running."""
+    """The ATen operator whose memory is being taken, where the dispatch mode is running. The frame's own variables are
+    not read: Python 3.11 would keep them with the frame, and an error the frame."""
     frame = sys._getframe(2)
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename == DISPATCH_FILE and "operator" in frame.f_locals:
-            return frame.f_locals["operator"]
+        if frame.f_code.co_filename == DISPATCH_FILE:
+            return machines.current().operator
         frame = frame.f_back
     return None

