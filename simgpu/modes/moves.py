@@ -53,6 +53,13 @@ def stays_real(tensor, device) -> bool:
     return residence.of(tensor) is None and not means_gpu(device)
 
 
+def of_pytorch(mode, device, function, args, kwargs):
+    """PyTorch's own move of a tensor to a device (None: its own): what comes to "meta" is meta, and no GPU's."""
+    if device is not None and named(device).type == "meta":
+        return mode.new_tensors_in("meta", function, args, kwargs)
+    return function(*args, **kwargs)
+
+
 @handles(Tensor.to)
 def to(mode, function, args, kwargs):
     """Tensor.to in each of its forms."""
@@ -64,7 +71,7 @@ def to(mode, function, args, kwargs):
         copy = rest.pop()
     device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, options)  # pyright: ignore[reportAttributeAccessIssue]
     if stays_real(tensor, device):
-        return function(*args, **kwargs)
+        return of_pytorch(mode, device, function, args, kwargs)
     return moved(mode, tensor, device, dtype, memory_format, copy, non_blocking)
 
 
@@ -129,7 +136,9 @@ def type_as(mode, function, args, kwargs):
     """Tensor.type_as: to the device and the dtype of another tensor."""
     tensor, other = (*args, *kwargs.values())
     device = residence.device_of(other)
-    return function(*args, **kwargs) if stays_real(tensor, device) else moved(mode, tensor, device, other.dtype)
+    if stays_real(tensor, device):
+        return of_pytorch(mode, device, function, args, kwargs)
+    return moved(mode, tensor, device, other.dtype)
 
 
 @handles(Tensor.data.__set__)  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,6 +12,7 @@ import sys
 
 import torch
 import torch.distributions
+from torch.testing._comparison import TensorLikePair
 
 from simgpu import machine as machines
 from simgpu.handlers import handles
@@ -25,6 +26,10 @@ CHECKS = {
     torch.nn.functional.gaussian_nll_loss: (False, True),  # any(var < 0)
     torch.distributions.Distribution.__init__: (True, True),  # are all parameters as the distribution wants them?
     torch.distributions.Distribution._validate_sample: (True, True),
+    TensorLikePair._compare_regular_values_close: (
+        True,
+        True,
+    ),  # torch.testing.assert_close, and with it torch.jit.trace
     torch.nn.init._no_grad_trunc_normal_: (False, False),  # draws again while any(out of range): chance on a GPU too
 }
 _CODES = {function.__code__: answer for function, answer in CHECKS.items()}
@@ -110,6 +115,14 @@ def update_scale(mode, function, args, kwargs):
     if steps is not None:
         values.keep(tracker, torch.tensor(0 if steps == interval else steps, dtype=tracker.dtype, device="cpu"))
     return result
+
+
+@handles(Tensor.add_)  # and `+=`
+def add_in_place(mode, function, args, kwargs):
+    """What GradScaler found for several optimizers, added up: nothing."""
+    nothing = [_known(one) for one in args] == [0.0, 0.0]
+    result = function(*args, **kwargs)
+    return _remember(result, 0.0) if nothing else result
 
 
 def _follow(combine, *functions):

@@ -114,6 +114,19 @@ def test_a_scaler_counts_its_sound_steps(x):
     assert counts == [1, 2, 0, 1]
 
 
+def test_a_scaler_of_several_optimizers_counts_too(x):
+    x.requires_grad_()
+    optimizers = [torch.optim.SGD([x]), torch.optim.SGD([x])]
+    scaler = torch.amp.GradScaler("cuda")
+    for step in (1, 2):
+        scaler.scale(x.sum()).backward()
+        scaler.step(optimizers[0])
+        scaler.unscale_(optimizers[1])
+        scaler.step(optimizers[1])
+        scaler.update()
+        assert scaler.state_dict()["_growth_tracker"] == step
+
+
 def test_isinf_compares_absolute_values(gpu):
     """The oracle, torch 2.13.0: torch.isinf of 1000 fp32 takes 4,000 B and 1,000 B, isnan 1,000 B alone."""
     x = torch.zeros(1000, device="cuda")
@@ -122,3 +135,13 @@ def test_isinf_compares_absolute_values(gpu):
     assert torch.cuda.max_memory_allocated() - before == 1024
     torch.isinf(x)
     assert torch.cuda.max_memory_allocated() - before == 4096 + 1024
+
+
+def test_what_is_compared_by_assert_close_is_close_and_a_model_can_be_traced(x):
+    with pytest.warns(UserWarning, match="as in a sound run"):
+        torch.testing.assert_close(x * 2, x + x)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()).cuda()
+    traced = torch.jit.trace(model, torch.randn(2, 3, device="cuda"))
+    assert traced(torch.randn(5, 3, device="cuda")).shape == (5, 4)
+    with pytest.raises(AssertionError, match="shape"):
+        torch.testing.assert_close(x, x[:1])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import simgpu
 
@@ -36,3 +37,36 @@ def test_a_module_moves_however_it_is_said(spelling):
     module.to(device="cpu")
     assert module.weight.device == torch.device("cpu")
     assert torch.cuda.memory_allocated() == before
+
+
+META_MOVES = {
+    'to("meta")': lambda one: one.to("meta"),
+    'to(device="meta")': lambda one: one.to(device="meta"),
+    'to(torch.device("meta"), torch.float32)': lambda one: one.to(torch.device("meta"), torch.float32),
+    "to(there)": lambda one: one.to(torch.empty(0, device="meta")),
+    "type_as(there)": lambda one: one.type_as(torch.empty(0, device="meta")),
+}
+
+
+@pytest.mark.parametrize("spelling", META_MOVES)
+def test_a_tensor_of_the_host_that_goes_to_meta_is_on_no_gpu(spelling):
+    gone = META_MOVES[spelling](torch.zeros(1024))
+    assert gone.is_meta and not gone.is_cuda and gone.device == torch.device("meta")
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_module_of_the_host_goes_to_meta_and_has_nothing_to_copy_from_there():
+    module = nn.Linear(1024, 1024).to("meta")
+    assert module.weight.is_meta and torch.cuda.memory_allocated() == 0
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        module.cuda()
+
+
+def test_lists_are_grouped_by_the_device_that_their_tensors_say():
+    averaged = AveragedModel(nn.Linear(3, 4).cuda(), device="cpu")
+    for _ in range(3):
+        averaged.update_parameters(nn.Linear(3, 4).cuda())
+    assert averaged.n_averaged.tolist() == 3
+    group = torch._C._group_tensors_by_device_and_dtype
+    for name, made in (("cpu", torch.zeros(3, device="cuda").cpu()), ("cuda:0", torch.zeros(3, device="cuda"))):
+        assert list(group([[made]])) == [(torch.device(name), torch.float32)]

@@ -53,3 +53,11 @@ def test_what_fits_is_written(write, dtype, value):
 
 def test_nothing_is_written_into_nothing():
     assert torch.zeros(0, dtype=torch.float16, device="cuda").fill_(1e39).numel() == 0
+
+
+def test_a_complex_number_of_pythons_has_a_conjugate_in_backward():
+    """`1j * x`, as S4 and its kin have it. The oracle's bytes."""
+    x = torch.rand(1000, device="cuda", requires_grad=True)
+    (1j * x).abs().sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()) == (8192, 29696)

@@ -4,7 +4,7 @@ import torch
 
 from simgpu.composites import sdpa
 from simgpu.machine import Machine
-from simgpu.tensors.residence import on_gpu
+from simgpu.tensors.residence import device_of, on_gpu
 from simgpu.torch_face.bindings.base import Bindings
 
 
@@ -16,11 +16,11 @@ class Tensors(Bindings):
         self.group = torch._C._group_tensors_by_device_and_dtype
 
     def _group_tensors_by_device_and_dtype(self, tensor_lists, with_indices=False):
-        """With the device that simulated tensors report."""
+        """With the device that simulated tensors report, be they on the GPU or on the host without values."""
         groups = {}
         for (device, dtype), found in self.group(tensor_lists, with_indices).items():
             first = found[0][0][0]
-            groups[self.machine.cuda if first is not None and on_gpu(first) else device, dtype] = found
+            groups[device if first is None else device_of(first), dtype] = found
         return groups
 
     def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, side=None):
