@@ -29,7 +29,7 @@ CHECKS = {
     TensorLikePair._compare_regular_values_close: (
         True,
         True,
-    ),  # torch.testing.assert_close, and with it torch.jit.trace
+    ),  # assert_close, and with it torch.jit.trace
     torch.nn.init._no_grad_trunc_normal_: (False, False),  # draws again while any(out of range): chance on a GPU too
 }
 _CODES = {function.__code__: answer for function, answer in CHECKS.items()}
