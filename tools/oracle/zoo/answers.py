@@ -187,7 +187,7 @@ class _Log:
             if is_lazy(args[0]):  # it has no shape yet
                 return answer
             small = isinstance(answer, torch.Tensor) and answer.numel() <= MOST_COPIED and not answer.is_sparse
-            if self.inside or not small or answer.is_cuda or not args[0].is_cuda:
+            if self.inside or not small or not answer.is_cpu or not args[0].is_cuda:
                 return answer
             if self.simulated:
                 self.known(frame, kind, _listed(answer))
