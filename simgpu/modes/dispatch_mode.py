@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from simgpu import machine as machines
+from simgpu.composites import autocast
 from simgpu.errors import REMEDY, NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
 from simgpu.kernels import Launch, any_device, dtype_checks, others_of, preparation_of, transfer
@@ -27,7 +28,6 @@ from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
 from simgpu.tensors import absent, bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
-from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing.clock import TO_HOST
 
@@ -184,7 +184,7 @@ class DispatchMode(TorchDispatchMode):
             if kind is COLLECTIVE:
                 return self.collective(operator, args, kwargs)
             with self:
-                return composite(operator, args, kwargs)
+                return autocast.composite(operator, args, kwargs)
 
     def collective(self, operator, args, kwargs):
         """An operator of torch.distributed's, which calls its group: what it makes for that is seen here."""
