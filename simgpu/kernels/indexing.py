@@ -99,23 +99,34 @@ def _depends_on_values(indices) -> bool:
 
 @rule("index.Tensor")
 def index(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are broadcast, brought over, made int64, and
-    contiguous if several lie otherwise than one another. Masks are indices by now (see selection.py)."""
-    _same_striding(launch, launch["indices"])
+    """aten/src/ATen/native/TensorAdvancedIndexingUtils.h, make_info. Masks are indices by now (see selection.py). The
+    iterator owns what is made of the indices, and lets the last one go first."""
+    made = _made_indices(launch, launch["indices"])
     launch.give(*launch.outputs)
+    launch.release(*reversed(made))
 
 
-def _same_striding(launch: Launch, indices) -> None:
-    given = list(torch.broadcast_tensors(*(index for index in indices if index is not None)))
+def _made_indices(launch: Launch, indices) -> list:
+    """TensorAdvancedIndexingUtils.h, make_info: what is made of each index that is given, a block or None.
+
+    IndexingUtils.h, expandTensors, brings each over as it lies on the host; then they are broadcast, made int64, and in
+    the constructor of AdvancedIndex contiguous if several lie otherwise than one another.
+    """
+    given = [one for one in indices if one is not None]
+    blocks = [launch.scratch_like(one) if _on_host(one) else None for one in given]
+    given = [torch.empty_like(one, device="meta") if _on_host(one) else one for one in given]
+    given = list(torch.broadcast_tensors(*given))
     for place, one in enumerate(given):
-        if _on_host(one) or one.dtype == torch.int32:
-            brought = launch.scratch_like(one) if _on_host(one) else None
-            if one.dtype == torch.int32:
-                launch.scratch_like(one, torch.int64)
-                launch.release(brought)
+        if one.dtype == torch.int32:
+            converted = launch.scratch_like(one, torch.int64)
+            launch.release(blocks[place])
+            blocks[place] = converted
             given[place] = torch.empty_like(one, dtype=torch.int64, device="meta")
     if len({one.stride() for one in given}) > 1:
-        launch.contiguous(*given)
+        copies = launch.contiguous(*given)
+        launch.release(*(block for block, copy in zip(blocks, copies, strict=True) if copy is not None))
+        blocks = [block if copy is None else copy for block, copy in zip(blocks, copies, strict=True)]
+    return blocks
 
 
 @rule("index_put.default", "index_put_.default", "_index_put_impl_.default")
@@ -141,7 +152,7 @@ def index_put(launch: Launch) -> None:
         trusted = launch.get("unsafe") or (node is not None and node.name() == "IndexBackward0")
         _put_by_sorting(launch, tensor, indices, value, trusted)
     else:
-        _same_striding(launch, indices)
+        made = _made_indices(launch, indices)
         shape = _chosen(tensor, indices)
         if not _expands_to(value.shape, shape):
             raise RuntimeError(
@@ -149,6 +160,7 @@ def index_put(launch: Launch) -> None:
                 f"shape {list(shape)}"
             )
         _check_same(tensor, value)
+        launch.release(*reversed(made))
 
 
 def _check_same(tensor, value) -> None:
