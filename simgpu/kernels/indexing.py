@@ -131,8 +131,8 @@ def _made_indices(launch: Launch, indices) -> list:
 
 @rule("index_put.default", "index_put_.default", "_index_put_impl_.default")
 def index_put(launch: Launch) -> None:
-    """The same file, index_put and _index_put_impl_: a copy of the tensor if it is not written in place; with
-    `accumulate`, by sorting."""
+    """TensorAdvancedIndexing.cpp, index_put and _index_put_impl_: a copy of the tensor if it is not written in place;
+    with `accumulate`, by sorting."""
     (tensor,) = launch.outputs
     launch.give(tensor)
     indices, value = launch["indices", "values"]
@@ -160,7 +160,7 @@ def index_put(launch: Launch) -> None:
                 f"shape {list(shape)}"
             )
         _check_same(tensor, value)
-        launch.release(*reversed(made))
+        launch.release(*made)  # AdvancedIndex has them in a vector, which lets the first one go first
 
 
 def _check_same(tensor, value) -> None:

@@ -23,6 +23,18 @@ CASES = {
         "S2097152 a4400 a40 a1200 a12000 f1200 a12000 a6000 f12000 f12000 a4 a1200 a12000 f1200 a12000 f12000 f12000 "
         "f4 f4400 f40 f6000",
     ),
+    "those that are written by go first to last": (
+        "t = torch.zeros(2, 11, device='cuda'); v = torch.zeros(3, device='cuda')\n"
+        "i, j = torch.tensor([0, 0, 1]), torch.tensor([3, 1, 2], dtype=torch.int32)\nt[i, j] = v\n",
+        "S2097152 a88 a12 a24 a12 a24 f12 f24 f24 f88 f12",
+    ),
+    "in backward, too": (
+        "w, v = (torch.zeros(n, device='cuda', requires_grad=True) for n in ((5, 11), 3))\n"
+        "i, j = torch.tensor([0, 0, 1]), torch.zeros(300, 1, dtype=torch.int32)\n"
+        "w.index_put((i, j), v).sum().backward()\n",
+        "S2097152 a220 a12 a220 a24 a1200 a7200 f1200 a7200 f24 f7200 f7200 a4 f220 a4 a12 a220 a24 a1200 a7200 f1200 "
+        "a7200 f24 f7200 f7200 f12 a24 a1200 a7200 f1200 a7200 f24 a3600 f7200 f7200 a12 f3600 f4 f4 f220 f220 f12 f12",
+    ),
 }
 
 
