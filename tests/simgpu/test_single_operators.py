@@ -52,6 +52,18 @@ CASES = [
         "y = torch.ops.aten._native_batch_norm_legit(x, None, None, True, 0.1, 1e-5)\n",
         "S2097152 a256000 a256000 a256 a256 f256000 f256 f256 f256000",
     ),
+    (
+        "H100",
+        "x = torch.zeros(2, 80, 16, device='cuda').transpose(1, 2)[:, :, 16:].view(2, 16, 8, 8)\n"
+        "y = F.interpolate(x, size=(16, 16), mode='bilinear')\ny = F.interpolate(x, size=(8, 8), mode='bilinear')\n",
+        "S2097152 a10240 a32768 a8192 f8192 a8192 f32768 f10240 f8192",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(2, 80, 15, device='cuda').transpose(1, 2)[:, :, 16:].view(2, 15, 8, 8)\n"
+        "y = F.interpolate(x, size=(16, 16), mode='bilinear')\n",
+        "S2097152 a9600 a30720 f9600 f30720",
+    ),
 ]
 
 
