@@ -64,6 +64,19 @@ CASES = [
         "y = F.interpolate(x, size=(16, 16), mode='bilinear')\n",
         "S2097152 a9600 a30720 f9600 f30720",
     ),
+    (
+        "H100",
+        "x = torch.zeros(300, 64, device='cuda').t()\nF.rrelu_(x, training=True)\n"
+        "y = F.rrelu(x, training=True), F.rrelu(x, training=False), F.rrelu(x[:, ::2], training=True)\n"
+        "assert {one.stride(1) for one in y} == {1}\n",
+        "S2097152 a76800 a76800 a76800 a76800 f76800 f76800 f76800 a76800 a76800 a76800 f76800 f76800 a76800 a76800 "
+        "f76800 a38400 a38400 a38400 f38400 f38400 f76800 f38400 f76800 f76800",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(300, 64, device='cuda', requires_grad=True)\nF.rrelu(x.t(), training=True).sum().backward()\n",
+        "S2097152 a76800 a76800 a76800 a76800 f76800 a4 f76800 a4 a76800 f76800 a76800 f76800 f4 f4 f76800 f76800",
+    ),
 ]
 
 
