@@ -4,6 +4,7 @@ from math import ceil
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, made_of_others, prepared, rule
 from simgpu.kernels.reduction_scratch import reduce_all
@@ -355,14 +356,27 @@ def scatter_reduce(launch: Launch) -> None:
 @made_of_others("repeat_interleave.Tensor")
 def repeat_interleave(repeats, *, output_size=None):
     """aten/src/ATen/native/Repeat.h, repeat_interleave_common: where each one's copies end; the last end is the size,
-    unless the caller says it."""
+    unless the caller says it, and then none may be negative."""
     if repeats.numel() == 0:
         return torch.empty_like(repeats)
-    repeats = repeats.contiguous()
+    copy = repeats.contiguous()
     ends = repeats.cumsum(0)
-    size = ends[-1].item() if output_size is None else output_size
+    size = output_size
+    if size is None:
+        size = ends[-1].item()
+        _check_not_negative(repeats)
     result = torch.empty((size,), dtype=repeats.dtype, device=repeats.device)
+    del ends, copy
     return result
+
+
+def _check_not_negative(repeats) -> None:
+    """The same file: RuntimeError if one is."""
+    each = repeats >= 0
+    every = each.all()
+    if not every.item() and machines.on().stand_ins is None:
+        raise RuntimeError("repeats can not be negative")
+    del every, each
 
 
 @prepared("as_strided_.default", when=lambda *args, **kwargs: True)

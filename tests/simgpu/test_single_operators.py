@@ -1,7 +1,9 @@
 """Operators whose scratch or formula CUDA has for itself, held against the oracle's events on an H100."""
 
 import pytest
+import torch
 
+import simgpu
 from tools.oracle.cases import Case, here, on_simulated
 
 CASES = [
@@ -77,9 +79,20 @@ CASES = [
         "x = torch.zeros(300, 64, device='cuda', requires_grad=True)\nF.rrelu(x.t(), training=True).sum().backward()\n",
         "S2097152 a76800 a76800 a76800 a76800 f76800 a4 f76800 a4 a76800 f76800 a76800 f76800 f4 f4 f76800 f76800",
     ),
+    (  # the oracle was given the values that its host reads: compare-code
+        "H100",
+        "n = torch.tensor([[1, 9], [0, 9], [2, 9]], device='cuda')\n"
+        "y = torch.zeros(3, 5, device='cuda').repeat_interleave(n[:, 0], 0)\n",
+        "S2097152 a48 a60 a24 a24 a24 a1279 f1279 f24 a3 a1 f1 f3 a24 f24 f24 a60 f24 f60 f48 f60",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("gpu", "code", "events"), CASES)
 def test_events_are_the_oracle_s(gpu, code, events):
     assert on_simulated([code], gpu) == here("single_operators", [Case(gpu, code, events, None)])
+
+
+def test_repeats_that_are_negative():
+    with simgpu.simulated_gpu("H100"), pytest.raises(RuntimeError, match="repeats can not be negative"):
+        torch.repeat_interleave(torch.tensor([2, -1], device="cuda"))
