@@ -41,6 +41,10 @@ REMEDY = (
     "simulated_gpu(..., values=True) computes all values on the CPU beside the simulation, for models that fit into "
     "the host's memory"
 )
+LOST = (
+    "values=True, which is on, computes them beside the simulation, but for operators that the CPU does not compute: a "
+    "warning has named the one that this was made of"
+)
 
 
 class NoValueError(RuntimeError):

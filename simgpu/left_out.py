@@ -18,6 +18,7 @@ from simgpu.tracebacks import PATHS
 OPERATORS = Path(__file__).parent / "data" / "operators.json"
 
 CUDNN = "cuDNN's workspaces"
+CUDNN_ATTENTION = "the workspaces of cuDNN's attention"
 CUFFT = "cuFFT's workspaces"
 SOLVERS = "the workspaces of cuSOLVER and of cuBLAS's batched solvers"
 POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
@@ -28,6 +29,8 @@ WATCHDOG = "when NCCL's watchdog lets its tensors go"
 UNCOMPARED = "what it takes besides its outputs"
 WHY = {
     CUDNN: "only a GPU can tell their sizes; torch.backends.cudnn.enabled = False is modelled whole",
+    CUDNN_ATTENTION: "only a GPU can tell their sizes; torch.backends.cuda.enable_cudnn_sdp(False) has another kernel "
+    "take its place, which is modelled whole",
     CUFFT: "only a GPU can tell their sizes",
     SOLVERS: "only a GPU can tell their sizes",
     POLYNOMIAL: "how many it makes depends on the matrix's norm, which is a value",
@@ -70,12 +73,11 @@ LIBRARIES = {
         "ormqr",
     ),
     POLYNOMIAL: ("linalg_matrix_exp",),
+    CUDNN_ATTENTION: ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"),
     CUDNN: (
         "_cudnn_ctc_loss",
         "_cudnn_rnn",
         "_cudnn_rnn_backward",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_cudnn_attention_backward",
         "cudnn_affine_grid_generator",
         "cudnn_batch_norm",
         "cudnn_batch_norm_backward",

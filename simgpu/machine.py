@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from simgpu.errors import CaptureError, NotModelledError
+from simgpu.errors import LOST, REMEDY, CaptureError, NotModelledError
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
 from simgpu.hardware.gpus import Spec
 from simgpu.interrupts import in_one_piece
@@ -62,6 +62,13 @@ def on() -> "Machine":
     if not _current:
         raise RuntimeError("the simulated GPU that this stream or event belongs to is off: use it inside the `with`")
     return _current[-1]
+
+
+def remedy() -> str:
+    """What an error about a value that is not there says of it: what would compute it, or why that, being on, has
+    not."""
+    machine = current()
+    return REMEDY if machine is None or machine.host_memory is None else LOST
 
 
 def _after_fork() -> None:

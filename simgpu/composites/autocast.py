@@ -7,6 +7,7 @@ off with autocast("cuda") in each thread. Operators that C++ calls inside others
 the dtype that forward chose, and it costs nothing where autocast is off.
 """
 
+import threading
 import weakref
 from functools import cache
 
@@ -19,6 +20,18 @@ KEY = "AutocastPrivateUse1"
 _key = getattr(torch._C.DispatchKey, KEY)
 _keys = torch._C.DispatchKeySet(_key) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 _aten = torch.ops.aten
+
+
+class _OfThread(threading.local):
+    """Whether what this thread calls is cast: False outside regions, and below an operator that has been cast.
+
+    PyTorch's own answer is that of its excluded keys, and all keys above a dispatch mode are excluded inside it.
+    """
+
+    on = False
+
+
+_here = _OfThread()
 
 
 def _names(text: str) -> frozenset[str]:
@@ -231,14 +244,35 @@ def _kernels() -> list[tuple]:
 
 def _kernel(operator, policy):
     def kernel(*args, **kwargs):
-        with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(_keys):
-            return policy(operator, args, kwargs)
+        _here.on = False
+        try:
+            with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(_keys):
+                return policy(operator, args, kwargs)
+        finally:
+            _here.on = True
 
     return kernel
 
 
+def composite(operator, args, kwargs):
+    """`registry.composite` in the dispatch mode: what PyTorch's C++ makes of it is cast, as where no mode stands above.
+
+    A composite operator's C++ runs above the kernels of autocast (upsample_nearest2d.vec calls upsample_nearest2d,
+    which autocast_mode.h lists), unless an operator around it has been cast. Inside a dispatch mode their key is
+    excluded, with all that come before the mode's (PythonFallbackKernel.cpp, pythonFallback).
+    """
+    if not _here.on:
+        return registry.composite(operator, args, kwargs)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_key, False)
+    try:
+        return registry.composite(operator, args, kwargs)
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_key, True)
+
+
 def switch(enabled: bool) -> None:
     """Has this thread's operators pass through the kernels at KEY, or not."""
+    _here.on = enabled
     torch._C._dispatch_tls_set_dispatch_key_excluded(_key, not enabled)
     torch._C._dispatch_tls_set_dispatch_key_included(_key, enabled)
 

@@ -5,7 +5,8 @@ The order of the allocations is the oracle's, torch 2.13.0.
 
 import torch
 
-from simgpu.errors import REMEDY, NotModelledError, NoValueError
+from simgpu.errors import NotModelledError, NoValueError
+from simgpu.machine import remedy
 from simgpu.tensors import residence, values
 from simgpu.tensors.registry import branch, meta
 
@@ -21,7 +22,7 @@ def _read(lengths) -> list[int]:
     known = lengths if residence.of(lengths) is None else values.of(lengths)
     if known is None:
         raise NoValueError(
-            f"ctc_loss() reads its lengths, which are simulated and have no values: give them on the CPU. {REMEDY}"
+            f"ctc_loss() reads its lengths, which are simulated and have no values: give them on the CPU. {remedy()}"
         )
     return known.flatten().tolist()
 

@@ -19,6 +19,12 @@ def mish_backward(grad_output, input):
     return torch.empty_like(input)
 
 
+@meta("rrelu_with_noise")
+def rrelu(self, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
+    """aten/src/ATen/native/cuda/RreluWithNoise.cu, rrelu_with_noise_cuda: contiguous, however the input lies."""
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
 @meta("_fused_rms_norm")
 def rms_norm(input, normalized_shape, weight, eps):
     """aten/src/ATen/native/cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda: one fp32 rstd a row (fp64 for fp64)."""

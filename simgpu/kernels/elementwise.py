@@ -136,3 +136,12 @@ def zeros_without_memory(launch: Launch) -> None:
 def quantize(launch: Launch) -> None:
     """Their results have an element of 1 byte, and on meta tensors one of 4."""
     raise NotModelledError("the simulated GPU does not model quantized tensors: see torch.ao.quantization on the CPU")
+
+
+@rule("rrelu_with_noise.default")
+def rrelu(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/RreluWithNoise.cu, _rrelu_with_noise_cuda_train: contiguous copies of all three; where
+    it does not train it is leaky_relu."""
+    launch.give(*launch.outputs)
+    if launch["training"]:
+        launch.contiguous(*launch["self", "noise"], *launch.outputs)

@@ -4,6 +4,7 @@ from math import ceil
 
 import torch
 
+from simgpu import machine as machines
 from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, made_of_others, prepared, rule
 from simgpu.kernels.reduction_scratch import reduce_all
@@ -99,29 +100,40 @@ def _depends_on_values(indices) -> bool:
 
 @rule("index.Tensor")
 def index(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info: indices are broadcast, brought over, made int64, and
-    contiguous if several lie otherwise than one another. Masks are indices by now (see selection.py)."""
-    _same_striding(launch, launch["indices"])
+    """aten/src/ATen/native/TensorAdvancedIndexingUtils.h, make_info. Masks are indices by now (see selection.py). The
+    iterator owns what is made of the indices, and lets the last one go first."""
+    made = _made_indices(launch, launch["indices"])
     launch.give(*launch.outputs)
+    launch.release(*reversed(made))
 
 
-def _same_striding(launch: Launch, indices) -> None:
-    given = list(torch.broadcast_tensors(*(index for index in indices if index is not None)))
+def _made_indices(launch: Launch, indices) -> list:
+    """TensorAdvancedIndexingUtils.h, make_info: what is made of each index that is given, a block or None.
+
+    IndexingUtils.h, expandTensors, brings each over as it lies on the host; then they are broadcast, made int64, and in
+    the constructor of AdvancedIndex contiguous if several lie otherwise than one another.
+    """
+    given = [one for one in indices if one is not None]
+    blocks = [launch.scratch_like(one) if _on_host(one) else None for one in given]
+    given = [torch.empty_like(one, device="meta") if _on_host(one) else one for one in given]
+    given = list(torch.broadcast_tensors(*given))
     for place, one in enumerate(given):
-        if _on_host(one) or one.dtype == torch.int32:
-            brought = launch.scratch_like(one) if _on_host(one) else None
-            if one.dtype == torch.int32:
-                launch.scratch_like(one, torch.int64)
-                launch.release(brought)
+        if one.dtype == torch.int32:
+            converted = launch.scratch_like(one, torch.int64)
+            launch.release(blocks[place])
+            blocks[place] = converted
             given[place] = torch.empty_like(one, dtype=torch.int64, device="meta")
     if len({one.stride() for one in given}) > 1:
-        launch.contiguous(*given)
+        copies = launch.contiguous(*given)
+        launch.release(*(block for block, copy in zip(blocks, copies, strict=True) if copy is not None))
+        blocks = [block if copy is None else copy for block, copy in zip(blocks, copies, strict=True)]
+    return blocks
 
 
 @rule("index_put.default", "index_put_.default", "_index_put_impl_.default")
 def index_put(launch: Launch) -> None:
-    """The same file, index_put and _index_put_impl_: a copy of the tensor if it is not written in place; with
-    `accumulate`, by sorting."""
+    """TensorAdvancedIndexing.cpp, index_put and _index_put_impl_: a copy of the tensor if it is not written in place;
+    with `accumulate`, by sorting."""
     (tensor,) = launch.outputs
     launch.give(tensor)
     indices, value = launch["indices", "values"]
@@ -141,7 +153,7 @@ def index_put(launch: Launch) -> None:
         trusted = launch.get("unsafe") or (node is not None and node.name() == "IndexBackward0")
         _put_by_sorting(launch, tensor, indices, value, trusted)
     else:
-        _same_striding(launch, indices)
+        made = _made_indices(launch, indices)
         shape = _chosen(tensor, indices)
         if not _expands_to(value.shape, shape):
             raise RuntimeError(
@@ -149,6 +161,7 @@ def index_put(launch: Launch) -> None:
                 f"shape {list(shape)}"
             )
         _check_same(tensor, value)
+        launch.release(*made)  # AdvancedIndex has them in a vector, which lets the first one go first
 
 
 def _check_same(tensor, value) -> None:
@@ -343,14 +356,27 @@ def scatter_reduce(launch: Launch) -> None:
 @made_of_others("repeat_interleave.Tensor")
 def repeat_interleave(repeats, *, output_size=None):
     """aten/src/ATen/native/Repeat.h, repeat_interleave_common: where each one's copies end; the last end is the size,
-    unless the caller says it."""
+    unless the caller says it, and then none may be negative."""
     if repeats.numel() == 0:
         return torch.empty_like(repeats)
-    repeats = repeats.contiguous()
+    copy = repeats.contiguous()
     ends = repeats.cumsum(0)
-    size = ends[-1].item() if output_size is None else output_size
+    size = output_size
+    if size is None:
+        size = ends[-1].item()
+        _check_not_negative(repeats)
     result = torch.empty((size,), dtype=repeats.dtype, device=repeats.device)
+    del ends, copy
     return result
+
+
+def _check_not_negative(repeats) -> None:
+    """The same file: RuntimeError if one is."""
+    each = repeats >= 0
+    every = each.all()
+    if not every.item() and machines.on().stand_ins is None:
+        raise RuntimeError("repeats can not be negative")
+    del every, each
 
 
 @prepared("as_strided_.default", when=lambda *args, **kwargs: True)

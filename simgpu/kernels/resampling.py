@@ -13,6 +13,7 @@ from simgpu.kernels.launch import Launch, rule
 
 CONTIGUOUS, CHANNELS_LAST = torch.contiguous_format, torch.channels_last
 VECTOR_CHANNELS = 4  # channels from which upsampling has kernels for channels_last
+BILINEAR_CHANNELS = 16  # those from which the bilinear one has it forward, where it is faster
 
 
 def copy_unless(launch: Launch, layout: torch.memory_format, *tensors) -> None:
@@ -115,6 +116,17 @@ def nearest_2d(launch: Launch) -> None:
         copy_unless(launch, CONTIGUOUS, output, tensor)
 
 
+@rule("upsample_bilinear2d.default")
+def bilinear_2d(launch: Launch) -> None:
+    """The output, then a copy for the kernel for channels_last; the other takes any strides. Of the same height and
+    width it is a copy (UpSampleBilinear2d.cu, upsample_bilinear2d_out_cuda_template)."""
+    (output,) = launch.outputs
+    tensor = launch["self"]
+    launch.give(output)
+    if tensor.shape != output.shape and _in_channels_last(tensor, output, BILINEAR_CHANNELS):
+        copy_unless(launch, CHANNELS_LAST, tensor)
+
+
 @rule("upsample_nearest2d_backward.default", "_upsample_nearest_exact2d_backward.default")
 @rule("upsample_bilinear2d_backward.default")
 def upsample_2d_backward(launch: Launch) -> None:
@@ -131,11 +143,11 @@ def upsample_2d_backward(launch: Launch) -> None:
         copy_unless(launch, CONTIGUOUS, output, grad)
 
 
-def _in_channels_last(tensor, output) -> bool:
-    """Whether the kernel for channels_last is taken."""
+def _in_channels_last(tensor, output, channels: int = VECTOR_CHANNELS) -> bool:
+    """Whether the kernel for channels_last is taken, which there is from so many `channels` on."""
     return (
         suggest_memory_format(tensor) == CHANNELS_LAST
-        and tensor.shape[1] >= VECTOR_CHANNELS
+        and tensor.shape[1] >= channels
         and output.is_contiguous(memory_format=CHANNELS_LAST)
     )
 

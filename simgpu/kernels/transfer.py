@@ -1,7 +1,7 @@
 """Copies between the host and the device: what they take there beside source and destination."""
 
 from simgpu import machine as machines
-from simgpu.errors import REMEDY, NoValueError
+from simgpu.errors import NoValueError
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.tensors import values
 from simgpu.tensors.layout import is_dense
@@ -95,5 +95,5 @@ def write(destination, source) -> None:
     else:
         raise NoValueError(
             f"copy_() writes the values of a simulated {source.dtype} tensor of shape {tuple(source.shape)} to the "
-            f"host, and it has none: the simulated GPU computes memory, not values. {REMEDY}."
+            f"host, and it has none: the simulated GPU computes memory, not values. {machines.remedy()}."
         )

@@ -3,9 +3,10 @@
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu.errors import REMEDY, NotModelledError, NoValueError
+from simgpu.errors import NotModelledError, NoValueError
 from simgpu.handlers import handles
 from simgpu.left_out import users_frame
+from simgpu.machine import remedy
 from simgpu.modes import asserts, sound_run
 from simgpu.modes.host_copies import to_host
 from simgpu.stand_ins import zeros_like
@@ -92,7 +93,7 @@ def _forced(kwargs) -> bool:
 def _no_value(what: str, tensor) -> str:
     return (
         f"{what} asks for the value of a simulated tensor ({_described(tensor)}), which has none: the simulated GPU "
-        f"computes memory, not values. {REMEDY}; or keep decisions that depend on data on the CPU."
+        f"computes memory, not values. {remedy()}; or keep decisions that depend on data on the CPU."
     )
 
 

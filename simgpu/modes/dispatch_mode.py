@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from simgpu import machine as machines
-from simgpu.errors import REMEDY, NotModelledError, NoValueError
+from simgpu.composites import autocast
+from simgpu.errors import NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
 from simgpu.kernels import Launch, any_device, dtype_checks, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
@@ -27,7 +28,6 @@ from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
 from simgpu.tensors import absent, bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
-from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing.clock import TO_HOST
 
@@ -40,7 +40,7 @@ _COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_den
 
 DATA_DEPENDENT = (
     "{operator} gives a tensor whose size depends on the values of its input, and a simulated tensor has no values. "
-    f"{REMEDY}; or use a form with a fixed size (torch.where instead of a mask)."
+    "{remedy}; or use a form with a fixed size (torch.where instead of a mask)."
 )
 
 OTHER_LAYOUT = (
@@ -185,7 +185,7 @@ class DispatchMode(TorchDispatchMode):
             if kind is COLLECTIVE:
                 return self.collective(operator, args, kwargs)
             with self:
-                return composite(operator, args, kwargs)
+                return autocast.composite(operator, args, kwargs)
 
     def collective(self, operator, args, kwargs):
         """An operator of torch.distributed's, which calls its group: what it makes for that is seen here."""
@@ -502,7 +502,7 @@ class DispatchMode(TorchDispatchMode):
             return zeros_like(tensor).item()
         raise NoValueError(
             f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "
-            f"simulated GPU computes memory, not values. {REMEDY}."
+            f"simulated GPU computes memory, not values. {machines.remedy()}."
         )
 
     def place_of(self, facts, tensors, args, kwargs):
@@ -541,7 +541,7 @@ class DispatchMode(TorchDispatchMode):
         if "_sparse" in operator._opname:
             return NotModelledError(OTHER_LAYOUT.format(layout=f"sparse ({operator})"))
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
-            return NoValueError(DATA_DEPENDENT.format(operator=operator))
+            return NoValueError(DATA_DEPENDENT.format(operator=operator, remedy=machines.remedy()))
         return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")
 
 
@@ -553,7 +553,9 @@ def of_the_host(argument):
         return argument
     known = values.of(argument)
     if known is None:
-        raise NoValueError(f"the lengths were copied from the simulated GPU, where they have no values. {REMEDY}.")
+        raise NoValueError(
+            f"the lengths were copied from the simulated GPU, where they have no values. {machines.remedy()}."
+        )
     return known
 
 

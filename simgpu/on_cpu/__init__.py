@@ -4,6 +4,7 @@ from simgpu.on_cpu import (  # noqa: F401  (they register what they hold)
     attention,
     cells,
     embedding_bag,
+    histograms,
     normalization,
     products,
     softmax,

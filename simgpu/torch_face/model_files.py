@@ -6,8 +6,8 @@ import os
 import sys
 from functools import wraps
 
-from simgpu.errors import REMEDY, NoValueError
-from simgpu.machine import current
+from simgpu.errors import NoValueError
+from simgpu.machine import current, remedy
 from simgpu.modes.devices import means_gpu
 from simgpu.patches import Patches
 from simgpu.tensors import residence, values
@@ -54,7 +54,7 @@ def with_values(read):
         if known is None:
             raise NoValueError(
                 f"safetensors writes values, and a simulated tensor of shape {tuple(tensor.shape)} has none: the "
-                f"simulated GPU computes memory, not values. {REMEDY}."
+                f"simulated GPU computes memory, not values. {remedy()}."
             )
         return read(known.clone(), *args)
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
-from simgpu.errors import REMEDY, NotModelledError, NoValueError
+from simgpu.errors import NotModelledError, NoValueError
 from simgpu.interrupts import in_one_piece
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.modes import host_copies
@@ -204,7 +204,7 @@ def refused(read, of_bytes: bool = True):
         if place is not None:
             raise NoValueError(
                 f"torch.save and pickle write values, and the {storage.nbytes()} B of a simulated tensor have none: "
-                f"the simulated GPU computes memory, not values. {REMEDY}; or save what was made on the CPU."
+                f"the simulated GPU computes memory, not values. {machines.remedy()}; or save what was made on the CPU."
             )
         return read(storage, *args, **kwargs)
 

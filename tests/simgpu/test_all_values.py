@@ -14,6 +14,7 @@ import labkit
 import simgpu
 from simgpu.errors import HostMemoryError, NoValueError
 from simgpu.on_cpu import attention
+from simgpu.on_cpu import follow as on_cpu_follow
 from simgpu.tensors import host_memory
 from simgpu.tensors.host_memory import KEPT_FREE, HostMemory
 
@@ -497,3 +498,24 @@ def test_the_gradient_of_a_trace_is_the_diagonal(gpu, shape):
     x = torch.randn(shape, device="cuda", requires_grad=True)
     x.trace().backward()
     assert torch.equal(x.grad.cpu(), torch.eye(*shape))
+
+
+def test_histograms_of_whole_numbers(gpu):
+    """CUDA's bins, by whole numbers (49 of them too, of which floats get one wrong); the CPU has none of integers."""
+    chosen = torch.tensor([0, 1, 1, 3, 2, 2, 2, 9], device="cuda")
+    for dtype in (torch.int32, torch.int64):
+        counts = torch.histc(chosen.to(dtype), bins=4, min=0, max=3)
+        assert (counts.dtype, counts.tolist()) == (dtype, [1, 2, 3, 1])
+    assert torch.histc(torch.arange(49, device="cuda"), 49, 0, 49).tolist() == [1] * 49
+    assert torch.histc(chosen, 3).tolist() == [6, 1, 1]
+    assert torch.histc(torch.full((3,), 5, device="cuda"), 2).tolist() == [0, 3]
+    out = torch.empty(0, dtype=torch.int64, device="cuda")
+    assert torch.histc(chosen, 4, 0, 3, out=out) is out and out.tolist() == [1, 2, 3, 1]
+
+
+def test_errors_with_values_do_not_name_them_as_the_remedy(gpu, monkeypatch):
+    monkeypatch.setattr(on_cpu_follow, "_computed", lambda *call: NotImplemented)
+    x = torch.arange(4, device="cuda")
+    for ask in (x.tolist, x.nonzero, lambda: x[0].item(), lambda: bool(x.max() == 0)):
+        with pytest.raises(NoValueError, match="values=True, which is on"):
+            ask()

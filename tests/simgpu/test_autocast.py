@@ -170,3 +170,33 @@ def test_casts_made_without_gradients_serve_those_with():
             layer(x)
         layer(x).float().sum().backward()
     assert layer.weight.grad.dtype == layer.bias.grad.dtype == torch.float32
+
+
+def test_operators_inside_others_are_cast_in_inference_mode():
+    """As the oracle: F.interpolate's upsample_nearest2d.vec arrives whole there, and what it calls is cast to fp32 (a
+    cast of 3,840 bytes and a result of 15,360); what an operator that has been cast calls is not cast again."""
+    x = torch.zeros(2, 8, 6, 10, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+        y = nn.functional.interpolate(x, scale_factor=2)
+        assert nn.functional.cross_entropy(operand(torch.bfloat16), operand().argmax(1)).dtype == torch.float32
+        assert nn.functional.cosine_similarity(*[operand(torch.bfloat16)] * 2).dtype == torch.float32
+        with torch.autocast("cuda", enabled=False):
+            assert nn.functional.interpolate(x, scale_factor=2).dtype == torch.bfloat16
+        assert nn.functional.interpolate(x, scale_factor=2).dtype == torch.float32
+    assert y.dtype == torch.float32
+    assert nn.functional.interpolate(x, scale_factor=2).dtype == torch.bfloat16
+    del y
+    torch.cuda.reset_peak_memory_stats()
+    with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+        nn.functional.interpolate(x, scale_factor=2)
+    assert torch.cuda.memory_stats()["requested_bytes.all.peak"] - before == 3840 + 15360
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_run_in_inference_mode(kind):
+    """As the oracle, with cuDNN off: weights in fp32 and an input in bf16."""
+    network, x = kind(10, 12, device="cuda"), torch.zeros(6, 8, 10, device="cuda", dtype=torch.bfloat16)
+    with torch.backends.cudnn.flags(enabled=False), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
+        assert network(x)[0].dtype == torch.bfloat16

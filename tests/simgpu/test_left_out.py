@@ -184,3 +184,18 @@ def test_formulas_that_ask_for_values(action, name):
 @pytest.mark.parametrize("action", [lambda: smoothed(False)])
 def test_nothing_is_told_where_no_value_is_asked_for(action):
     assert told(action)[0] == []
+
+
+def test_advice_on_cudnn_s_attention():
+    """As the oracle: cudnn.enabled = False does not keep an H100 from it, enable_cudnn_sdp(False) does."""
+    attend = nn.functional.scaled_dot_product_attention
+    with simgpu.simulated_gpu("H100") as gpu:
+        query = torch.zeros(2, 4, 64, 64, device="cuda", dtype=torch.bfloat16)
+        with nn.attention.sdpa_kernel([nn.attention.SDPBackend.FLASH_ATTENTION, nn.attention.SDPBackend.MATH]):
+            attend(query, query, query)  # enable_cudnn_sdp(False)
+        assert not gpu.left_out
+        with (
+            torch.backends.cudnn.flags(enabled=False),
+            pytest.warns(left_out.LeftOutWarning, match=r"enable_cudnn_sdp\(False\)"),
+        ):
+            attend(query, query, query)

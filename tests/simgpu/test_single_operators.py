@@ -1,7 +1,9 @@
 """Operators whose scratch or formula CUDA has for itself, held against the oracle's events on an H100."""
 
 import pytest
+import torch
 
+import simgpu
 from tools.oracle.cases import Case, here, on_simulated
 
 CASES = [
@@ -52,9 +54,45 @@ CASES = [
         "y = torch.ops.aten._native_batch_norm_legit(x, None, None, True, 0.1, 1e-5)\n",
         "S2097152 a256000 a256000 a256 a256 f256000 f256 f256 f256000",
     ),
+    (
+        "H100",
+        "x = torch.zeros(2, 80, 16, device='cuda').transpose(1, 2)[:, :, 16:].view(2, 16, 8, 8)\n"
+        "y = F.interpolate(x, size=(16, 16), mode='bilinear')\ny = F.interpolate(x, size=(8, 8), mode='bilinear')\n",
+        "S2097152 a10240 a32768 a8192 f8192 a8192 f32768 f10240 f8192",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(2, 80, 15, device='cuda').transpose(1, 2)[:, :, 16:].view(2, 15, 8, 8)\n"
+        "y = F.interpolate(x, size=(16, 16), mode='bilinear')\n",
+        "S2097152 a9600 a30720 f9600 f30720",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(300, 64, device='cuda').t()\nF.rrelu_(x, training=True)\n"
+        "y = F.rrelu(x, training=True), F.rrelu(x, training=False), F.rrelu(x[:, ::2], training=True)\n"
+        "assert {one.stride(1) for one in y} == {1}\n",
+        "S2097152 a76800 a76800 a76800 a76800 f76800 f76800 f76800 a76800 a76800 a76800 f76800 f76800 a76800 a76800 "
+        "f76800 a38400 a38400 a38400 f38400 f38400 f76800 f38400 f76800 f76800",
+    ),
+    (
+        "H100",
+        "x = torch.zeros(300, 64, device='cuda', requires_grad=True)\nF.rrelu(x.t(), training=True).sum().backward()\n",
+        "S2097152 a76800 a76800 a76800 a76800 f76800 a4 f76800 a4 a76800 f76800 a76800 f76800 f4 f4 f76800 f76800",
+    ),
+    (  # the oracle was given the values that its host reads: compare-code
+        "H100",
+        "n = torch.tensor([[1, 9], [0, 9], [2, 9]], device='cuda')\n"
+        "y = torch.zeros(3, 5, device='cuda').repeat_interleave(n[:, 0], 0)\n",
+        "S2097152 a48 a60 a24 a24 a24 a1279 f1279 f24 a3 a1 f1 f3 a24 f24 f24 a60 f24 f60 f48 f60",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("gpu", "code", "events"), CASES)
 def test_events_are_the_oracle_s(gpu, code, events):
     assert on_simulated([code], gpu) == here("single_operators", [Case(gpu, code, events, None)])
+
+
+def test_repeats_that_are_negative():
+    with simgpu.simulated_gpu("H100"), pytest.raises(RuntimeError, match="repeats can not be negative"):
+        torch.repeat_interleave(torch.tensor([2, -1], device="cuda"))

@@ -1,0 +1,27 @@
+"""Histograms of whole numbers, which only CUDA computes (aten/src/ATen/native/cuda/SummaryOps.cu)."""
+
+from __future__ import annotations
+
+import torch
+
+from simgpu.on_cpu.calls import Call, equivalent
+
+
+@equivalent("histc.default", "histc.out")
+def histogram(call: Call):
+    """_histc_cuda_template: bins of whole numbers by whole numbers; the CPU's own of floats."""
+    given = call["self"]
+    if given.dtype.is_floating_point:
+        return call.operator(*call.args, **call.kwargs)
+    counts = _counts(given.flatten().long(), call["bins"], int(call["min"]), int(call["max"])).to(given.dtype)
+    return call["out"].copy_(counts) if call.operator._overloadname == "out" else counts
+
+
+def _counts(given: torch.Tensor, bins: int, least: int, most: int) -> torch.Tensor:
+    """How many lie in each of `bins` between two numbers, both included; without a range, in that of the values."""
+    if least == most and given.numel():
+        least, most = (int(one) for one in given.aminmax())
+    if least == most:
+        least, most = least - 1, most + 1
+    inside = given[(given >= least) & (given <= most)]
+    return ((inside - least) * bins // (most - least)).clamp(max=bins - 1).bincount(minlength=bins)
