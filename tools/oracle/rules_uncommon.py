@@ -25,7 +25,39 @@ def masks(rng: random.Random) -> str:
     return made + rng.choice(uses)
 
 
-DRAWINGS = [masks]
+CHANNELS = (
+    "torch.zeros(3, 4, 5, 9{}, device='cuda')[..., 1:-2]",
+    "torch.zeros(600, 4, 50, 90{}, device='cuda')[..., 1:-2]",
+    "torch.zeros(3, 4, 5, 6{}, device='cuda')",
+    "torch.zeros(3, 5, 6, 4{}, device='cuda').permute(0, 3, 1, 2)",
+    "torch.zeros(4, 3, 5, 6{}, device='cuda').transpose(0, 1)",
+    "torch.zeros(3, 8, 5, 6{}, device='cuda')[:, ::2]",
+    "torch.zeros(3, 1, 4, 8{}, device='cuda').expand(3, 4, 4, 8)",
+    "torch.zeros(1, 4, 1, 8{}, device='cuda')[..., ::2]",
+    "torch.zeros(3, 4, 9{}, device='cuda')[..., 1:-2]",
+    "torch.zeros(4, 6000, 500{}, device='cuda').transpose(0, 1)",
+    "torch.zeros(6, 4{}, device='cuda')[::2]",
+    "torch.zeros(4, 60000{}, device='cuda').t()",
+    "torch.zeros(3, 4, 2, 5, 9{}, device='cuda')[..., 1:-2]",
+    "torch.zeros(8, 4, 20, 50, 70{}, device='cuda').to(memory_format=torch.channels_last_3d)",
+)
+
+
+def of_channels(rng: random.Random) -> str:
+    """Batch norm of four channels without cuDNN, of a tensor that need not be dense."""
+    x = rng.choice(CHANNELS).format(rng.choice(("", "", ", dtype=torch.half", ", dtype=torch.bfloat16")))
+    given = [rng.choice(("None", "None", "o")) for _ in range(2)]
+    running = rng.choice(("None, None, {}, training=True", "z, o, {}, training=True", "z, o, {}"))
+    return "\n".join(
+        [
+            f"torch.backends.cudnn.enabled = False\nx = {x}",
+            "z, o = torch.zeros(4, device='cuda'), torch.ones(4, device='cuda')",
+            f"y = F.batch_norm(x, {running.format(', '.join(given))})\ntell(y)",
+        ]
+    )
+
+
+DRAWINGS = [masks, of_channels, of_channels]
 
 if __name__ == "__main__":
-    cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=120)
+    cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=160)
