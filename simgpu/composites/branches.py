@@ -123,6 +123,15 @@ def _of_no_elements(tensor, weight, bias):
     return output
 
 
+def _check_features(wanted: int, mean, variance, weight, bias) -> None:
+    """The same file, check_dims_match_num_input_features: RuntimeError where one has another number of elements than
+    the input has channels."""
+    given = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
+    for name, one in given.items():
+        if one is not None and one.numel() != wanted:
+            raise RuntimeError(f"{name} should contain {wanted} elements not {one.numel()}")
+
+
 @branch("batch_norm")
 def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled):
     """The same file: cuDNN's where it takes the tensor, laid out as it suggests. The space that cuDNN reserves in
@@ -133,6 +142,7 @@ def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cu
     if not _cudnn_takes(*given, training, cudnn_enabled):
         options = (training, momentum, eps, cudnn_enabled)
         return decomposed(torch.ops.aten.batch_norm.default, (*given, *options), {})
+    _check_features(tensor.shape[1], mean, variance, weight, bias)
     tensor = tensor.contiguous(memory_format=suggest_memory_format(tensor))
     bias, mean, variance = (None if one is None else one.contiguous() for one in given[2:])
     return torch.cudnn_batch_norm(tensor, weight.contiguous(), bias, mean, variance, training, momentum, eps)[0]

@@ -184,13 +184,16 @@ def step(*args, **kwargs):
 
 @meta("native_batch_norm_backward")
 def batch_norm_backward(grad, input, weight, mean, variance, saved_mean, saved_invstd, train, eps, output_mask):
-    """Normalization.cu: the gradients that are wanted; the input's is contiguous in evaluation, whatever the input."""
-    layout = torch.preserve_format if train else torch.contiguous_format
+    """Normalization.cu: the gradients that are wanted, and those of weight and bias that the kernel for channels that
+    lie together makes in any case; the input's is contiguous, but in training where its channels lie together."""
+    layout = torch.preserve_format if train and channels_last(input) else torch.contiguous_format
     of_channels = torch.empty(input.shape[1], dtype=input.dtype if weight is None else weight.dtype, device="meta")
+    sums = train or output_mask[1] or output_mask[2]
+    unasked = sums and weight is not None and channels_last(input) and channels_last(grad)
     return (
         torch.empty_like(input, memory_format=layout) if output_mask[0] else None,
-        of_channels if output_mask[1] else None,
-        torch.empty_like(of_channels) if output_mask[2] else None,
+        of_channels if output_mask[1] or unasked else None,
+        torch.empty_like(of_channels) if output_mask[2] or unasked else None,
     )
 
 

@@ -27,6 +27,15 @@ def _power_of_two(n: int) -> int:
     return 1 << (max(n, 1).bit_length() - 1)
 
 
+def _merged(launch: Launch, tensor: torch.Tensor):
+    """Scratch for the copy that reshape() makes where the dims behind the channels cannot be seen as one; else None."""
+    try:
+        tensor.view(*tensor.shape[:2], prod(tensor.shape[2:]))
+    except RuntimeError:
+        return launch.scratch_like(tensor)
+    return None
+
+
 def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
     """Staging buffer and semaphores of a sum over all but the channels, `partials` values a channel and block.
 
@@ -131,6 +140,8 @@ def batch_norm_stats(launch: Launch) -> None:
     launch.give(*launch.outputs)
     if channels_last(launch.first):
         stage(launch, launch.first, partials=4)
+    else:
+        launch.release(_merged(launch, launch.first))
 
 
 @rule("batch_norm_elemt.default")
@@ -144,9 +155,12 @@ def batch_norm_elemt(launch: Launch) -> None:
 def batch_norm_backward_reduce(launch: Launch) -> None:
     """batch_norm_backward_reduce_cuda."""
     grad, tensor = launch["grad_out", "input"]
+    staged = channels_last(grad) and channels_last(tensor)
+    copies = [] if staged else [_merged(launch, tensor), _merged(launch, grad)]
     launch.give(*launch.outputs)
-    if channels_last(grad) and channels_last(tensor):
+    if staged:
         stage(launch, tensor, partials=2)
+    launch.release(*reversed(copies))
 
 
 @rule("native_batch_norm_backward.default")
@@ -159,7 +173,9 @@ def batch_norm_backward(launch: Launch) -> None:
     grad_input, grad_weight, grad_bias = launch.outputs
     sums = training or mask[1] or mask[2]
     if sums and mask[0] and not channels_last(tensor):
+        copies = _merged(launch, tensor), _merged(launch, grad)
         launch.give(grad_input, grad_weight, grad_bias)
+        launch.release(*reversed(copies))
         return
     of_channels = accumulator(tensor.dtype) * tensor.shape[1]
     if sums and saved_mean.numel() == 0 and mean.element_size() != accumulator(tensor.dtype):
@@ -168,13 +184,20 @@ def batch_norm_backward(launch: Launch) -> None:
         launch.scratch(of_channels)
     if sums:
         staged = channels_last(tensor) and channels_last(grad)
+        copies = [] if staged else [_merged(launch, tensor), _merged(launch, grad)]
         held = [launch.scratch(of_channels) for _ in range(2 if staged or mask[0] else 0)]
         launch.give(grad_weight, grad_bias)
         if staged:
             stage(launch, tensor, partials=2)
+        launch.release(*reversed(copies))
         one = None
-        if training and mask[0] and not staged and weight is None:
+        if training and mask[0] and weight is None and not _have_kernel(tensor, grad):
             one = launch.scratch(accumulator(tensor.dtype))  # the weight, where no kernel is made for the layouts
         launch.give(grad_input)
         launch.release(one)
         launch.release(*reversed(held))
+
+
+def _have_kernel(tensor: torch.Tensor, grad: torch.Tensor) -> bool:
+    """batch_norm_choose_impl of two: whether a kernel of batch norm, for channels that lie together, reads both."""
+    return tensor.dim() < 5 and channels_last(tensor) and channels_last(grad)

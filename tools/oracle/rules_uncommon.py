@@ -46,18 +46,40 @@ CHANNELS = (
 def of_channels(rng: random.Random) -> str:
     """Batch norm of four channels without cuDNN, of a tensor that need not be dense."""
     x = rng.choice(CHANNELS).format(rng.choice(("", "", ", dtype=torch.half", ", dtype=torch.bfloat16")))
-    given = [rng.choice(("None", "None", "o")) for _ in range(2)]
+    given = rng.choice(("None, None", "None, None", "o, None", "None, o", "o, o", "w, None", "w, w", "w, o", "o, w"))
     running = rng.choice(("None, None, {}, training=True", "z, o, {}, training=True", "z, o, {}"))
+    grad = rng.choice(
+        (
+            "torch.ones_like(y)",
+            "o[0].expand(y.shape)",
+            "torch.ones(y.shape[::-1], device='cuda').permute(*range(y.dim())[::-1])",
+        )
+    )
+    if "600" in x or "6000" in x:
+        grad = "torch.ones_like(y)"
     return "\n".join(
         [
             f"torch.backends.cudnn.enabled = False\nx = {x}",
-            "z, o = torch.zeros(4, device='cuda'), torch.ones(4, device='cuda')",
-            f"y = F.batch_norm(x, {running.format(', '.join(given))})\ntell(y)",
+            "z, o = torch.zeros(4, device='cuda'), torch.ones(4, device='cuda')\nw = o.clone().requires_grad_()",
+            rng.choice(("tell(torch.batch_norm_stats(x, 1e-5))", "x.requires_grad_()", "x.requires_grad_()")),
+            f"y = F.batch_norm(x, {running.format(given)})\ntell(y)",
+            f"y.backward({grad}) if y.requires_grad else None\ntell(w.grad, x.grad if x.is_leaf else None)",
         ]
     )
 
 
-DRAWINGS = [masks, of_channels, of_channels]
+def of_five(rng: random.Random) -> str:
+    """Batch norm for five channels of a tensor of four, with cuDNN and without."""
+    kind = rng.choice(("half", "float32", "float32"))
+    options = f"affine={rng.random() < 0.7}, track_running_stats={rng.random() < 0.7}"
+    return (
+        f"torch.backends.cudnn.enabled = {rng.random() < 0.5}\n"
+        f"x = torch.zeros(3, 4, 5, 6, device='cuda', dtype=torch.{kind})\n"
+        f"m = nn.BatchNorm2d(5, {options}).cuda().train({rng.random() < 0.6})\nm(x)"
+    )
+
+
+DRAWINGS = [masks, of_channels, of_channels, of_channels, of_five]
 
 if __name__ == "__main__":
     cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=160)
