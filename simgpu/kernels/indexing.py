@@ -221,7 +221,7 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
         held.append(launch.scratch(count * value.element_size()))
     if n == 0 or slice_size == 0:
         return
-    if not adjacent:
+    if not adjacent and not _in_front(tensor.shape, places).is_contiguous():
         held.append(launch.scratch_like(tensor))
     if not on_host[0] and not torch.empty_like(linear).is_contiguous():
         held.insert(0, launch.scratch(n * 8))  # takes the place of the linear index, made flat
@@ -232,6 +232,12 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     launch.release(launch.scratch(cub.radix_sort(n, 8, 8, launch.machine.spec, bits)), ramp)
     read_as(value.dtype, tensor)
     launch.release(*reversed(held))
+
+
+def _in_front(shape, places) -> torch.Tensor:
+    """aten/src/ATen/native/IndexingUtils.h, transposeToFront: a contiguous tensor with its indexed dims moved first."""
+    others = [dim for dim in range(len(shape)) if dim not in places]
+    return torch.empty(shape, device="meta").permute(*places, *others)
 
 
 def _linear_term(launch: Launch, index, on_host: bool, trusted: bool):
