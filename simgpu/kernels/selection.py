@@ -91,6 +91,8 @@ def index_put(tensor, indices, value, accumulate=False, *unsafe, **named):
     if _fills(indices, value, accumulate):
         place = next(i for i, one in enumerate(indices) if one is not None)
         _check_shape(tensor, place, indices[place])
+        if indices[place].dtype == torch.uint8:  # aten/src/ATen/native/cuda/IndexKernel.cpp, masked_fill__cuda
+            raise RuntimeError("masked_fill only supports boolean masks, but got dtype Byte")
         return tensor, indices, *rest
     if not all(index is None or index.dtype not in MASKS or is_known(index) for index in indices):
         machines.on().left_out.add("aten::index_put_ by a mask", "the indices that a mask without values becomes")
