@@ -10,6 +10,7 @@ from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NoValueError
 from simgpu.kernels.batch_norm import channels_last
+from simgpu.tensors import meta_kernels
 from simgpu.tensors.registry import meta
 
 
@@ -66,6 +67,18 @@ def mode(input, dim=-1, keepdim=False, *, values, indices):
     """aten/src/ATen/native/Sorting.cpp, mode_out."""
     shape = torch.ops.aten.amax.default(input, [dim], keepdim).shape
     return _resized(values, shape), _resized(indices, shape)
+
+
+@meta("sort", "sort.stable")
+def sort(input, dim=-1, descending=False, *, stable=None):
+    """aten/src/ATen/native/Sorting.cpp, sort_stable: as the input lies if it is dense, else dense in its order."""
+    return meta_kernels.alike(input), meta_kernels.alike(input, torch.int64)
+
+
+@meta("rrelu_with_noise")
+def rrelu(input, noise, *options, **generator):
+    """aten/src/ATen/native/cuda/RreluWithNoise.cu: contiguous."""
+    return torch.empty(input.shape, dtype=input.dtype, device="meta")
 
 
 def _resized(out, shape):

@@ -136,3 +136,13 @@ def zeros_without_memory(launch: Launch) -> None:
 def quantize(launch: Launch) -> None:
     """Their results have an element of 1 byte, and on meta tensors one of 4."""
     raise NotModelledError("the simulated GPU does not model quantized tensors: see torch.ao.quantization on the CPU")
+
+
+@rule("rrelu_with_noise.default")
+def rrelu(launch: Launch) -> None:
+    """aten/src/ATen/native/cuda/RreluWithNoise.cu, _rrelu_with_noise_cuda_train: all that it takes is contiguous."""
+    (output,) = launch.outputs
+    launch.give(output)
+    tensor, noise = launch["self", "noise"]
+    if launch["training"] and tensor.numel():
+        launch.contiguous(tensor, noise, output)

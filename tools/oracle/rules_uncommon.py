@@ -79,7 +79,66 @@ def of_five(rng: random.Random) -> str:
     )
 
 
-DRAWINGS = [masks, of_channels, of_channels, of_channels, of_five]
+ROWS = (
+    "torch.zeros(5000, 1, device='cuda').t()",
+    "torch.zeros(10000, device='cuda')[::2]",
+    "torch.zeros(5000, 2, device='cuda').t()",
+    "torch.zeros(5000, 1, 1, device='cuda').permute(1, 2, 0)",
+    "torch.zeros(1, 5000, device='cuda').t()",
+    "torch.zeros(2, 10000, device='cuda')[:, ::2]",
+    "torch.zeros(1, device='cuda').expand(5000)",
+    "torch.zeros(4000, 1, device='cuda').t()",
+    "torch.zeros(5000, device='cuda').as_strided((1, 5000), (7, 1))",
+    "torch.zeros(2, 1, 5000, device='cuda').transpose(1, 2)",
+)
+
+
+def in_order(rng: random.Random) -> str:
+    """Sorting of rows that lie in steps, or among dims of size 1."""
+    calls = (
+        "x.sort()", "x.sort()", "x.argsort()", "x.sort(0)", "x.sort(0, stable=True)", "x.quantile(0.3)", "x.median()",
+        "x.topk(min(5, x.shape[-1]))", "torch.msort(x)",
+    )  # fmt: skip
+    return f"x = {rng.choice(ROWS)}\ny = {rng.choice(calls)}\ntell(y)"
+
+
+def noisy(rng: random.Random) -> str:
+    """rrelu of what is not contiguous, or is."""
+    layouts = "6, 4{}).t()", "6, 4{})", "6, 8{})[:, ::2]", "1, 4, 8{})[..., ::2]", "5, 1{}).t()", "0, 4{}).t()"
+    x = "x = torch.zeros(" + rng.choice(layouts).format(", device='cuda'")
+    options = rng.choice(("", ", training=True", ", training=True", ", training=True, inplace=True"))
+    backward = rng.choice(("y.sum().backward()", "y.backward(torch.ones_like(y))"))
+    return f"{x}.requires_grad_()\ny = F.rrelu(x * 1{options})\n{backward}\ntell(y, x.grad)"
+
+
+def apart(rng: random.Random) -> str:
+    """Indices apart from each other, beside new dims, and the gradient, which is added where they say."""
+    made = rng.choice(
+        ("6, 7, 8{})", "7, 6, 8{}).transpose(0, 1)", "8, 7, 6{}).permute(2, 1, 0)", "6, 7, 16{})[..., ::2]")
+    )
+    forms = (
+        "x[i, None, i]", "x[None, i, None, j]", "x[i, :, j]", "x[:, i, None, j]", "x[i, None]", "x[i, j, None, i]",
+        "x[:, i, :, None]", "x[None, i, j, None, i]", "x[i, None, :, j]", "x[:, i, None, :, None]",
+    )  # fmt: skip
+    form = rng.choice(forms)
+    lines = [
+        "i, j = torch.zeros(3, device='cuda', dtype=torch.int64), torch.zeros(3, device='cuda', dtype=torch.int64)",
+        "x = torch.zeros(" + made.format(", device='cuda'"),
+    ]
+    if rng.random() < 0.3:
+        put = "x.index_put_((i, None, j), torch.ones((), device='cuda'), accumulate=True)"
+        return "\n".join([*lines, put, f"{form} = 1.0\ntell(x)"])
+    return "\n".join([*lines, f"x.requires_grad_()\ny = {form}\ny.backward(torch.ones_like(y))\ntell(y, x.grad)"])
+
+
+def of_nothing(rng: random.Random) -> str:
+    """The median of no elements."""
+    kind = rng.choice(("uint8", "int64", "cfloat", "float32", "half", "bool", "double", "bfloat16"))
+    shape, call = rng.choice(("0", "(0, 3)")), rng.choice(("median", "nanmedian"))
+    return f"x = torch.zeros({shape}, dtype=torch.{kind}, device='cuda')\ny = x.{call}()\ntell(y)"
+
+
+DRAWINGS = [masks, of_channels, of_channels, of_channels, of_five, in_order, in_order, noisy, apart, apart, of_nothing]
 
 if __name__ == "__main__":
-    cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=160)
+    cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=240)
