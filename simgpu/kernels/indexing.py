@@ -89,7 +89,13 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
-    return residence.of(tensor) is None
+    """Whether a tensor is the host's: one with values, or one that was copied there from the GPU."""
+    return not residence.on_gpu(tensor)
+
+
+def _brought(index: torch.Tensor) -> torch.Tensor:
+    """An index as it lies on the device."""
+    return torch.empty_like(index, device="meta") if _on_host(index) else index
 
 
 def _depends_on_values(indices) -> bool:
@@ -106,14 +112,14 @@ def index(launch: Launch) -> None:
 
 
 def _same_striding(launch: Launch, indices) -> None:
-    given = list(torch.broadcast_tensors(*(index for index in indices if index is not None)))
+    there = [index for index in indices if index is not None]
+    brought = [launch.scratch_like(one) if _on_host(one) else None for one in there]
+    given = list(torch.broadcast_tensors(*(_brought(one) for one in there)))
     for place, one in enumerate(given):
-        if _on_host(one) or one.dtype == torch.int32:
-            brought = launch.scratch_like(one) if _on_host(one) else None
-            if one.dtype == torch.int32:
-                launch.scratch_like(one, torch.int64)
-                launch.release(brought)
-            given[place] = torch.empty_like(one, dtype=torch.int64, device="meta")
+        if one.dtype == torch.int32:
+            launch.scratch_like(one, torch.int64)
+            launch.release(brought[place])
+            given[place] = torch.empty_like(one, dtype=torch.int64)
     if len({one.stride() for one in given}) > 1:
         launch.contiguous(*given)
 
@@ -223,7 +229,7 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
         return
     if not adjacent and not _in_front(tensor.shape, places).is_contiguous():
         held.append(launch.scratch_like(tensor))
-    if not on_host[0] and not torch.empty_like(linear).is_contiguous():
+    if not torch.empty_like(linear).is_contiguous():
         held.insert(0, launch.scratch(n * 8))  # takes the place of the linear index, made flat
         launch.release(linear_block)
     held += launch.scratch(n * 8), launch.scratch(n * 8)  # the indices sorted, and where each was

@@ -79,9 +79,9 @@ def index(tensor, indices):
 def _fills(indices, value, accumulate) -> bool:
     """canDispatchToMaskedFill: one number of the host where a mask of the GPU says so."""
     given = [index for index in indices if index is not None]
-    if accumulate or value.numel() != 1 or residence.of(value) is not None or len(given) != 1:
+    if accumulate or value.numel() != 1 or residence.on_gpu(value) or len(given) != 1:
         return False
-    return given[0].dtype in MASKS and residence.of(given[0]) is not None
+    return given[0].dtype in MASKS and residence.on_gpu(given[0])
 
 
 @prepared("index_put.default", "index_put_.default", "_index_put_impl_.default", when=_has_masks)
@@ -97,7 +97,7 @@ def index_put(tensor, indices, value, accumulate=False, *unsafe, **named):
     if not all(index is None or index.dtype not in MASKS or is_known(index) for index in indices):
         machines.on().left_out.add("aten::index_put_ by a mask", "the indices that a mask without values becomes")
         return tensor, indices, *rest
-    if residence.of(value) is None and value.dim() == 0:
+    if value.dim() == 0 and not residence.on_gpu(value):
         value = _aten._to_copy.default(value, device=tensor.device)
     return tensor, _indices(tensor, indices), value, accumulate, *unsafe
 
