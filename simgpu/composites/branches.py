@@ -39,11 +39,40 @@ def linear(input, weight, bias=None):
 _MEAN = 1  # at::Reduction
 
 
+def _smoothed(scores, target, weight, ignore_index, label_smoothing):
+    """The same where the targets are known, a mean by weights."""
+    dim = 0 if scores.dim() == 1 else 1
+    scores = torch.log_softmax(scores, dim, scores.dtype)
+    loss = torch.nn.functional.nll_loss(scores, target, weight, ignore_index=ignore_index)
+    shape = [1] * scores.dim()
+    shape[dim] = weight.shape[0]
+    weighted = scores * weight.view(shape)
+    summed = weighted.sum(dim)
+    smooth = -summed
+    del summed, weighted
+    ignored = target == ignore_index
+    smooth.masked_fill_(ignored, 0.0)
+    others = ~ignored
+    targets = target.masked_select(others).flatten()
+    chosen = weight.gather(0, targets)
+    total = chosen.sum()
+    whole = smooth.sum()
+    mean = whole / total
+    del whole, total, chosen, targets, others
+    of_all = torch.ops.aten.mul.Scalar(mean, label_smoothing / scores.shape[dim])
+    of_targets = torch.ops.aten.mul.Scalar(loss, 1 - label_smoothing)
+    result = of_targets + of_all
+    del of_targets, of_all, mean, ignored, smooth, loss
+    return result
+
+
 @branch("cross_entropy_loss")
 def cross_entropy(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
     """aten/src/ATen/native/LossNLL.cpp, cross_entropy_loss_label_smoothing: a weighted mean selects the targets that
     are not ignored, and on meta tensors it fills those that are."""
     if weight is not None and reduction == _MEAN and label_smoothing > 0 and input.shape != target.shape:
+        if values.of(target) is not None:
+            return _smoothed(input, target, weight, ignore_index, label_smoothing)
         machines.on().left_out.add(
             "cross_entropy with weights and label smoothing",
             "the targets that are not ignored (how many they are only their values tell)",
