@@ -81,6 +81,23 @@ def rrelu(input, noise, *options, **generator):
     return torch.empty(input.shape, dtype=input.dtype, device="meta")
 
 
+@meta("poisson")
+def poisson(rates, generator=None):
+    """aten/src/ATen/native/cuda/Distributions.cpp, _s_poisson_cuda: contiguous."""
+    return torch.empty(rates.shape, dtype=rates.dtype, device="meta")
+
+
+@meta(
+    "fake_quantize_per_tensor_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    "fake_quantize_per_channel_affine_cachemask",
+)
+def fake_quantized(input, *options):
+    """aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp, FakeQuantPerChannelAffine.cpp: as the input
+    lies, and a mask alike."""
+    return meta_kernels.alike(input), meta_kernels.alike(input, torch.bool)
+
+
 def _resized(out, shape):
     return out if out.shape == shape else out.resize_(shape)
 

@@ -138,7 +138,65 @@ def of_nothing(rng: random.Random) -> str:
     return f"x = torch.zeros({shape}, dtype=torch.{kind}, device='cuda')\ny = x.{call}()\ntell(y)"
 
 
-DRAWINGS = [masks, of_channels, of_channels, of_channels, of_five, in_order, in_order, noisy, apart, apart, of_nothing]
+def of_the_host(rng: random.Random) -> str:
+    """Indices that were copied to the host, or are the host's, alone and beside others."""
+    made = (
+        "torch.tensor([0, 2, 1], device='cuda').cpu()", "torch.zeros(3, device='cuda', dtype=torch.int32).cpu()",
+        "torch.zeros(2, 3, device='cuda', dtype=torch.int64).cpu()", "torch.zeros(3, dtype=torch.int32)",
+        "torch.zeros(6, dtype=torch.int64)[::2]", "torch.zeros(1, dtype=torch.int64).expand(3)",
+        "torch.zeros(6, device='cuda').argmax().expand(3).to('cpu')",
+    )  # fmt: skip
+    use = rng.choice(("x[i]", "x[i, i]", "x[j, i]", "x[i, j]", "x[:, i]"))
+    lines = [
+        "x = torch.zeros(6, 7, device='cuda')",
+        f"i = {rng.choice(made)}\nj = torch.zeros(i.shape, device='cuda', dtype=torch.int64)",
+    ]
+    if rng.random() < 0.3:
+        one = rng.choice(("1.0", "torch.ones((), device='cuda')", "torch.ones((), device='cuda').cpu()"))
+        return "\n".join([*lines, f"{use} = {one}\nx.index_put_((i,), torch.ones((), device='cuda'), accumulate=True)"])
+    return "\n".join([*lines, f"x.requires_grad_()\ny = {use}\ny.sum().backward()\ntell(y, x.grad)"])
+
+
+def ignored(rng: random.Random) -> str:
+    """Cross entropy with weights and smoothed labels, of targets that are all ignored."""
+    scores, targets = rng.choice((("5, 4", "5,"), ("5, 4, 3", "5, 3"), ("4,", "")))
+    reduction = rng.choice(("mean", "mean", "sum", "none"))
+    return (
+        f"x = torch.zeros(({scores}), device='cuda', requires_grad=True)\n"
+        f"t = torch.zeros(({targets}), dtype=torch.int64, device='cuda')\nw = torch.ones(4, device='cuda')\n"
+        f"y = F.cross_entropy(x, t, w, label_smoothing=0.1, ignore_index=0, reduction={reduction!r})\n"
+        "tell(y)\ny.sum().backward()\ntell(x.grad)"
+    )
+
+
+def fake_quantized(rng: random.Random) -> str:
+    """Fake quantization by numbers, by tensors, by channel, and of what is observed first."""
+    of_one = "torch.ones(1, device='cuda')"
+    integer = "torch.zeros({}, device='cuda', dtype=torch.int32)"
+    on = "torch.ones(1, device='cuda', dtype=torch.int64)"
+    calls = (
+        "torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255)",
+        f"torch.fake_quantize_per_tensor_affine(x, {of_one}, {integer.format(1)}, 0, 255)",
+        f"torch.fake_quantize_per_channel_affine(x, torch.ones(4, device='cuda'), {integer.format(4)}, 0, 0, 255)",
+        f"torch.fused_moving_avg_obs_fake_quant(x, {on}, {on}, {of_one}, {of_one}, {of_one}, {integer.format(1)}, "
+        "0.01, 0, 255, 0)",
+    )
+    layouts = "4, 6{})", "6, 4{}).t()", "4, 12{})[:, ::2]", "4, 3, 2, 2{}).to(memory_format=torch.channels_last)"
+    x = "x = torch.zeros(" + rng.choice(layouts).format(", device='cuda'")
+    return f"{x}.requires_grad_()\ny = {rng.choice(calls)}\ny.sum().backward()\ntell(y, x.grad)"
+
+
+def drawn(rng: random.Random) -> str:
+    """Poisson's numbers of rates that lie in any way."""
+    layouts = "6, 4{}).t()", "1, 8, 4{}).transpose(1, 2)", "1, 4, 8{})[..., ::2]", "3, 1{}).expand(3, 4)"
+    return f"x = torch.zeros({rng.choice(layouts)}\ntell(torch.poisson(x))".format(", device='cuda'")
+
+
+DRAWINGS = [
+    masks, masks, of_channels, of_channels, of_channels, of_channels, of_five, in_order, in_order, in_order, noisy,
+    noisy, apart, apart, of_nothing, of_the_host, of_the_host, of_the_host, ignored, fake_quantized, fake_quantized,
+    drawn,
+]  # fmt: skip
 
 if __name__ == "__main__":
     cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=240)
