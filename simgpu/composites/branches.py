@@ -39,11 +39,40 @@ def linear(input, weight, bias=None):
 _MEAN = 1  # at::Reduction
 
 
+def _smoothed(scores, target, weight, ignore_index, label_smoothing):
+    """The same where the targets are known, a mean by weights."""
+    dim = 0 if scores.dim() == 1 else 1
+    scores = torch.log_softmax(scores, dim, scores.dtype)
+    loss = torch.nn.functional.nll_loss(scores, target, weight, ignore_index=ignore_index)
+    shape = [1] * scores.dim()
+    shape[dim] = weight.shape[0]
+    weighted = scores * weight.view(shape)
+    summed = weighted.sum(dim)
+    smooth = -summed
+    del summed, weighted
+    ignored = target == ignore_index
+    smooth.masked_fill_(ignored, 0.0)
+    others = ~ignored
+    targets = target.masked_select(others).flatten()
+    chosen = weight.gather(0, targets)
+    total = chosen.sum()
+    whole = smooth.sum()
+    mean = whole / total
+    del whole, total, chosen, targets, others
+    of_all = torch.ops.aten.mul.Scalar(mean, label_smoothing / scores.shape[dim])
+    of_targets = torch.ops.aten.mul.Scalar(loss, 1 - label_smoothing)
+    result = of_targets + of_all
+    del of_targets, of_all, mean, ignored, smooth, loss
+    return result
+
+
 @branch("cross_entropy_loss")
 def cross_entropy(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
     """aten/src/ATen/native/LossNLL.cpp, cross_entropy_loss_label_smoothing: a weighted mean selects the targets that
     are not ignored, and on meta tensors it fills those that are."""
     if weight is not None and reduction == _MEAN and label_smoothing > 0 and input.shape != target.shape:
+        if values.of(target) is not None:
+            return _smoothed(input, target, weight, ignore_index, label_smoothing)
         machines.on().left_out.add(
             "cross_entropy with weights and label smoothing",
             "the targets that are not ignored (how many they are only their values tell)",
@@ -123,6 +152,15 @@ def _of_no_elements(tensor, weight, bias):
     return output
 
 
+def _check_features(wanted: int, mean, variance, weight, bias) -> None:
+    """The same file, check_dims_match_num_input_features: RuntimeError where one has another number of elements than
+    the input has channels."""
+    given = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
+    for name, one in given.items():
+        if one is not None and one.numel() != wanted:
+            raise RuntimeError(f"{name} should contain {wanted} elements not {one.numel()}")
+
+
 @branch("batch_norm")
 def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled):
     """The same file: cuDNN's where it takes the tensor, laid out as it suggests. The space that cuDNN reserves in
@@ -133,6 +171,7 @@ def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cu
     if not _cudnn_takes(*given, training, cudnn_enabled):
         options = (training, momentum, eps, cudnn_enabled)
         return decomposed(torch.ops.aten.batch_norm.default, (*given, *options), {})
+    _check_features(tensor.shape[1], mean, variance, weight, bias)
     tensor = tensor.contiguous(memory_format=suggest_memory_format(tensor))
     bias, mean, variance = (None if one is None else one.contiguous() for one in given[2:])
     return torch.cudnn_batch_norm(tensor, weight.contiguous(), bias, mean, variance, training, momentum, eps)[0]

@@ -10,6 +10,7 @@ from torch._prims_common import suggest_memory_format
 
 from simgpu.errors import NoValueError
 from simgpu.kernels.batch_norm import channels_last
+from simgpu.tensors import meta_kernels
 from simgpu.tensors.registry import meta
 
 
@@ -72,6 +73,35 @@ def mode(input, dim=-1, keepdim=False, *, values, indices):
     """aten/src/ATen/native/Sorting.cpp, mode_out."""
     shape = torch.ops.aten.amax.default(input, [dim], keepdim).shape
     return _resized(values, shape), _resized(indices, shape)
+
+
+@meta("sort", "sort.stable")
+def sort(input, dim=-1, descending=False, *, stable=None):
+    """aten/src/ATen/native/Sorting.cpp, sort_stable: as the input lies if it is dense, else dense in its order."""
+    return meta_kernels.alike(input), meta_kernels.alike(input, torch.int64)
+
+
+@meta("rrelu_with_noise")
+def rrelu(input, noise, *options, **generator):
+    """aten/src/ATen/native/cuda/RreluWithNoise.cu: contiguous."""
+    return torch.empty(input.shape, dtype=input.dtype, device="meta")
+
+
+@meta("poisson")
+def poisson(rates, generator=None):
+    """aten/src/ATen/native/cuda/Distributions.cpp, _s_poisson_cuda: contiguous."""
+    return torch.empty(rates.shape, dtype=rates.dtype, device="meta")
+
+
+@meta(
+    "fake_quantize_per_tensor_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    "fake_quantize_per_channel_affine_cachemask",
+)
+def fake_quantized(input, *options):
+    """aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp, FakeQuantPerChannelAffine.cpp: as the input
+    lies, and a mask alike."""
+    return meta_kernels.alike(input), meta_kernels.alike(input, torch.bool)
 
 
 def _resized(out, shape):
@@ -190,13 +220,16 @@ def step(*args, **kwargs):
 
 @meta("native_batch_norm_backward")
 def batch_norm_backward(grad, input, weight, mean, variance, saved_mean, saved_invstd, train, eps, output_mask):
-    """Normalization.cu: the gradients that are wanted; the input's is contiguous in evaluation, whatever the input."""
-    layout = torch.preserve_format if train else torch.contiguous_format
+    """Normalization.cu: the gradients that are wanted, and those of weight and bias that the kernel for channels that
+    lie together makes in any case; the input's is contiguous, but in training where its channels lie together."""
+    layout = torch.preserve_format if train and channels_last(input) else torch.contiguous_format
     of_channels = torch.empty(input.shape[1], dtype=input.dtype if weight is None else weight.dtype, device="meta")
+    sums = train or output_mask[1] or output_mask[2]
+    unasked = sums and weight is not None and channels_last(input) and channels_last(grad)
     return (
         torch.empty_like(input, memory_format=layout) if output_mask[0] else None,
-        of_channels if output_mask[1] else None,
-        torch.empty_like(of_channels) if output_mask[2] else None,
+        of_channels if output_mask[1] or unasked else None,
+        torch.empty_like(of_channels) if output_mask[2] or unasked else None,
     )
 
 

@@ -6,6 +6,7 @@ import torch
 
 from simgpu.kernels.group_norm import accumulator
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import reduce
 from simgpu.kernels.scalar_types import name
 
 MAX_THREADS = 512  # of a block (Normalization.cuh, MAX_BLOCK_SIZE)
@@ -24,6 +25,15 @@ def channels_last(tensor: torch.Tensor) -> bool:
 
 def _power_of_two(n: int) -> int:
     return 1 << (max(n, 1).bit_length() - 1)
+
+
+def _merged(launch: Launch, tensor: torch.Tensor):
+    """Scratch for the copy that reshape() makes where the dims behind the channels cannot be seen as one; else None."""
+    try:
+        tensor.view(*tensor.shape[:2], prod(tensor.shape[2:]))
+    except RuntimeError:
+        return launch.scratch_like(tensor)
+    return None
 
 
 def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
@@ -49,17 +59,45 @@ def batch_norm(launch: Launch) -> None:
     """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
     tensor, training = launch["input", "training"]
     launch.give(*launch.outputs)
-    if tensor.numel():
+    if tensor.numel() and _has_kernel(tensor):
         _check_dtypes(tensor, *launch["weight", "bias"])
-    if training and channels_last(tensor):
+    if training:
+        _statistics(launch, tensor)
+    _elementwise(launch, tensor)
+
+
+def _has_kernel(tensor: torch.Tensor) -> bool:
+    """batch_norm_choose_impl: whether kernels of batch norm are made for the layout, or any pointwise one serves."""
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+def _statistics(launch: Launch, tensor: torch.Tensor) -> None:
+    """batch_norm_mean_var: a reduction of its own for channels that lie together, and that of var_mean where no kernel
+    is made for the layout, which converts bfloat16 before (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction)."""
+    if not _has_kernel(tensor):
+        converted = launch.scratch_like(tensor, torch.float32) if tensor.dtype == torch.bfloat16 else None
+        element = accumulator(tensor.dtype)
+        others = [dim for dim in range(tensor.dim()) if dim != 1]
+        read = tensor if converted is None else torch.empty_like(tensor, dtype=torch.float32)
+        reduce(launch, read, others, 4 * element, element)
+        launch.release(converted)
+    elif channels_last(tensor):
         stage(launch, tensor, partials=4)
+
+
+def _elementwise(launch: Launch, tensor: torch.Tensor) -> None:
+    """batch_norm_elementwise: a weight and a bias of one element where there are none and no kernel for the layout."""
+    if not _has_kernel(tensor):
+        ones = [launch.scratch(accumulator(tensor.dtype)) for one in launch["weight", "bias"] if one is None]
+        launch.release(*reversed(ones))
 
 
 def _check_dtypes(tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
     """RuntimeError where weight or bias have another dtype than the input, or Float where that is of half precision
-    (aten/src/ATen/native/cuda/Normalization.cu, batch_norm_elementwise)."""
+    (aten/src/ATen/native/cuda/Normalization.cu, batch_norm_elementwise; is_mixed_type asks the first that is there)."""
     wanted = tensor.dtype
-    if weight is not None and weight.dtype != wanted and wanted in (torch.float16, torch.bfloat16):
+    given = bias if weight is None else weight
+    if given is not None and given.dtype != wanted and wanted in (torch.float16, torch.bfloat16):
         wanted = torch.float32
     for which, one in (("weight", weight), ("bias", bias)):
         if one is not None and one.dtype != wanted:
@@ -72,11 +110,12 @@ def batch_norm_into(launch: Launch) -> None:
     output, mean, invstd = launch.outputs
     tensor, training = launch["input", "training"]
     launch.give(mean, invstd)
-    if training and channels_last(tensor):
-        stage(launch, tensor, partials=4)
+    if training:
+        _statistics(launch, tensor)
     launch.give(output)
-    if tensor.numel():
+    if tensor.numel() and _has_kernel(tensor):
         _check_dtypes(tensor, *launch["weight", "bias"])
+    _elementwise(launch, tensor)
 
 
 @made_of_others("_native_batch_norm_legit.out")
@@ -101,25 +140,27 @@ def batch_norm_stats(launch: Launch) -> None:
     launch.give(*launch.outputs)
     if channels_last(launch.first):
         stage(launch, launch.first, partials=4)
+    else:
+        launch.release(_merged(launch, launch.first))
 
 
 @rule("batch_norm_elemt.default")
 def batch_norm_elemt(launch: Launch) -> None:
-    """batch_norm_elemt_cuda; a weight and a bias of one element where there are none and no kernel for the layout."""
-    tensor, weight, bias = launch["input", "weight", "bias"]
+    """batch_norm_elemt_cuda"""
     launch.give(*launch.outputs)
-    if not (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)):
-        ones = [launch.scratch(accumulator(tensor.dtype)) for one in (weight, bias) if one is None]
-        launch.release(*reversed(ones))
+    _elementwise(launch, launch["input"])
 
 
 @rule("batch_norm_backward_reduce.default")
 def batch_norm_backward_reduce(launch: Launch) -> None:
     """batch_norm_backward_reduce_cuda."""
     grad, tensor = launch["grad_out", "input"]
+    staged = channels_last(grad) and channels_last(tensor)
+    copies = [] if staged else [_merged(launch, tensor), _merged(launch, grad)]
     launch.give(*launch.outputs)
-    if channels_last(grad) and channels_last(tensor):
+    if staged:
         stage(launch, tensor, partials=2)
+    launch.release(*reversed(copies))
 
 
 @rule("native_batch_norm_backward.default")
@@ -132,7 +173,9 @@ def batch_norm_backward(launch: Launch) -> None:
     grad_input, grad_weight, grad_bias = launch.outputs
     sums = training or mask[1] or mask[2]
     if sums and mask[0] and not channels_last(tensor):
+        copies = _merged(launch, tensor), _merged(launch, grad)
         launch.give(grad_input, grad_weight, grad_bias)
+        launch.release(*reversed(copies))
         return
     of_channels = accumulator(tensor.dtype) * tensor.shape[1]
     if sums and saved_mean.numel() == 0 and mean.element_size() != accumulator(tensor.dtype):
@@ -141,13 +184,20 @@ def batch_norm_backward(launch: Launch) -> None:
         launch.scratch(of_channels)
     if sums:
         staged = channels_last(tensor) and channels_last(grad)
+        copies = [] if staged else [_merged(launch, tensor), _merged(launch, grad)]
         held = [launch.scratch(of_channels) for _ in range(2 if staged or mask[0] else 0)]
         launch.give(grad_weight, grad_bias)
         if staged:
             stage(launch, tensor, partials=2)
+        launch.release(*reversed(copies))
         one = None
-        if training and mask[0] and not staged and weight is None:
+        if training and mask[0] and weight is None and not _have_kernel(tensor, grad):
             one = launch.scratch(accumulator(tensor.dtype))  # the weight, where no kernel is made for the layouts
         launch.give(grad_input)
         launch.release(one)
         launch.release(*reversed(held))
+
+
+def _have_kernel(tensor: torch.Tensor, grad: torch.Tensor) -> bool:
+    """batch_norm_choose_impl of two: whether a kernel of batch norm, for channels that lie together, reads both."""
+    return tensor.dim() < 5 and channels_last(tensor) and channels_last(grad)

@@ -6,6 +6,7 @@ import torch
 
 from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.reduction_scratch import reduce_all
 from simgpu.kernels.siblings import resized
 from simgpu.tensors import residence
 
@@ -140,8 +141,39 @@ def quantize(launch: Launch) -> None:
 
 @rule("rrelu_with_noise.default")
 def rrelu(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/RreluWithNoise.cu, _rrelu_with_noise_cuda_train: contiguous copies of all three; where
-    it does not train it is leaky_relu."""
+    """aten/src/ATen/native/cuda/RreluWithNoise.cu, _rrelu_with_noise_cuda_train: all that it takes is contiguous."""
+    (output,) = launch.outputs
+    launch.give(output)
+    tensor, noise = launch["self", "noise"]
+    if launch["training"] and tensor.numel():
+        launch.contiguous(tensor, noise, output)
+
+
+@rule("fake_quantize_per_channel_affine_cachemask.default")
+def fake_quantized_by_channel(launch: Launch) -> None:
+    """aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp: the least and the largest of whole zero points are
+    read first."""
+    zero_point = launch["zero_point"]
+    if not zero_point.is_floating_point():
+        _extremes(launch, zero_point)
     launch.give(*launch.outputs)
-    if launch["training"]:
-        launch.contiguous(*launch["self", "noise"], *launch.outputs)
+
+
+@rule("_fused_moving_avg_obs_fq_helper.default")
+def observed_and_fake_quantized(launch: Launch) -> None:
+    """aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu, of a whole tensor: its extremes, and then fake
+    quantization by what is there. By row it asks whether that is on, and is not followed."""
+    tensor = launch["self"]
+    if not launch["per_row_fake_quant"]:
+        launch.contiguous(tensor)
+        _extremes(launch, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+    launch.give(*launch.outputs)
+
+
+def _extremes(launch: Launch, tensor) -> None:
+    """Scratch of aminmax() of a whole tensor, whose results nobody keeps (cuda/ReduceAMinMaxKernel.cu)."""
+    element = tensor.element_size()
+    found = launch.scratch(element), launch.scratch(element)
+    copy = launch.contiguous(tensor)
+    reduce_all(launch, tensor.numel(), tensor.dtype, 2 * element)
+    launch.release(*copy, *found)

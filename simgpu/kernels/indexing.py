@@ -90,7 +90,13 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
-    return residence.of(tensor) is None
+    """Whether a tensor is the host's: one with values, or one that was copied there from the GPU."""
+    return not residence.on_gpu(tensor)
+
+
+def _brought(index: torch.Tensor) -> torch.Tensor:
+    """An index as it lies on the device."""
+    return torch.empty_like(index, device="meta") if _on_host(index) else index
 
 
 def _depends_on_values(indices) -> bool:
@@ -115,8 +121,7 @@ def _made_indices(launch: Launch, indices) -> list:
     """
     given = [one for one in indices if one is not None]
     blocks = [launch.scratch_like(one) if _on_host(one) else None for one in given]
-    given = [torch.empty_like(one, device="meta") if _on_host(one) else one for one in given]
-    given = list(torch.broadcast_tensors(*given))
+    given = list(torch.broadcast_tensors(*map(_brought, given)))
     for place, one in enumerate(given):
         if one.dtype == torch.int32:
             converted = launch.scratch_like(one, torch.int64)
@@ -234,9 +239,9 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
         held.append(launch.scratch(count * value.element_size()))
     if n == 0 or slice_size == 0:
         return
-    if not adjacent:
+    if not adjacent and not _in_front(tensor.shape, places).is_contiguous():
         held.append(launch.scratch_like(tensor))
-    if not on_host[0] and not torch.empty_like(linear).is_contiguous():
+    if not torch.empty_like(linear).is_contiguous():
         held.insert(0, launch.scratch(n * 8))  # takes the place of the linear index, made flat
         launch.release(linear_block)
     held += launch.scratch(n * 8), launch.scratch(n * 8)  # the indices sorted, and where each was
@@ -245,6 +250,12 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     launch.release(launch.scratch(cub.radix_sort(n, 8, 8, launch.machine.spec, bits)), ramp)
     read_as(value.dtype, tensor)
     launch.release(*reversed(held))
+
+
+def _in_front(shape, places) -> torch.Tensor:
+    """aten/src/ATen/native/IndexingUtils.h, transposeToFront: a contiguous tensor with its indexed dims moved first."""
+    others = [dim for dim in range(len(shape)) if dim not in places]
+    return torch.empty(shape, device="meta").permute(*places, *others)
 
 
 def _linear_term(launch: Launch, index, on_host: bool, trusted: bool):

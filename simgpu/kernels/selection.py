@@ -44,13 +44,24 @@ class OfMasks(list):
         self.places: list[torch.Tensor] = []
 
 
-def _indices(indices) -> OfMasks:
+def _check_shape(tensor, first: int, mask) -> None:
+    """The same file, invalid_mask: IndexError where a mask of the dims from `first` on has other sizes than they do."""
+    for dim in range(mask.dim()):
+        if mask.shape[dim] != tensor.size(first + dim):
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {dim} does not match the shape of the indexed "
+                f"tensor {list(tensor.shape)} at index {first + dim}"
+            )
+
+
+def _indices(tensor, indices) -> OfMasks:
     """aten/src/ATen/native/IndexingUtils.h, expandTensors: the columns of nonzero() in each mask's place."""
     found = OfMasks()
     for index in indices:
         if index is None or index.dtype not in MASKS:
             found.append(index)
         else:
+            _check_shape(tensor, len(found), index)
             places = _aten.nonzero.default(index)
             found.places.append(places)
             found += [_aten.select.int(places, 1, dim) for dim in range(index.dim())]
@@ -62,27 +73,33 @@ def index(tensor, indices):
     """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info."""
     if not all(index is None or index.dtype not in MASKS or is_known(index) for index in indices):
         return tensor, indices  # the size is not known: an error that says so
-    return tensor, _indices(indices)
+    return tensor, _indices(tensor, indices)
 
 
 def _fills(indices, value, accumulate) -> bool:
     """canDispatchToMaskedFill: one number of the host where a mask of the GPU says so."""
     given = [index for index in indices if index is not None]
-    if accumulate or value.numel() != 1 or residence.of(value) is not None or len(given) != 1:
+    if accumulate or value.numel() != 1 or residence.on_gpu(value) or len(given) != 1:
         return False
-    return given[0].dtype in MASKS and residence.of(given[0]) is not None
+    return given[0].dtype in MASKS and residence.on_gpu(given[0])
 
 
 @prepared("index_put.default", "index_put_.default", "_index_put_impl_.default", when=_has_masks)
 def index_put(tensor, indices, value, accumulate=False, *unsafe, **named):
-    """The same file, _index_put_impl_."""
+    """The same file, _index_put_impl_: a number of the host is brought over before the masks are looked at."""
     rest = (value, accumulate, *unsafe)
     if _fills(indices, value, accumulate):
+        place = next(i for i, one in enumerate(indices) if one is not None)
+        _check_shape(tensor, place, indices[place])
+        if indices[place].dtype == torch.uint8:  # aten/src/ATen/native/cuda/IndexKernel.cpp, masked_fill__cuda
+            raise RuntimeError("masked_fill only supports boolean masks, but got dtype Byte")
         return tensor, indices, *rest
     if not all(index is None or index.dtype not in MASKS or is_known(index) for index in indices):
         machines.on().left_out.add("aten::index_put_ by a mask", "the indices that a mask without values becomes")
         return tensor, indices, *rest
-    return tensor, _indices(indices), *rest
+    if value.dim() == 0 and not residence.on_gpu(value):
+        value = _aten._to_copy.default(value, device=tensor.device)
+    return tensor, _indices(tensor, indices), value, accumulate, *unsafe
 
 
 @made_of_others("index_put.default", when=_has_masks)

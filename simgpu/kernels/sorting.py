@@ -296,7 +296,9 @@ def _ordered(tensor):
 
 
 def _no_median(tensor):
-    return torch.full((), float("nan"), device=tensor.device).to(tensor.dtype)
+    """NaN from the host, where it is made and converted."""
+    made = torch.full((), float("nan"), device="cpu")
+    return torch.ops.aten._to_copy.default(made, dtype=tensor.dtype, device=tensor.device)
 
 
 @rule("median.dim", "nanmedian.dim", "kthvalue.default")

@@ -129,6 +129,11 @@ def run(operator, args, kwargs) -> Any:
     return kernel.call_boxed(_META_KEYS, *args, **kwargs)
 
 
+def alike(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """What empty_like() makes of a meta tensor in C++: strides of dims of size 1 are kept, too."""
+    return run(torch.ops.aten.empty_like.default, (tensor,), {} if dtype is None else {"dtype": dtype})
+
+
 def like(tensor: torch.Tensor) -> torch.Tensor:
     """A meta tensor that lies as a tensor of the CPU does."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
