@@ -36,17 +36,22 @@ _CALLED_BY_THEM = tuple(str(_TORCH / file) for file in ("_ops.py", "__init__.py"
 
 
 def let_go(error: BaseException) -> None:
-    """Drops what frames that have ended hold where a GPU runs C++, which holds nothing after an error. They stay in the
-    traceback, for those who look for what raised it."""
+    """Drops what frames that have ended hold where a GPU runs C++, which holds nothing after an error; innermost first.
+    They stay in the traceback, for those who look for what raised it."""
     for one in _behind(error):
-        traceback, inside = one.__traceback__, False
-        while traceback is not None:
-            file = traceback.tb_frame.f_code.co_filename
-            inside = file.startswith(_IN_PLACE_OF_CPP) or (inside and file.startswith(_CALLED_BY_THEM))
-            if inside:
-                with contextlib.suppress(RuntimeError):  # it has not ended
-                    traceback.tb_frame.clear()
-            traceback = traceback.tb_next
+        for frame in reversed(list(_in_place_of_cpp(one.__traceback__))):
+            with contextlib.suppress(RuntimeError):  # it has not ended
+                frame.clear()
+
+
+def _in_place_of_cpp(traceback: types.TracebackType | None) -> Iterator[types.FrameType]:
+    inside = False
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        inside = file.startswith(_IN_PLACE_OF_CPP) or (inside and file.startswith(_CALLED_BY_THEM))
+        if inside:
+            yield traceback.tb_frame
+        traceback = traceback.tb_next
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
