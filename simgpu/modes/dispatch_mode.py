@@ -26,7 +26,18 @@ from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, V
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
-from simgpu.tensors import absent, bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
+from simgpu.tensors import (
+    absent,
+    bounds,
+    engine,
+    formulas,
+    meta_kernels,
+    overlaps,
+    residence,
+    scalars,
+    values,
+    wrong_device,
+)
 from simgpu.tensors.registry import composite
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing.clock import TO_HOST
@@ -255,6 +266,8 @@ class DispatchMode(TorchDispatchMode):
         place = self.place_of(facts, tensors, args, kwargs)
         if facts.absent is not None and place == GPU:
             raise absent.error(facts.absent)
+        if facts.overlaps is not None and place == GPU:
+            overlaps.check(facts.overlaps, operator, args, kwargs)
         if facts.dtypes is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
             dtype_checks.check(facts.dtypes, operator, args, kwargs, tensors)
         if facts.takes_host_values:

@@ -4,7 +4,7 @@ import torch
 
 from simgpu.kernels import dtype_checks, has_others, has_preparation, is_made_of_others, rule_for
 from simgpu.modes import costs
-from simgpu.tensors import absent, formulas, scalars
+from simgpu.tensors import absent, formulas, overlaps, scalars
 from simgpu.tensors.identity import once_for_each
 
 _aten = torch.ops.aten
@@ -77,7 +77,7 @@ class Facts:
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
     `dtypes`: what CUDA checks of dtypes, or None. `absent`: the name of the kernel that CUDA does not have, for which
-    it refuses the operator, or None.
+    it refuses the operator, or None. `overlaps`: what CUDA asks of the memory that is written, or None.
     `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`. `converts_number`: see `scalars`.
     """
 
@@ -94,6 +94,7 @@ class Facts:
         "may_be_others",
         "may_be_prepared",
         "operator",
+        "overlaps",
         "rule",
         "takes_host_index",
         "takes_host_scalar",
@@ -105,6 +106,7 @@ class Facts:
         self.kind = _kind(operator)
         self.absent = absent.missing(operator) if self.kind is KERNEL else None
         self.dtypes = dtype_checks.checks_of(operator) if self.kind is KERNEL else None
+        self.overlaps = overlaps.check_of(operator) if self.kind is KERNEL else None
         self.rule = rule_for(operator)
         self.may_be_others = self.kind is KERNEL and has_others(operator)
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
