@@ -268,6 +268,8 @@ class DispatchMode(TorchDispatchMode):
             raise absent.error(facts.absent)
         if facts.overlaps is not None and place == GPU:
             overlaps.check(facts.overlaps, operator, args, kwargs)
+        if facts.refusal is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
+            facts.refusal(operator, args, kwargs)
         if facts.dtypes is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
             dtype_checks.check(facts.dtypes, operator, args, kwargs, tensors)
         if facts.takes_host_values:
@@ -534,6 +536,8 @@ class DispatchMode(TorchDispatchMode):
                 host = tensor
         if gpu is None:
             return HOST if host is not None else None
+        if facts.wants_one_device and any(not on_gpu(one) for one in tensors):
+            raise wrong_device.error(facts.operator, args, kwargs)
         stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
         allowed = facts.crosses or facts.takes_host_values or (facts.takes_host_index and on_gpu(args[0]))
         if stranger is not None and not allowed:

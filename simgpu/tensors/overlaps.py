@@ -26,9 +26,8 @@ NO, PARTIAL, FULL = "no", "partial", "full"
 # Names of operators, in place and with out=, or of one overload ("addmm.out").
 # What they write is looked at (assert_no_internal_overlap; TensorIterator::nullary_op).
 _ALONE = """
-    arange bernoulli bucketize cauchy cholesky_inverse cholesky_solve cummax cummin cumprod cumsum exponential geometric
-    histc linspace log_normal logcumsumexp logspace masked_scatter mvlgamma normal random randperm range searchsorted
-    _log_softmax _softmax
+    arange bernoulli bucketize cauchy cholesky_inverse cholesky_solve cummax cummin exponential geometric histc linspace
+    log_normal logspace masked_scatter mvlgamma normal random randperm range searchsorted _log_softmax _softmax
 """
 # And what is copied into it (copy_), unless it is the same tensor.
 _COPIED = """
@@ -37,9 +36,9 @@ _COPIED = """
 """
 # And what they read, which may be all that they write (TensorIteratorBase::compute_mem_overlaps).
 _WITH_INPUTS = """
-    abs addbmm addr angle bitwise_not complex conj_physical.out floor_divide frexp
-    hardswish hardtanh linalg_cross logical_and logical_not logical_or logical_xor logit log_sigmoid_forward nan_to_num
-    polar polygamma relu renorm rrelu_with_noise special_ndtr special_polygamma sort where
+    abs addbmm addr angle bitwise_not complex conj_physical.out floor_divide frexp hardswish hardtanh linalg_cross
+    log_sigmoid_forward logical_and logical_not logical_or logical_xor logit nan_to_num polar polygamma relu renorm
+    rrelu_with_noise sort special_ndtr special_polygamma where
 """
 # And what they read, which may share nothing with it (assert_no_overlap).
 _APART = "index_select kthvalue put stack take"
