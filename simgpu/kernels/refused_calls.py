@@ -97,6 +97,13 @@ def taken(operator, args: tuple, kwargs: dict) -> None:
         )
 
 
+@refuses("where.self")
+def choices(operator, args: tuple, kwargs: dict) -> None:
+    """c10/core/ScalarType.cpp, promoteTypes: RuntimeError for two dtypes that have none in common."""
+    if len(args) == 3 and args[1].dtype != args[2].dtype:
+        torch.result_type(args[1], args[2])
+
+
 @refuses("where.self_out")
 def chosen(operator, args: tuple, kwargs: dict) -> None:
     """aten/src/ATen/native/TensorCompare.cpp, where_self_out"""

@@ -22,9 +22,8 @@ def zeros(*shape, **kinds):
 
 
 def raised(function, *args, values=False):
-    with labkit.simulated_gpu("H100", values=values):
-        with pytest.raises(RuntimeError) as caught:
-            function(*args)
+    with labkit.simulated_gpu("H100", values=values), pytest.raises(RuntimeError) as caught:
+        function(*args)
     return str(caught.value)
 
 
