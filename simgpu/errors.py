@@ -58,6 +58,14 @@ class HostMemoryError(MemoryError):
 _TYPE = re.compile(r"\[Meta(\w+)Type \[")
 
 
+# Dtypes that have a type of their own in Python; those of later have PyTorch's own name.
+_OF_OLD = {"Half", "Float", "Double", "Byte", "Char", "Short", "Int", "Long"}
+
+
+def _cuda_type(found: re.Match) -> str:
+    return f"[torch.cuda.{found[1]}Tensor [" if found[1] in _OF_OLD else f"[CUDA{found[1]}Type ["
+
+
 _DEVICE_TYPE = re.compile(r"(device type:? '?)meta\b")
 _DEVICE = re.compile(r"(?<![\w.-])meta(?![\w.-]| tensors?\b)")  # "it's on meta", 'device "meta"'; not "meta tensor"
 
@@ -79,7 +87,7 @@ def naming_cuda_types(run):
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            said = in_cuda_words(_TYPE.sub(r"[torch.cuda.\1Tensor [", str(error)))
+            said = in_cuda_words(_TYPE.sub(_cuda_type, str(error)))
             if said == str(error):
                 raise
             raise RuntimeError(said) from None

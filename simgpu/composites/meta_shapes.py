@@ -81,12 +81,6 @@ def sort(input, dim=-1, descending=False, *, stable=None):
     return meta_kernels.alike(input), meta_kernels.alike(input, torch.int64)
 
 
-@meta("rrelu_with_noise")
-def rrelu(input, noise, *options, **generator):
-    """aten/src/ATen/native/cuda/RreluWithNoise.cu: contiguous."""
-    return torch.empty(input.shape, dtype=input.dtype, device="meta")
-
-
 @meta("poisson")
 def poisson(rates, generator=None):
     """aten/src/ATen/native/cuda/Distributions.cpp, _s_poisson_cuda: contiguous."""

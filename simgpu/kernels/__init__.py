@@ -31,6 +31,7 @@ from simgpu.kernels import (  # noqa: F401  (they register their rules)
     norms,
     packing,
     reductions,
+    refused_calls,
     refused_types,
     resampling,
     rms_norm,
@@ -52,6 +53,7 @@ from simgpu.kernels.launch import (
     is_made_of_others,
     others_of,
     preparation_of,
+    refusal_of,
     rule,
     rule_for,
 )
@@ -63,6 +65,7 @@ __all__ = [
     "is_made_of_others",
     "others_of",
     "preparation_of",
+    "refusal_of",
     "rule",
     "rule_for",
 ]

@@ -1,9 +1,10 @@
-"""Dtypes that CUDA refuses, of every operator that was asked: simgpu/data/kernel_dtypes.json.
+"""Dtypes that CUDA refuses, of every operator that was asked: simgpu/data/kernel_dtypes.json, seldom_dtypes.json.
 
 CUDA's kernels are compiled for the dtypes that an AT_DISPATCH macro lists (aten/src/ATen/native/cuda), and read other
 tensors as of the dtype of one; PyTorch's meta kernels, which know shapes alone, take any. Which dtypes each refuses, in
 which words, and the dtype of which argument decides was asked of PyTorch 2.13's CUDA host code, operator by operator
-(`python -m tools.oracle.dtypes`): there is an entry only where one rule agrees with every call that was asked.
+(`python -m tools.oracle.dtypes`, and `.seldom` for eight-bit floats and unsigned numbers): there
+is an entry only where one rule agrees with every call that was asked.
 """
 
 import json
@@ -14,12 +15,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simgpu.kernels.scalar_types import NAMES, legacy_name, name
+from simgpu.kernels.scalar_types import NAMES, SELDOM, legacy_name, name
 from simgpu.kernels.siblings import siblings
 from simgpu.tensors import arguments
 from simgpu.tensors.identity import once_for_each
 
 FILE = Path(__file__).parents[1] / "data" / "kernel_dtypes.json"
+SELDOM_FILE = FILE.with_name("seldom_dtypes.json")  # of eight-bit floats and unsigned whole numbers
 REMEMBERED = 500  # signatures of an operator that are known to pass
 KINDS = {"NotImplementedError": NotImplementedError, "IndexError": IndexError, "TypeError": TypeError,
          "ValueError": ValueError}  # fmt: skip
@@ -57,7 +59,8 @@ def _of_parts(first: str, second: str) -> list[Entry]:
     ]
 
 
-_ALL = frozenset(NAMES)
+_SELDOM = frozenset(SELDOM)
+_ALL = frozenset(NAMES) | _SELDOM
 _FLOATING = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _HALVES = {torch.float16, torch.bfloat16}
 _WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -146,6 +149,12 @@ def _multiplies(given) -> bool:
     return given("reduce") == "multiply"
 
 
+def _sorts(few: bool, given) -> bool:
+    """Whether there is something to sort, in `few` to a row or in more (cuda/Sort.cpp, should_use_small_sort)."""
+    tensor = given("self")
+    return tensor.numel() > 1 and tensor.dim() > 0 and (tensor.shape[given("dim")] <= 4096) == few
+
+
 # What no rule of one argument's dtype, or of two that differ, says, and operators that were not asked, from PyTorch's
 # source: the file, and the macro's list of dtypes.
 BY_HAND = {
@@ -164,7 +173,7 @@ BY_HAND = {
     # cuda/Embedding.cu, EmbeddingBag.cu, TensorModeKernel.cu, Im2Col.cu, group_norm_kernel.cu, Activation...Kernel.cu
     "aten::embedding_renorm_": [_refuses("embedding_renorm_cuda_", "arg:self", _ALL - _FLOATING)],
     "aten::_embedding_bag_forward_only": [_refuses("embedding_bag_cuda", "arg:weight", _ALL - _FLOATING)],
-    "aten::mode": [_refuses("cuda_mode", "arg:self", _COMPLEX, scalar=False)],
+    "aten::mode": [_refuses("cuda_mode", "arg:self", _COMPLEX, _SELDOM, scalar=False)],
     "aten::im2col": [_refuses("im2col_out_cuda", "arg:self", _WHOLE, {torch.complex32}, empty=True)],
     "aten::native_group_norm": [_refuses("GroupNormKernelImpl", "arg:input", _ALL - _FLOATING, empty=True)],
     "aten::log_sigmoid_forward": [_refuses("log_sigmoid_forward_cuda", "arg:self", _ALL - _FLOATING, empty=True)],
@@ -173,8 +182,8 @@ BY_HAND = {
     "aten::_pdist_forward": [_refuses("pdist_cuda", "arg:self", _HALVES)],
     # cuda/TensorCompare.cu, cuda/CumsumKernel.cu, cuda/CumprodKernel.cu: what is asked for, not what is given
     "aten::clamp.Tensor": [_refuses("clamp_cuda", "common", {torch.bool}, when=_has_both_bounds)],
-    "aten::cumsum": [_refuses("cumsum_cuda", "kw:dtype", {torch.bool}, scalar=False)],
-    "aten::cumprod": [_refuses("cumprod_cuda", "kw:dtype", {torch.bool}, scalar=False)],
+    "aten::cumsum": [_refuses("cumsum_cuda", "kw:dtype", {torch.bool}, _SELDOM, scalar=False)],
+    "aten::cumprod": [_refuses("cumprod_cuda", "kw:dtype", {torch.bool}, _SELDOM, scalar=False)],
     "aten::cumsum.out": [_refuses("cumsum_cuda", "arg:out", _NO_RANGE, scalar=False)],
     "aten::cumprod.out": [_refuses("cumprod_cuda", "arg:out", _NO_RANGE, scalar=False)],
     # cuda/Bucketization.cu: a sorter's whole numbers are no part of it
@@ -186,6 +195,21 @@ BY_HAND = {
     "aten::binary_cross_entropy": [
         _refuses("binary_cross_entropy_out_cuda", "arg:self", _ALL - _FLOATING, empty=True, when=_are_of_one_dtype)
     ],
+    # cuda/SortStable.cu, cuda/Sort.cu; cuda/BinaryShiftOpsKernels.cu: AT_DISPATCH_INTEGRAL_TYPES
+    **{
+        f"aten::sort{form}": [
+            _refuses("sortKeyValueInplace", "arg:self", _SELDOM, when=partial(_sorts, True)),
+            _refuses("sort", "arg:self", _SELDOM, when=partial(_sorts, False)),
+        ]
+        for form in ("", ".stable")
+    },
+    **{
+        f"aten::__{name}__.{form}": [
+            _refuses(f"{name[1:] if name[0] == 'i' else name}_cuda", "common", _SELDOM, empty=True)
+        ]
+        for name in ("lshift", "rshift", "ilshift", "irshift")
+        for form in ("Scalar", "Tensor")
+    },
     # cuda/RangeFactories.cu, cuda/Randperm.cu, cuda/TriangularOps.cu: of no dtype of a tensor, but of what is asked for
     "aten::linspace": [_refuses("linspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
     "aten::logspace": [_refuses("logspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
@@ -198,7 +222,7 @@ BY_HAND = {
     "aten::random_": [_refuses("random_kernel_cuda", "arg:self", _COMPLEX, empty=True)],
     "aten::randperm": [
         _refuses("randperm_out_cuda", "kw:dtype", {torch.bfloat16}, when=_has_any),
-        _refuses("arange_cuda", "kw:dtype", {torch.bool}, _COMPLEX, when=_has_any),
+        _refuses("arange_cuda", "kw:dtype", {torch.bool}, _COMPLEX, _SELDOM, when=_has_any),
     ],
     "aten::triu_indices": [_refuses("triu_indices_cuda", "kw:dtype", _ALL - _INDICES)],
     "aten::tril_indices": [_refuses("tril_indices_cuda", "kw:dtype", _ALL - _INDICES)],
@@ -251,16 +275,19 @@ class Checks:
 @cache
 def _table() -> dict[str, list[Entry]]:
     """The entries of the file by the name of the overload."""
-    kept = json.loads(FILE.read_text(encoding="utf-8"))
     found = dict(BY_HAND)
-    for operator, rows in kept["operators"].items():
-        found[operator] = found.get(operator, []) + [
-            Entry(
-                kept["texts"][text], of, other, frozenset(getattr(torch, one) for one in refused.split()), empty, dims
-            )
-            for text, of, other, refused, empty, dims in rows
-        ]
+    for file in (FILE, SELDOM_FILE):
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        for operator, rows in kept["operators"].items():
+            found[operator] = found.get(operator, []) + [
+                Entry(kept["texts"][text], of, other, frozenset(map(_dtype, refused.split())), empty, dims)
+                for text, of, other, refused, empty, dims in rows
+            ]
     return found
+
+
+def _dtype(name: str) -> torch.dtype:
+    return getattr(torch, name)
 
 
 @once_for_each

@@ -15,6 +15,13 @@ made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, 
 made_of_others("mvlgamma.default", "mvlgamma_.default")
 
 
+@made_of_others("channel_shuffle.default")
+def channel_shuffle(tensor, groups):
+    """aten/src/ATen/native/ChanelShuffle.cpp: a view of the groups, laid out anew; of nothing, itself."""
+    does = torch.ops.aten.native_channel_shuffle.default
+    return does(tensor, groups) if tensor.numel() else torch.ops.aten.alias.default(tensor)
+
+
 @made_of_others("mvlgamma.out")
 def mvlgamma_into(self, p, *, out):
     """The same file, mvlgamma_out: a result of its own, copied."""

@@ -11,6 +11,7 @@ import torch
 from simgpu import machine as machines
 from simgpu.errors import NotModelledError
 from simgpu.kernels.launch import Launch, made_of_others, rule
+from simgpu.kernels.refused_calls import WITH_BOOL
 from simgpu.tensors.layout import is_dense
 
 CHUNK = 65536  # elements of a tensor that one block of threads reduces (MultiTensorApply.cuh, kChunkSize)
@@ -117,13 +118,40 @@ if hasattr(torch.ops.aten, "_foreach_mm"):  # torch 2.11 has none
         raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")
 
 
+def _numbers(scalars, count: int) -> list:
+    """ForeachUtils.h, convert_tensor_to_scalar_list: numbers that lie on the host, one for each tensor."""
+    wrong = None
+    if not (isinstance(scalars, torch.Tensor) and not scalars.is_meta):
+        wrong = f"Expected scalars to be on CPU, got {machines.cuda()} instead."
+    elif not scalars.is_contiguous():
+        wrong = "Expected scalars to be contiguous."
+    elif scalars.dim() != 1:
+        wrong = f"Expected packed scalar Tensor to be of dimension 1. Got {scalars.dim()} instead."
+    elif len(scalars) != count:
+        wrong = f"Expected length of scalars to match input of length {count} but got {len(scalars)} instead."
+    if wrong:
+        raise RuntimeError(wrong)
+    return scalars.tolist()
+
+
+def _with_numbers(operator):
+    """ForeachPointwiseOp.cu: numbers in a tensor are read, and become a list."""
+
+    def run(tensors, first, second, scalars):
+        return operator(tensors, first, second, _numbers(scalars, len(tensors)))
+
+    return run
+
+
+for _name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_"):
+    _packet = getattr(torch.ops.aten, f"_foreach_{_name}")
+    made_of_others(f"_foreach_{_name}.Tensor")(_with_numbers(_packet.ScalarList))
+
+
 @rule("_foreach_sub", "_foreach_sub_")
 def differences(launch: Launch) -> None:
     """ForeachBinaryOpScalar.cu, ForeachBinaryOpScalarList.cu: RuntimeError for a number that is a bool, whatever the
     tensors are."""
     numbers = launch.get("scalar", launch.get("scalars"))
     if isinstance(numbers, bool) or (isinstance(numbers, (list, tuple)) and any(type(one) is bool for one in numbers)):
-        raise RuntimeError(
-            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
-            "use the `~` or `logical_not()` operator instead."
-        )
+        raise RuntimeError(WITH_BOOL)

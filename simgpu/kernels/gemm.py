@@ -9,6 +9,7 @@ import torch
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.scalar_types import NAMES, not_implemented
 from simgpu.tensors.layout import is_dense
+from simgpu.tensors.overlaps import refuse_within
 
 ROWS, COLUMNS = "rows", "columns"
 made_of_others("_trilinear.default")  # torch.bilinear: sumproduct_pair, aten/src/ATen/native/Linear.cpp
@@ -86,6 +87,8 @@ def _gemm(launch: Launch, left, right, output, lt: bool = False) -> None:
         if not _readable(operand, transposed)
     ]
     launch.machine.take_blas_workspace(launch.in_backward, lt)
+    if layout is None:
+        refuse_within(output)  # by the copy_ back
     launch.release(output_copy, *reversed(copies))
 
 
@@ -102,6 +105,7 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
         transposed = column_stride == 1 and (rows == 1 or row_stride >= max(1, columns))
         if not transposed:
             copies.append(launch.scratch_like(output))
+            refuse_within(output)  # by the copy_ back
     for operand in (right, left) if transposed else (left, right):
         if not _batch_readable(operand, transposed):
             copies.append(launch.scratch_like(operand))

@@ -10,6 +10,7 @@ from simgpu.kernels.launch import Launch, made_of_others, prepared, rule
 from simgpu.kernels.reduction_scratch import reduce_all
 from simgpu.kernels.scalar_types import legacy_name, name, read_as
 from simgpu.tensors import bounds, residence
+from simgpu.tensors.overlaps import refuse_within
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
@@ -157,6 +158,7 @@ def index_put(launch: Launch) -> None:
         node = torch._C._current_autograd_node()
         trusted = launch.get("unsafe") or (node is not None and node.name() == "IndexBackward0")
         _put_by_sorting(launch, tensor, indices, value, trusted)
+        refuse_within(tensor)  # the copy_ back
     else:
         made = _made_indices(launch, indices)
         shape = _chosen(tensor, indices)

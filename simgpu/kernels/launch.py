@@ -13,6 +13,7 @@ _rules = {}
 _of_siblings = {}  # what holds unless there is a rule
 _made_of_others = {}
 _prepared = {}
+_refusals = {}
 
 
 def rule(*names: str, only: bool = False):
@@ -105,6 +106,27 @@ def preparation_of(operator, args, kwargs):
 def has_preparation(operator) -> bool:
     """Whether `prepared` was told of an OpOverload, for some calls at least."""
     return operator in _prepared
+
+
+def refuses(*names: str):
+    """Registers a function that raises what CUDA's code raises of a call, before anything is allocated, where PyTorch's
+    meta kernels take it or say something else. It is called with the operator, its arguments by position, and those by
+    name. "sub.Tensor" is one overload; "sub" are all."""
+
+    def register(function):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            packet = getattr(torch.ops.aten, packet)
+            for one in [overload] if overload else packet.overloads():
+                _refusals[getattr(packet, one)] = function
+        return function
+
+    return register
+
+
+def refusal_of(operator):
+    """What `refuses` was given for an OpOverload, or None."""
+    return _refusals.get(operator)
 
 
 def rule_for(operator):

@@ -69,9 +69,12 @@ def nll_loss2d(launch: Launch) -> None:
 
 @rule("nll_loss2d_backward.default")
 def nll_loss2d_backward(launch: Launch) -> None:
-    """The same file, nll_loss2d_backward_out_cuda_template."""
-    target, weight, reduction = launch["target", "weight", "reduction"]
+    """The same file, nll_loss2d_backward_out_cuda_template: the gradient lies as the scores do, and has to be
+    contiguous."""
+    tensor, target, weight, reduction = launch["self", "target", "weight", "reduction"]
     launch.give(*launch.outputs)
+    if not (tensor.is_contiguous() or torch.empty_like(tensor).is_contiguous()):
+        raise RuntimeError("grad_input must be contiguous")
     if reduction == NONE:
         launch.contiguous(weight)
     else:

@@ -33,6 +33,10 @@ SELDOM = {
 }  # fmt: skip
 
 
+# Those that have a type of their own in Python, torch.cuda.FloatTensor
+OF_OLD = {"Half", "Float", "Double", "Byte", "Char", "Short", "Int", "Long"}
+
+
 def name(dtype: torch.dtype) -> str:
     """ATen's name of a dtype; Python's for one that is not in the lists."""
     return NAMES[dtype][1] if dtype in NAMES else SELDOM.get(dtype, str(dtype))
@@ -40,9 +44,7 @@ def name(dtype: torch.dtype) -> str:
 
 def legacy_name(dtype: torch.dtype) -> str:
     """How PyTorch calls CUDA's tensors of a dtype (DeprecatedTypeProperties), where an error names a type."""
-    of_old = (
-        dtype not in (torch.bfloat16, torch.bool) and not dtype.is_complex
-    )  # that have a type of their own in Python
+    of_old = name(dtype) in OF_OLD
     return f"torch.cuda.{name(dtype)}Tensor" if of_old else f"CUDA{name(dtype)}Type"
 
 

@@ -9,6 +9,8 @@ from simgpu.kernels import cub
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import accumulator_of, reduce, reduce_all
 from simgpu.kernels.scalar_types import name
+from simgpu.tensors import scalars
+from simgpu.tensors.overlaps import refuse_within
 
 SHORT = 4096  # rows that are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
 LARGE_SEGMENT = 1_000_000  # rows that are sorted one by one: SortStable.cu
@@ -154,6 +156,7 @@ def cumulative(launch: Launch) -> None:
     launch.contiguous(output, tensor)
     if tensor.numel() == tensor.shape[dim]:
         _scan(launch, tensor.numel(), output.dtype)
+    refuse_within(output)  # by the copy_ back
 
 
 @rule("cummax.default", "cummin.default", "_cummax_helper.default", "_cummin_helper.default")
@@ -179,7 +182,7 @@ def randperm(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/Randperm.cu: numbers are drawn and sorted, with so many bits that few are equal."""
     (output,) = launch.outputs
     launch.give(output)
-    launch.release(launch.scratch(output.element_size()))  # can the dtype hold n?
+    _check_fits(launch, output.dtype)
     _draw_and_sort(launch, output)
 
 
@@ -187,9 +190,28 @@ def randperm(launch: Launch) -> None:
 def randperm_into(launch: Launch) -> None:
     """The same file, randperm_out_cuda: asked before the tensor is resized; one that is not contiguous gets a copy."""
     (output,) = launch.outputs
-    launch.release(launch.scratch(output.element_size()))
+    _check_fits(launch, output.dtype)
     launch.give(output)
     _draw_and_sort(launch, output)
+
+
+EXACT = {
+    torch.float16: (11, "2049", "Half"),
+    torch.float32: (24, "2^24+1", "Float"),
+    torch.float64: (53, "2^53+1", "Double"),
+}
+
+
+def _check_fits(launch: Launch, dtype: torch.dtype) -> None:
+    """aten/src/ATen/native/TensorFactories.h, check_supported_max_int_with_precision: a tensor of the largest number is
+    made, and floats have to count so far in ones."""
+    n = launch["n"]
+    block = launch.scratch(dtype.itemsize)
+    scalars.refuse(max(n - 1, 0), dtype)
+    launch.release(block)
+    bits, limit, said = EXACT.get(dtype, (63, "", ""))
+    if n > (1 << bits) + 1:
+        raise RuntimeError(f"n cannot be greater than {limit} for {said} type.")
 
 
 def _draw_and_sort(launch: Launch, output: torch.Tensor) -> None:

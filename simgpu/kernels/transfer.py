@@ -3,7 +3,7 @@
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.kernels.launch import Launch, made_of_others, rule
-from simgpu.tensors import values
+from simgpu.tensors import overlaps, values
 from simgpu.tensors.layout import is_dense
 from simgpu.tensors.wrong_device import device_of
 
@@ -68,6 +68,7 @@ def copy_lists(launch: Launch) -> None:
     """The same for each pair of tensors."""
     destinations, sources = launch["self", "src"]
     for destination, source in zip(destinations, sources, strict=True):
+        overlaps.refuse_within(destination)
         take(launch, destination, source, bool(launch["non_blocking"]))
 
 

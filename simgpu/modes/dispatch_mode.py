@@ -27,7 +27,18 @@ from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, V
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
-from simgpu.tensors import absent, bounds, engine, formulas, meta_kernels, residence, scalars, values, wrong_device
+from simgpu.tensors import (
+    absent,
+    bounds,
+    engine,
+    formulas,
+    meta_kernels,
+    overlaps,
+    residence,
+    scalars,
+    values,
+    wrong_device,
+)
 from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.timing.clock import TO_HOST
 
@@ -258,6 +269,10 @@ class DispatchMode(TorchDispatchMode):
         place = self.place_of(facts, tensors, args, kwargs)
         if facts.absent is not None and place == GPU:
             raise absent.error(facts.absent)
+        if facts.overlaps is not None and place == GPU:
+            overlaps.check(facts.overlaps, operator, args, kwargs)
+        if facts.refusal is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
+            facts.refusal(operator, args, kwargs)
         if facts.dtypes is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
             dtype_checks.check(facts.dtypes, operator, args, kwargs, tensors)
         if facts.takes_host_values:
@@ -524,6 +539,8 @@ class DispatchMode(TorchDispatchMode):
                 host = tensor
         if gpu is None:
             return HOST if host is not None else None
+        if facts.wants_one_device and any(not on_gpu(one) for one in tensors):
+            raise wrong_device.error(facts.operator, args, kwargs)
         stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
         allowed = facts.crosses or facts.takes_host_values or (facts.takes_host_index and on_gpu(args[0]))
         if stranger is not None and not allowed:

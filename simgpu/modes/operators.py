@@ -2,9 +2,9 @@
 
 import torch
 
-from simgpu.kernels import dtype_checks, has_others, has_preparation, is_made_of_others, rule_for
+from simgpu.kernels import dtype_checks, has_others, has_preparation, is_made_of_others, refusal_of, rule_for
 from simgpu.modes import costs
-from simgpu.tensors import absent, formulas, scalars
+from simgpu.tensors import absent, formulas, overlaps, scalars, wrong_device
 from simgpu.tensors.identity import once_for_each
 
 _aten = torch.ops.aten
@@ -22,7 +22,13 @@ CROSSING = {
 # Operators that take index tensors from the host and bring them to the device themselves.
 HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 # Operators that read a tensor's values on the host, and are made of others on the device.
-HOST_VALUES = {_aten._pack_padded_sequence.default}
+HOST_VALUES = {
+    _aten._pack_padded_sequence.default,
+    _aten._foreach_addcdiv.Tensor,
+    _aten._foreach_addcdiv_.Tensor,
+    _aten._foreach_addcmul.Tensor,
+    _aten._foreach_addcmul_.Tensor,
+}
 # Operators that take a scalar tensor from the host, which their meta kernels refuse.
 HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
 
@@ -77,7 +83,9 @@ class Facts:
     `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
     or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
     `dtypes`: what CUDA checks of dtypes, or None. `absent`: the name of the kernel that CUDA does not have, for which
-    it refuses the operator, or None.
+    it refuses the operator, or None. `overlaps`: what CUDA asks of the memory that is written, or None.
+    `refusal`: a function that raises what CUDA refuses of its other arguments, or None. `wants_one_device`: whether it
+    takes no tensor of the host without dims either.
     `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`. `converts_number`: see `scalars`.
     """
 
@@ -94,10 +102,13 @@ class Facts:
         "may_be_others",
         "may_be_prepared",
         "operator",
+        "overlaps",
+        "refusal",
         "rule",
         "takes_host_index",
         "takes_host_scalar",
         "takes_host_values",
+        "wants_one_device",
     )
 
     def __init__(self, operator):
@@ -105,6 +116,8 @@ class Facts:
         self.kind = _kind(operator)
         self.absent = absent.missing(operator) if self.kind is KERNEL else None
         self.dtypes = dtype_checks.checks_of(operator) if self.kind is KERNEL else None
+        self.overlaps = overlaps.check_of(operator) if self.kind is KERNEL else None
+        self.refusal = refusal_of(operator) if self.kind is KERNEL else None
         self.rule = rule_for(operator)
         self.may_be_others = self.kind is KERNEL and has_others(operator)
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
@@ -113,6 +126,7 @@ class Facts:
         self.converts_number = operator in scalars.CONVERTED
         self.crosses = operator in CROSSING
         self.takes_host_values = operator in HOST_VALUES
+        self.wants_one_device = wrong_device.wants_one_device(operator)
         self.takes_host_index = operator in HOST_INDEX
         self.takes_host_scalar = operator in HOST_SCALAR
         self.is_forward = operator in formulas.FORWARD

@@ -10,6 +10,7 @@ import torch
 
 from simgpu.tensors.identity import once_for_each
 from simgpu.tensors.layout import is_dense
+from simgpu.tensors.overlaps import refuse_within
 
 _UNARY = (
     "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
@@ -82,6 +83,9 @@ def results(operator, args, kwargs):
     tensors = args[0]
     lists = _operands(tensors, (*args[1:], *kwargs.values()), writes)
     if lists is None or not _alike(tensors, lists, writes):
+        if writes and operator._opname != "_foreach_zero_":
+            for one in tensors:
+                refuse_within(one)  # by the ordinary operators, one by one
         return NotImplemented
     if writes:
         return None

@@ -34,12 +34,21 @@ def check(operator, args, kwargs, result: torch.Tensor) -> None:
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         if isinstance(value, torch.Tensor) and not value.is_meta:
             value = value.item()
-        if isinstance(value, (int, float)) and not _fits(value, result.dtype):
-            torch.empty(2, dtype=result.dtype, device="cpu").fill_(value)
+        if isinstance(value, (int, float)):
+            refuse(value, result.dtype)
+
+
+def refuse(value: float, dtype: torch.dtype) -> None:
+    """Raises PyTorch's RuntimeError for a number that a dtype cannot hold."""
+    if not _fits(value, dtype):
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            torch.empty(2, dtype=dtype, device="cpu").fill_(value)
 
 
 def _fits(value: float, dtype: torch.dtype) -> bool:
     """Whether a number is well within a dtype, so that PyTorch need not be asked."""
+    if dtype == torch.bool:
+        return True
     if dtype.is_floating_point or dtype.is_complex:
         return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     limits = torch.iinfo(dtype)

@@ -4,6 +4,7 @@ import torch
 
 from simgpu import machine as machines
 from simgpu.tensors import residence
+from simgpu.tensors.identity import once_for_each
 
 _aten = torch.ops.aten
 
@@ -12,18 +13,37 @@ _aten = torch.ops.aten
 _FOUND_BY_ITERATOR = {
     "mse_loss",
     "smooth_l1_loss",
-    "huber_loss",
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "index_put",
     "index_put_",
     "dist",
 }
+# With that check, though they are pointwise, or take a tensor without dims from the host in no other way: it finds such
+# a one, too. Names of operators, in place and with out=, or of one overload.
+_ONE_DEVICE = """
+    addmm bucketize.Tensor clamp.Tensor clamp_max.Tensor clamp_min.Tensor complex gcd huber_loss igamma igammac
+    isin.Tensor_Tensor lcm logaddexp logaddexp2 masked_scatter nextafter normal.Tensor_Tensor polar put scatter.src
+    searchsorted.Tensor
+"""
+_NAMES_OF_THESE = frozenset(_ONE_DEVICE.split())
 # Operators that call another: the wrapper of that one's kernel, and its names of the arguments.
 _CALLS = {
+    "complex": ("out_complex_out", {}),
+    "polar": ("out_polar_out", {}),
     "embedding": ("_index_select", {"weight": "self", "indices": "index"}),
     "mv": ("addmv_", {"self": "mat"}),
     "stack": ("cat", {}),
 }
+
+
+@once_for_each
+def wants_one_device(operator) -> bool:
+    """Whether CUDA refuses a tensor of the host that has no dims, too, where an OpOverload is given it."""
+    if getattr(operator, "namespace", None) != "aten":
+        return False
+    name = operator._opname.removesuffix("_")
+    return name in _NAMES_OF_THESE or f"{name}.{operator._overloadname}" in _NAMES_OF_THESE
 
 
 def device_of(tensor) -> str:
@@ -60,7 +80,8 @@ def error(operator, args, kwargs) -> RuntimeError:
             "indices should be either on cpu or on the same device as the indexed tensor "
             f"({device_of(dict(values)['self'])})"
         )
-    if torch.Tag.pointwise in operator.tags or name in _FOUND_BY_ITERATOR or name.startswith("_foreach_"):
+    by_iterator = torch.Tag.pointwise in operator.tags and not wants_one_device(operator)
+    if by_iterator or name in _FOUND_BY_ITERATOR or name.startswith("_foreach_"):
         return RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {machines.cuda()} and cpu!"
         )
@@ -88,12 +109,16 @@ def _wrapper(operator, called: str | None) -> str:
     if called is not None:
         return called
     name, overload = operator._schema.name.removeprefix("aten::"), operator._overloadname.replace("default", "")
-    structured = torch._C._dispatch_has_kernel_for_dispatch_key(
-        operator.name(), "CompositeExplicitAutogradNonFunctional"
-    )
-    if structured:
+    if _structured(operator):
         return f"{name}_{overload}" if overload else name
+    packet = operator.overloadpacket
+    if overload.endswith("out") and any(_structured(getattr(packet, one)) for one in packet.overloads()):
+        return f"{name}_{overload}_out"
     return f"{overload}_{name}"
+
+
+def _structured(operator) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeExplicitAutogradNonFunctional")
 
 
 def _convolution(tensors: dict) -> RuntimeError:

@@ -72,6 +72,41 @@ REFUSED = {
 }
 
 
+FLOAT8, UNSIGNED = "Float8_e4m3fn", "UInt32"
+OF_SELDOM = {
+    "ufunc_add_CUDA": lambda x: x + x,
+    "mul_cuda": lambda x: x * x,
+    "abs_cuda": lambda x: x.abs(),
+    "clamp_scalar_cuda": lambda x: x.clamp(0, 1),
+    "sortKeyValueInplace": lambda x: x.sort(),
+    "sort": lambda x: x.new_empty(5000).sort(),
+    "rshift_cuda": lambda x: x >> 1,
+    "host_softmax": lambda x: x.softmax(0),
+    "cumsum_cuda": lambda x: x.cumsum(0, dtype=x.dtype),
+    "neg_cuda": lambda x: -x,
+}
+
+
+@pytest.mark.parametrize("kernel", OF_SELDOM)
+@pytest.mark.parametrize("dtype", [FLOAT8, UNSIGNED])
+def test_dtypes_that_few_kernels_take(kernel, dtype):
+    with simgpu.simulated_gpu("H100"), pytest.raises(NotImplementedError) as raised:
+        OF_SELDOM[kernel](torch.zeros(3, 4, device="cuda", dtype=getattr(torch, dtype.lower())))
+    assert str(raised.value) == f"\"{kernel}\" not implemented for '{dtype}'"
+
+
+def test_what_takes_these_dtypes():
+    with simgpu.simulated_gpu("H100"):
+        for dtype in (torch.float8_e4m3fn, torch.uint32):
+            x = torch.zeros(16, 16, device="cuda", dtype=dtype)
+            made = [x[0], x.float(), x.clone(), torch.cat([x, x]), x.fill_(1), x.to(torch.bfloat16), x == x]
+            made += [torch.where(x == x, x, x), torch.stack([x, x]), x.copy_(x), x.t().contiguous()]
+            assert all(one.device.type == "cuda" for one in made)
+        assert (x * 2.5).dtype == torch.float32
+        with pytest.raises(RuntimeError, match="Promotion for uint16, uint32, uint64 types is not supported"):
+            torch.where(x == x, x, x.long())
+
+
 @pytest.mark.parametrize("text", REFUSED)
 @pytest.mark.parametrize("gpu", ["T4", "H100"])
 def test_refused(text, gpu):

@@ -32,7 +32,8 @@ BY_RULE = re.compile(
 )
 # Where a weight or statistics of another dtype are allowed in some combinations: rules of their own, as above.
 MIXING = re.compile(r"(batch|group|layer|rms)_norm|embedding_bag")
-WITHOUT_PROMOTION = ("uint16", "uint32", "uint64")  # which c10 promotes with nothing else
+# Which c10 promotes with nothing else
+WITHOUT_PROMOTION = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 LEAST, AS_OFTEN = 3, 0.4  # calls that a rule explains; of those that it concerns, the share
 _FORMS = {one: {"at": name(dtype), "cpp": NAMES[dtype][0], "legacy": legacy_name(dtype), "py": one}
           for one in DTYPES for dtype in [getattr(torch, one)]}  # fmt: skip
@@ -57,7 +58,11 @@ def deciding(call: dict) -> dict[str, str]:
             numbers.append(value)
         elif isinstance(value, dict) and "dtype" in value:
             found[f"kw:{argument.name}"] = value["dtype"]
-    if read and not any(one[2] in WITHOUT_PROMOTION for one in read):
+    if read and all(one[2] == read[0][2] for one in read) and read[0][2] in WITHOUT_PROMOTION:
+        own, real = read[0][2], [one for one in numbers if not isinstance(one, complex)]
+        found |= {"common": own, "commonnum": _common(read, real), "commonfloat": _common(read, [1.0])}
+        found["kwor"] = found.get("kw:dtype", own)
+    elif read and not any(one[2] in WITHOUT_PROMOTION for one in read):
         common, floating = _common(read, []), _common(read, [1.0])
         found |= {"common": common, "commonnum": _common(read, numbers), "kwor": found.get("kw:dtype", read[0][2])}
         found["commonfloat"] = common if _is_float(common) else floating

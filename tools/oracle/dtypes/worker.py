@@ -1,4 +1,5 @@
-"""Finds calls, or answers them, in this process' torch, in children that may die: `capture FILE`, `answer FROM FILE`.
+"""Finds calls, or answers them, in this process' torch, in children that may die: `capture FILE`, `capture-few FILE`,
+`answer FROM FILE`.
 
 `tools.oracle.dtypes` starts it, in the oracle and, with `--simulated GPU`, beside it.
 """
@@ -41,22 +42,22 @@ def _child(work: Callable[[], None]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _jobs() -> list:
-    """(job, whether with backward) of PyTorch's own samples, in every dtype that they are for on CUDA."""
+def _jobs(dtypes=DTYPES) -> list:
+    """(job, whether with backward) of PyTorch's own samples, in every one of `dtypes` that they are for on CUDA."""
     from tools.oracle.op_info import jobs, suites
 
     found = []
     for suite in ("op", "foreach"):
         for name, entry in suites.entries(suite).items():
             forward, backward = entry.supported_dtypes("cuda"), entry.supported_backward_dtypes("cuda")
-            for dtype in (one for one in DTYPES if getattr(torch, one) in forward):
+            for dtype in (one for one in dtypes if getattr(torch, one) in forward):
                 kind = getattr(torch, dtype)
                 can = entry.supports_autograd and kind in backward and (kind.is_floating_point or kind.is_complex)
                 found.append((jobs.Job(suite, name, dtype), can and suite == "op"))
                 if suite == "op" and entry.inplace_variant is not None:
                     found.append((jobs.Job(suite, name, dtype, "inplace"), can))
     modules = suites.entries("module")
-    return found + [(jobs.Job("module", name, one), True) for name in modules for one in DTYPES[:4]]
+    return found + [(jobs.Job("module", name, one), True) for name in modules for one in dtypes[:4]]
 
 
 def _run_job(job, backward: bool) -> Capture:
@@ -97,13 +98,13 @@ def _run_snippets(snippets: list[str]) -> Capture:
     return seen
 
 
-def capture(found: Path) -> None:
+def capture(found: Path, dtypes=DTYPES, snippets_too: bool = True) -> None:
     """Writes the calls of ATen's operators in PyTorch's samples and in the recorded snippets, a line each."""
     from tools.oracle import cases
 
-    families = sorted(path.name.split(".")[0] for path in cases.FOLDER.glob("*.json.gz"))
+    families = sorted(path.name.split(".")[0] for path in cases.FOLDER.glob("*.json.gz")) if snippets_too else []
     snippets = [one.code for family in families for one in cases.load(family) if one.gpu == "H100" and not one.error]
-    plan: list[tuple[Callable, list]] = [(_run_job, [one]) for one in _jobs()]
+    plan: list[tuple[Callable, list]] = [(_run_job, [one]) for one in _jobs(dtypes)]
     plan += [(_run_snippets, [(snippets[at : at + 100],)]) for at in range(0, len(snippets), 100)]
 
     def write(tasks) -> None:
@@ -149,5 +150,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "capture":
         capture(Path(sys.argv[2]))
+    elif sys.argv[1] == "capture-few":
+        capture(Path(sys.argv[2]), ("float32", "int64", "bool"), snippets_too=False)
     else:
         answers(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[5] if "--simulated" in sys.argv else None)
