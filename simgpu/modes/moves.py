@@ -55,7 +55,8 @@ def stays_real(tensor, device) -> bool:
 
 def of_pytorch(mode, device, function, args, kwargs):
     """PyTorch's own move of a tensor to a device (None: its own): what comes to "meta" is meta, and no GPU's."""
-    if device is not None and named(device).type == "meta":
+    there = named(device)
+    if there is not None and there.type == "meta":
         return mode.new_tensors_in("meta", function, args, kwargs)
     return function(*args, **kwargs)
 

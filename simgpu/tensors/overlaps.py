@@ -127,5 +127,5 @@ def _status(first: torch.Tensor, second: torch.Tensor) -> str:
 
 def _extent(dense: torch.Tensor) -> tuple[int, int]:
     """Its first byte in its storage, and the one after its last."""
-    begin = dense.storage_offset() * dense.element_size()
+    begin = int(dense.storage_offset()) * dense.element_size()
     return begin, begin + dense.numel() * dense.element_size()
