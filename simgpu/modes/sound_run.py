@@ -26,10 +26,7 @@ CHECKS = {
     torch.nn.functional.gaussian_nll_loss: (False, True),  # any(var < 0)
     torch.distributions.Distribution.__init__: (True, True),  # are all parameters as the distribution wants them?
     torch.distributions.Distribution._validate_sample: (True, True),
-    TensorLikePair._compare_regular_values_close: (
-        True,
-        True,
-    ),  # assert_close, and with it torch.jit.trace
+    TensorLikePair._compare_regular_values_close: (True, True),  # of assert_close, and with it torch.jit.trace
     torch.nn.init._no_grad_trunc_normal_: (False, False),  # draws again while any(out of range): chance on a GPU too
 }
 _CODES = {function.__code__: answer for function, answer in CHECKS.items()}
