@@ -33,7 +33,7 @@ from simgpu.ranks import face
 from simgpu.ranks import world as worlds
 from simgpu.ranks.links import Links
 from simgpu.ranks.world import World, world_of
-from simgpu.tensors import engine, meta_kernels, registry, remembered, unseen, zero_tensors
+from simgpu.tensors import engine, meta_kernels, numbering, registry, remembered, unseen, zero_tensors
 from simgpu.tensors.host_memory import HostMemory
 from simgpu.timing.clock import checked_slowness
 from simgpu.torch_face import (
@@ -174,6 +174,7 @@ class Session:
             meta_kernels.prepare()
             engine.prepare()
         remembered.forget()
+        numbering.forget()
         costs.forget()
         self.machine.activate()
         registry.hold(autocast.register, unseen.register, zero_tensors.register)

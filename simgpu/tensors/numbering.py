@@ -58,6 +58,11 @@ class _Counts(threading.local):
 _counts = _Counts()
 
 
+def forget() -> None:
+    """For a GPU that comes on: no backward of an earlier one made a graph that it may meet."""
+    _counts.again = False
+
+
 @contextmanager
 def not_counted():
     """What the simulated GPU makes here for itself alone."""

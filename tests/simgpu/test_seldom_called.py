@@ -79,6 +79,15 @@ def test_events_are_the_oracle_s(name, gpu):
 
 
 @of_pinned_torch
+def test_a_graph_that_an_earlier_gpu_was_left_with_changes_no_order_of_frees():
+    with simgpu.simulated_gpu("H100"):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        torch.autograd.grad((x * x).sum(), x, create_graph=True)
+    code, wanted, *_ = CASES["flash attention alone"]
+    assert cases.on_simulated([code], "H100")[0].events == wanted
+
+
+@of_pinned_torch
 def test_multinomial_lets_go_of_the_least_before_the_largest():
     with simgpu.simulated_gpu("H100"):
         probabilities = torch.ones(20, 500, device="cuda")
