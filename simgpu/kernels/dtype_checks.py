@@ -3,8 +3,8 @@
 CUDA's kernels are compiled for the dtypes that an AT_DISPATCH macro lists (aten/src/ATen/native/cuda), and read other
 tensors as of the dtype of one; PyTorch's meta kernels, which know shapes alone, take any. Which dtypes each refuses, in
 which words, and the dtype of which argument decides was asked of PyTorch 2.13's CUDA host code, operator by operator
-(`python -m tools.oracle.dtypes`, and `.seldom` for eight-bit floats and unsigned numbers): there
-is an entry only where one rule agrees with every call that was asked.
+(`python -m tools.oracle.dtypes`, and `.seldom` for eight-bit floats and unsigned numbers): there is an entry only where
+one rule agrees with every call that was asked.
 """
 
 import json

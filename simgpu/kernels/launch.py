@@ -8,6 +8,7 @@ import torch
 from simgpu.kernels import any_device, custom
 from simgpu.kernels.siblings import siblings
 from simgpu.tensors import arguments
+from simgpu.tensors.registry import overloads
 
 _rules = {}
 _of_siblings = {}  # what holds unless there is a rule
@@ -22,15 +23,11 @@ def rule(*names: str, only: bool = False):
     """
 
     def register(function):
-        for name in names:
-            packet, _, overload = name.partition(".")
-            packet = getattr(torch.ops.aten, packet)
-            for one in [overload] if overload else packet.overloads():
-                key = getattr(packet, one)
-                if key in _rules:
-                    raise ValueError(f"two rules for {key}: {_rules[key].__qualname__}, {function.__qualname__}")
-                _rules[key] = function
-                _of_siblings.update(dict.fromkeys([] if only else siblings(key), function))
+        for key in overloads(names):
+            if key in _rules:
+                raise ValueError(f"two rules for {key}: {_rules[key].__qualname__}, {function.__qualname__}")
+            _rules[key] = function
+            _of_siblings.update(dict.fromkeys([] if only else siblings(key), function))
         return function
 
     return register
@@ -114,11 +111,7 @@ def refuses(*names: str):
     name. "sub.Tensor" is one overload; "sub" are all."""
 
     def register(function):
-        for name in names:
-            packet, _, overload = name.partition(".")
-            packet = getattr(torch.ops.aten, packet)
-            for one in [overload] if overload else packet.overloads():
-                _refusals[getattr(packet, one)] = function
+        _refusals.update(dict.fromkeys(overloads(names), function))
         return function
 
     return register

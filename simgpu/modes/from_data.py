@@ -6,7 +6,7 @@ import torch
 
 from simgpu.handlers import handles
 from simgpu.modes.devices import means_gpu
-from simgpu.modes.moves import moved
+from simgpu.modes.moves import moved, of_pytorch
 from simgpu.tensors import residence
 from simgpu.tensors.residence import CPU, on_gpu
 
@@ -32,7 +32,7 @@ def from_data(mode, function, args, kwargs):
         args = tuple(read if one is source else one for one in args)
         source = read
     if not means_gpu(device):
-        return function(*args, **({**kwargs, "device": device} if device is not None else kwargs))
+        return of_pytorch(mode, device, function, args, kwargs if device is None else {**kwargs, "device": device})
     requires_grad = kwargs.pop("requires_grad", False)
     kwargs.pop("pin_memory", None)
     if like is not None:

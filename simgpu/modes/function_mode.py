@@ -53,7 +53,11 @@ class FunctionMode(TorchFunctionMode):
         if not dispatch.machine.active or dispatch.machine is not current():
             return function(*args, **(kwargs or {}))
         if dispatch.machine.stream and dispatch.here.function_depth == 0 and torch.is_grad_enabled():
-            return self.on_side_stream(function, types, args, kwargs)
+            try:
+                return self.on_side_stream(function, types, args, kwargs)
+            except Exception:
+                del args, kwargs  # as below
+                raise
         if not stacks.dispatch_is_on():
             stacks.switch_dispatch_on()
         for kind in types:
@@ -113,6 +117,10 @@ class FunctionMode(TorchFunctionMode):
         here.function_depth = 1
         try:
             result = self.__torch_function__(function, types, args, kwargs)
+        except Exception as error:
+            del args, kwargs
+            let_go(error)
+            raise
         finally:
             here.function_depth = 0
         side_streams.note(stream, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))

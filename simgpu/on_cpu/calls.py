@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from simgpu.tensors import arguments
+from simgpu.tensors.registry import overloads
 
 _equivalents: dict = {}
 
@@ -43,11 +44,7 @@ def equivalent(*names: str):
     """
 
     def register(function: Callable) -> Callable:
-        for name in names:
-            packet, _, overload = name.partition(".")
-            packet = getattr(torch.ops.aten, packet)
-            for one in [overload] if overload else packet.overloads():
-                _equivalents[getattr(packet, one)] = function
+        _equivalents.update(dict.fromkeys(overloads(names), function))
         return function
 
     return register

@@ -57,7 +57,7 @@ def _sum(nodes: str, forward: str, made_by: str, within: int) -> Call:
     return Call(_ADD, _of(made_by), frozenset(nodes.split()), _of(forward), within, ANEW)
 
 
-def _second(node: str, made_by: str, within: int) -> Call:
+def _second(node: str, made_by: str, within: int = 1000) -> Call:
     """The same, of the gradient of a gradient: no backward has such a node unless an earlier one kept its graph."""
     return Call(_ADD, _of(made_by), frozenset({node}), frozenset({TWICE}), within, ANEW)
 
@@ -99,7 +99,7 @@ CALLS = (
     Call(_ADD, _of("mul.Tensor"), *_GROUP_NORM, 3, ANEW),
     Call(_ADD, _of("add.Tensor"), *_GROUP_NORM, 1, ANEW),
     # _convolution_double_backward, in groups and with a bias too
-    _second("ConvolutionBackwardBackward0", "convolution cat", 1000),
+    _second("ConvolutionBackwardBackward0", "convolution cat"),
     _second("ConvolutionBackwardBackward0", "add.Tensor", 3),
     # glu_double_backward, gelu_double_backward (tanh), _prelu_kernel_double_backward
     _second("GluBackwardBackward0", "mul.Tensor", 1),

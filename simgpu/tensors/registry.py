@@ -10,6 +10,7 @@ one calls inside. Two kinds, each a Python function in the file of its subject:
 `hold` registers them all (and what `autocast` asks for), `let_go` takes them back, counted: nested GPUs share them.
 """
 
+from collections.abc import Iterable, Iterator
 from functools import cache, wraps
 
 import torch
@@ -23,6 +24,15 @@ _above = {}  # the kernels that are made of them
 _metas = {}
 _libraries: list[torch.library.Library] = []
 _holders = 0
+
+
+def overloads(names: Iterable[str]) -> Iterator:
+    """The OpOverloads of aten that names say: "mm" is all of its overloads, "mm.default" is one."""
+    for name in names:
+        packet, _, overload = name.partition(".")
+        packet = getattr(_aten, packet)
+        for one in [overload] if overload else packet.overloads():
+            yield getattr(packet, one)
 
 
 def branch(*names: str):

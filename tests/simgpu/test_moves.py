@@ -44,6 +44,8 @@ META_MOVES = {
     'to(device="meta")': lambda one: one.to(device="meta"),
     'to(torch.device("meta"), torch.float32)': lambda one: one.to(torch.device("meta"), torch.float32),
     "to(there)": lambda one: one.to(torch.empty(0, device="meta")),
+    "torch.as_tensor": lambda one: torch.as_tensor(one, device="meta"),
+    "torch.asarray": lambda one: torch.asarray(one, device="meta"),
     "type_as(there)": lambda one: one.type_as(torch.empty(0, device="meta")),
 }
 

@@ -98,11 +98,13 @@ FAIL = {
 HELD = {"embedding": 1536, "no gradient": 512}  # bytes, by the frames of PyTorch's Python
 
 
+@pytest.mark.parametrize("side", [False, True], ids=["", "on another stream"])
 @pytest.mark.parametrize("name", FAIL)
-def test_an_error_that_is_kept_keeps_no_tensor_of_the_call_that_failed(name):
+def test_an_error_that_is_kept_keeps_no_tensor_of_the_call_that_failed(name, side):
     """C++ holds nothing after an error. The bytes are the oracle's."""
     with labkit.simulated_gpu("A100-80GB"):
-        with pytest.raises((RuntimeError, IndexError, TypeError)) as caught:
+        stream = torch.cuda.Stream() if side else None
+        with torch.cuda.stream(stream), pytest.raises((RuntimeError, IndexError, TypeError)) as caught:
             FAIL[name]()
         assert torch.cuda.memory_allocated() == HELD.get(name, 0)
         assert caught.value.__traceback__ is not None
