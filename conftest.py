@@ -13,7 +13,9 @@ CLEARED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CO
 
 cleared_names = pytest.StashKey[list[str]]()
 
-hypothesis.settings.register_profile("labkit", deadline=None)
+# Neither depends on how busy the machine is.
+UNTIMED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("labkit", **UNTIMED)
 hypothesis.settings.load_profile("labkit")
 
 

@@ -71,7 +71,7 @@ def gpu(request):
         yield gpu
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rows=st.integers(1, 5),
     made=st.lists(st.integers(0, len(MAKE) - 1), min_size=2, max_size=3),
