@@ -76,7 +76,7 @@ class Fit:
         return self._known[key]
 
     def _run(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
-        if not (plan.four_bit or plan.train == "adamw-8bit"):
+        if not plan.four_bit:
             return measure(self.subject, plan, gpu, memory)
         total = memory or spec(gpu).total_memory
         found = measure(self.subject, plan, gpu, UNLIMITED)

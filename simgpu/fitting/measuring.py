@@ -10,20 +10,22 @@ from torch.utils.checkpoint import checkpoint
 
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
-from simgpu.fitting import lora, parallel
+from simgpu.fitting import lora, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.subject import Subject
 from simgpu.left_out import LeftOutWarning
 from simgpu.report.findings import FITS, OUT_OF_MEMORY, Report, report_of
-from simgpu.report.owners import PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.owners import PARAMETERS, TEMPORARIES
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
 
 STEPS = 2
 """The states of an optimizer are there from the first step on, so that the second one has the peak."""
 
-EIGHT_BIT = 2 + 8 / 256
-"""Bytes of AdamW's two states in 8 bits, a parameter: with a float32 scale for each block of 256 of each of them."""
+EIGHT_BIT = (
+    "8-bit states are those of bitsandbytes' AdamW8bit; in 32 bits stay parameters below 4,096 elements and, as "
+    "transformers' Trainer has it, embeddings. The time of a step is that of SGD."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
             parallel.joined()
         times: list[float] = []
         saved: tuple[int, int] = (0, 0)
-        parameters, dtype = 0, None
+        dtype = None
         outcome = FITS
         with Watch(machine) as watch:
             try:
@@ -60,7 +62,6 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
-                parameters = sum(parallel.local(one).numel() for one in lora.trainable(model))
                 run = _train if plan.train else _serve
                 run(model, subject, plan, lambda: times.append(_now(machine)))
             except torch.OutOfMemoryError:
@@ -71,7 +72,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
             report = report_of(watch, what or f"{subject.name} ({plan})", outcome)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
     retried = machine.allocator.stats()["num_alloc_retries"] > 0
-    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved, parameters)
+    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved)
 
 
 def _now(machine) -> float:
@@ -118,16 +119,6 @@ def _checkpointed(forward):
     return call
 
 
-def _optimizer(name: str, parameters: list) -> torch.optim.Optimizer:
-    make = torch.optim
-    if name in ("adamw-8bit", "sgd"):  # whose states are by formula, and which has none
-        return make.SGD(parameters, lr=1e-3)
-    if name == "sgd-momentum":
-        return make.SGD(parameters, lr=1e-3, momentum=0.9)
-    kinds = {"adamw": make.AdamW, "adamw-fused": make.AdamW, "adam": make.Adam, "adafactor": make.Adafactor}
-    return kinds[name](parameters, **({"fused": True} if name == "adamw-fused" else {}))
-
-
 def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     """Positional and named arguments of a call, and all of the batch."""
     batch = subject.batch(plan.batch, plan.length or subject.length)
@@ -142,9 +133,8 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
 
 def _train(model, subject: Subject, plan: Plan, tell) -> None:
     model.train()
-    parameters = lora.trainable(model)
     assert plan.train is not None
-    optimizer = _optimizer(plan.train, parameters)
+    optimizer = optimizers.made(plan.train, model)
     for _ in range(STEPS):
         tell()
         for part in range(plan.accumulate):
@@ -186,19 +176,15 @@ def _serve(model, subject: Subject, plan: Plan, tell) -> None:
         return tell()
 
 
-def _with_formulas(found: Measured, total: int, saved: tuple[int, int], parameters: int) -> Measured:
+def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measured:
     """The same with what cannot run here added or taken off, by formula; then it fits if nvidia-smi's figure does."""
     plan, report = found.plan, found.report
-    more: dict[str, int] = {}
-    said = []
-    if plan.train == "adamw-8bit":
-        more[STATES] = round(parameters * EIGHT_BIT)
-        said.append(f"8-bit states are by formula: {EIGHT_BIT:.5f} B a parameter")
-    if plan.four_bit:
-        more[PARAMETERS], more[TEMPORARIES] = -saved[0], saved[1]
-        said.append("4-bit weights (NF4, double quantization) are by formula: 0.516 B a value, one layer expanded")
-    if not more:
-        return found
+    said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
+    if not plan.four_bit:
+        return dataclasses.replace(found, report=dataclasses.replace(report, notes=(*report.notes, *said)))
+    more = {PARAMETERS: -saved[0], TEMPORARIES: saved[1]}
+    formula = "4-bit weights (NF4, double quantization) are by formula: 0.516 B an element, one layer expanded"
+    said.append(formula)
     extra = sum(more.values())
     smi = report.nvidia_smi + extra
     parts = dict(report.parts)
@@ -214,4 +200,4 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int], paramete
         failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
         notes=(*report.notes, *said),
     )
-    return dataclasses.replace(found, report=report, formula="; ".join(said))
+    return dataclasses.replace(found, report=report, formula=formula)

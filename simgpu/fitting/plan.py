@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.parallel import WAYS
 from simgpu.ranks.world import world_of
 
@@ -15,8 +16,6 @@ DTYPES = {
     "fp16": torch.float16,
     "float16": torch.float16,
 }
-OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "adam", "sgd", "sgd-momentum", "adafactor")
-BY_FORMULA = ("adamw-8bit",)
 CHECKPOINTS = (False, True, "half")
 
 

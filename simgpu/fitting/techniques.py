@@ -22,7 +22,7 @@ def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float
     if plan.train == "adamw":
         found["fused AdamW"] = {"train": "adamw-fused"}
     if plan.train in ("adamw", "adamw-fused", "adam"):
-        found["AdamW with 8-bit states (by formula)"] = {"train": "adamw-8bit"}
+        found["AdamW with 8-bit states"] = {"train": "adamw-8bit"}
     if dtype == torch.float32 and plan.autocast is None:
         found["bf16 autocast"] = {"autocast": "bf16"}
         found["bf16 weights"] = {"dtype": "bf16"}

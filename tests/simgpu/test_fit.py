@@ -185,12 +185,59 @@ def test_a_configuration_with_lora(config):
     assert adapted.peak < full.peak
 
 
-def test_eight_and_four_bits_are_by_formula_and_say_so(config):
-    full = simgpu.fit(config, 2, gpu="T4", length=128)
-    parameters = full.parts[STATES] // 8
+def eight_bit(shapes, full=()):
+    """Bytes of bitsandbytes' AdamW8bit for parameters of these shapes, in blocks of 512: two states of a byte with a
+    float32 scale for each 256 of them; two of four bytes for those in `full` and below 4096; two tables of 256."""
+    found = [1024, 1024]
+    for name, numel in shapes.items():
+        each = [4 * numel] if name in full or numel < 4096 else [numel, 4 * -(-numel // 256)]
+        found += 2 * each
+    return sum(-(-nbytes // 512) * 512 for nbytes in found)
+
+
+def test_eight_bit_states_are_those_of_bitsandbytes_and_of_the_trainer(config):
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA))
+    shapes = {name: one.numel() for name, one in model.named_parameters()}
     eight = simgpu.fit(config, 2, "adamw-8bit", gpu="T4", length=128)
-    assert eight.parts[STATES] == pytest.approx(parameters * 2.03125, rel=1e-3)
-    assert "8-bit states are by formula" in str(eight)
+    assert eight.parts[STATES] == eight_bit(shapes, full={"model.embed_tokens.weight"})
+    assert eight.parts[STATES] - eight_bit(shapes) == pytest.approx(6 * 1024 * 256, rel=0.05)
+    assert "8-bit states are those of bitsandbytes' AdamW8bit" in str(eight)
+
+
+def test_a_module_without_a_trainer_has_eight_bit_states_for_embeddings_too():
+    def model():
+        return nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 10), nn.Linear(10, 500, bias=False))
+
+    inputs = torch.zeros(4, 8, dtype=torch.long)
+    found = simgpu.fit(model, 4, "adamw-8bit", inputs=inputs, gpu="T4")
+    assert found.parts[STATES] == eight_bit({"embedding": 64_000, "weight": 640, "bias": 10, "last": 5000})
+
+
+def test_muon_is_for_hidden_matrices_and_adamw_for_the_rest(config):
+    found = simgpu.fit(config, 2, "muon", gpu="H100", length=128)
+    with simgpu.simulated_gpu("H100"):
+        torch.cuda.init()
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA))
+        model.train()
+        named = dict(model.named_parameters())
+        hidden = [one for name, one in named.items() if name.endswith("proj.weight")]
+        rest = [one for name, one in named.items() if not name.endswith("proj.weight")]
+        optimizers = torch.optim.Muon(hidden), torch.optim.AdamW(rest)
+        for _ in range(2):
+            batch = torch.zeros(2, 128, dtype=torch.long).to("cuda")
+            labels = torch.zeros(2, 128, dtype=torch.long).to("cuda")
+            model(input_ids=batch, labels=labels).loss.backward()
+            for one in optimizers:
+                one.step()
+            for one in optimizers:
+                one.zero_grad()
+        peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    assert (found.peak, found.reserved) == peaks
+
+
+def test_four_bits_are_by_formula_and_say_so(config):
     lora = simgpu.fit(config, 2, gpu="T4", length=128, lora=8, dtype="bf16")
     four = simgpu.fit(config, 2, gpu="T4", length=128, lora=8, dtype="bf16", four_bit=True)
     linear = 2 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704)
@@ -262,7 +309,7 @@ def test_techniques_alone_together_and_under_a_budget():
     assert table.best is not None and table.best.fits and table.best.applied
     assert found.of(table.best.plan, memory=220 * MIB).report.fits
     text = str(table)
-    assert "simulated T4" in text and "by formula" in text and "The fastest that fits into 220.00 MiB: " in text
+    assert "simulated T4" in text and "The fastest that fits into 220.00 MiB: " in text
     assert found.techniques("1 MiB").best is None
 
 

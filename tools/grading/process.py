@@ -31,7 +31,11 @@ class Process:
     def __enter__(self) -> Process:
         quiet = ["--log-level=40"]  # of the kernel itself: no advice on its transport
         self.manager, self.client = start_new_kernel(
-            startup_timeout=STARTED, kernel_name="python3", cwd=str(self.folder), env=self.environment, extra_arguments=quiet
+            startup_timeout=STARTED,
+            kernel_name="python3",
+            cwd=str(self.folder),
+            env=self.environment,
+            extra_arguments=quiet,
         )
         return self
 
