@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from tools.oracle import devices
-from tools.oracle.build import home
+from simgpu.stub.engine import DEFAULT_VERSION as DEFAULT_VERSION
+from simgpu.stub.engine import device, home, paths, unpacked
 
 ROOT = Path(__file__).parents[2]
-DEFAULT_VERSION = "2.13.0"
 ORDER = "0"  # Python's hash seed: sets of names, and what a program does in their order, are the same on both sides
 
 
@@ -22,20 +22,15 @@ def environment(version: str, gpu: str) -> dict[str, str]:
     Variables of the form `MOCK_*` that are set already win over those of the GPU. Raises FileNotFoundError
     where that version has not been built.
     """
-    torch_folder, stubs = home() / f"torch-{version}", home() / f"stubs-{version}"
-    if not (torch_folder / "torch").is_dir() or not stubs.is_dir():
+    engine = unpacked(version)
+    if engine is None:
         raise FileNotFoundError(
             f"no oracle for torch {version} in {home()}: python -m tools.oracle build --torch {version}"
         )
-    paths = [str(torch_folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **devices.environment(gpu),
-        **os.environ,
-        "LD_LIBRARY_PATH": f"{stubs}:{torch_folder / 'torch' / 'lib'}",
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONHASHSEED": ORDER,
-        "USE_PYTORCH_KERNEL_CACHE": "0",  # what the stub of NVRTC compiles is no kernel
-    }
+    stubs = engine.stubs()
+    own = replace(engine, triton=None)  # the stored traces are of a torch without triton
+    environ = paths(own, stubs, {**device(engine, stubs, gpu), **os.environ}, str(ROOT))
+    return {**environ, "PYTHONHASHSEED": ORDER}
 
 
 def here(environ: Mapping[str, str]) -> dict[str, str]:

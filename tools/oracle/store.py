@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 from simgpu.recording.provenance import digest
 from simgpu.recording.trace import Trace
-from tools.oracle import devices, run
+from simgpu.stub import devices
+from tools.oracle import run
 from tools.oracle.build import home
 from tools.oracle.report import Comparison
 from tools.oracle.workloads import find

@@ -1,9 +1,9 @@
-"""PyTorch as one rank of many, on the oracle: NCCL's own process group under a stub of NCCL, and nobody else.
+"""Runs PyTorch as one rank of N on the stub libraries: NCCL's own process group, under a stub of NCCL.
 
-A program says `dist.init_process_group("nccl")`, as `torchrun` would have it: the environment has its variables, the
-rendezvous is one that nobody else comes to, and whatever this rank waits for in the store is there. The stub of NCCL
-(`tools/oracle/stubs/libnccl.c`) says what is received. PyTorch is not patched but for the rendezvous, and for the
-product of two votes.
+A program calls `dist.init_process_group("nccl")` as `torchrun` would have it: the environment has its variables, the
+rendezvous returns at once, and every key that this rank waits for in the store exists. The other ranks do not run. The
+stub of NCCL (`sources/libnccl.c`) decides what is received. PyTorch is patched in two places only: the rendezvous, and
+the product of two votes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ A_ROUND = 0.25  # seconds: the watchdog of ProcessGroupNCCL looks at what has en
 
 
 class Alone(dist.Store):
-    """A store in which everything is that this rank waits for: what it did not put there is an empty communicator's id,
-    and who counts others finds them all there."""
+    """A store that has every key: a key that this rank did not set holds an empty communicator's id, and a counter
+    says that all ranks have come."""
 
     def __init__(self, ranks: int):
         super().__init__()
@@ -56,10 +56,10 @@ class Alone(dist.Store):
         return len(self.kept)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Nobody else is waited for."""
+        """Returns at once."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Nobody else is waited for."""
+        """Returns at once."""
 
 
 def _with_votes(runtime: ctypes.CDLL) -> Callable:
@@ -93,7 +93,7 @@ def rank_of(rank: int, ranks: int, per_node: int = 1) -> Iterator[None]:
     """
     runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # pyright: ignore[reportOptionalMemberAccess]
     if not hasattr(runtime, "mock_remember"):
-        raise RuntimeError("the oracle's stubs are older than this: python -m tools.oracle build")
+        raise RuntimeError("the stub libraries are older than this: python -m tools.oracle build")
     variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),

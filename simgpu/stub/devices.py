@@ -1,9 +1,8 @@
-"""Which GPU the stub libraries pretend to be.
-
-All of it comes from `simgpu.hardware.gpus`, so that both sides of a comparison speak of the same GPU.
-"""
+"""Describes a GPU to the stub libraries: the `MOCK_*` variables, made from its specification."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from simgpu.hardware import gpus
 
@@ -26,3 +25,14 @@ def environment(gpu: str) -> dict[str, str]:
         "MOCK_SMEM_OPTIN": str(spec.capability.shared_memory_per_block),
         "MOCK_SMEM_SM": str(spec.capability.shared_memory),
     }
+
+
+def kernels_of(gpu: str, architectures: Sequence[int]) -> int:
+    """The architecture whose kernels a GPU runs: 86 for an RTX 4090 (8.9) on a build that has sm_75, sm_80, sm_86.
+
+    It is the highest one of `architectures` that is not above the GPU's and has the same major version. CUB chooses
+    its block sizes by it (`cudaFuncAttributes.ptxVersion`). Without one, the GPU's own.
+    """
+    major, minor = gpus.spec(gpu).compute_capability
+    own = 10 * major + minor
+    return max((one for one in architectures if one // 10 == major and one <= own), default=own)

@@ -90,6 +90,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
   case cudaDevAttrReservedSharedMemoryPerBlock: *value = p.reservedSharedMemPerBlock; break;
   case cudaDevAttrMemoryPoolsSupported: *value = p.memoryPoolsSupported; break;
+  case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
+  case cudaDevAttrMemoryClockRate: // kHz, so that twice this times the width is the bandwidth
+    *value = setting("MOCK_BANDWIDTH", 0) / 1000 * 8 / 2 / p.memoryBusWidth;
+    break;
+  case cudaDevAttrClockRate: *value = 1500000; break;
+  case cudaDevAttrComputePreemptionSupported: case cudaDevAttrConcurrentKernels: *value = 1; break;
+  case 120: case 127: *value = p.major >= 9; break; // clusters; tensor maps
   case cudaDevAttrUnifiedAddressing: *value = p.unifiedAddressing; break;
   default: *value = 0;
   }
@@ -101,7 +108,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *func
   memset(a, 0, sizeof *a);
   a->numRegs = setting("MOCK_REGS", 32);
   a->maxThreadsPerBlock = 1024;
-  a->ptxVersion = a->binaryVersion = compute_capability();
+  a->ptxVersion = a->binaryVersion = setting("MOCK_PTX", compute_capability()); // whose kernels this build has
   a->maxDynamicSharedSizeBytes = 49152;
   return cudaSuccess;
 }
@@ -145,7 +152,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
-  *version = setting("MOCK_CUDART", 13000);
+  *version = setting("MOCK_CUDART", 1000 * CUDA_MAJOR);
   return cudaSuccess;
 }
 

@@ -107,9 +107,42 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *executable, cudaGraph
   return cudaSuccess;
 }
 
+// When work ends. By default at once: that is the least memory that a program can need. With MOCK_COMPLETION=sync it
+// ends when the host next waits for the device, which is the most: an event that was recorded since is not ready.
+#define POLLS 1000 // an event that a program asks so often for has happened
+static unsigned long long recorded = 1, waited = 0;
+static struct {
+  const void *event;
+  unsigned long long when;
+  int polls;
+} events[1 << 16]; // by the event's handle; another event in its place has happened
+
+static int ends_late(void) {
+  static int late = -1;
+  const char *text;
+  if (late < 0) late = (text = getenv("MOCK_COMPLETION")) && !strcmp(text, "sync");
+  return late;
+}
+
+static size_t slot(const void *event) { return ((uintptr_t)event >> 4) & ((1 << 16) - 1); }
+
+void host_waited(void) { __atomic_store_n(&waited, __atomic_load_n(&recorded, __ATOMIC_RELAXED), __ATOMIC_RELAXED); }
+
+static int is_ready(const void *event) {
+  size_t at = slot(event);
+  if (!ends_late() || events[at].event != event || events[at].when <= waited) return 1;
+  return ++events[at].polls > POLLS;
+}
+
 // Events carry a capture from stream to stream.
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (capture.number && capture_of(stream)) join(event);
+  if (ends_late()) {
+    size_t at = slot(event);
+    events[at].event = event;
+    events[at].when = __atomic_add_fetch(&recorded, 1, __ATOMIC_RELAXED);
+    events[at].polls = 0;
+  }
   return cudaSuccess;
 }
 
@@ -122,8 +155,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) { return forbidden(event, 0); }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return forbidden(event, 0); }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  cudaError_t error = forbidden(event, 0);
+  return error ? error : is_ready(event) ? cudaSuccess : cudaErrorNotReady;
+}
+
+static cudaError_t waits(const void *stream, int any_stream) {
+  cudaError_t error = forbidden(stream, any_stream);
+  if (!error) host_waited();
+  return error;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  cudaError_t error = forbidden(event, 0);
+  size_t at = slot(event);
+  if (!error && ends_late() && events[at].event == event && events[at].when > waited) waited = events[at].when;
+  return error;
+}
+
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return forbidden(stream, 0); }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return forbidden(stream, 0); }
-cudaError_t cudaDeviceSynchronize(void) { return forbidden(0, 1); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return waits(stream, 0); }
+cudaError_t cudaDeviceSynchronize(void) { return waits(0, 1); }

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define __CUDART_API_VERSION 13000
+#define __CUDART_API_VERSION (1000 * CUDA_MAJOR)
 #include <cuda_runtime_api.h>
 #undef cudaGetDeviceProperties
 
@@ -23,4 +23,7 @@ size_t
 used_memory(void); // of the current device by this process: its context, once it has one, and what it took
 const char *device_name(void);
 
+int on_device(const void *pointer);
+void host_read(size_t bytes); // the host has read so many bytes of the device (reads.c)
+void host_waited(void);       // the host has waited for all that was given to the device (graphs.c)
 void captured(cudaStream_t stream); // something was given to a stream: a node of the graph, if it is being captured

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "device.h"
 #include "remembered.h"
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,15 +22,15 @@ struct segment {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct segment *segments[DEVICES]; // sorted by address
-static size_t count[DEVICES], capacity[DEVICES], used[DEVICES];
+static size_t count[DEVICES], capacity[DEVICES], used[DEVICES], most[DEVICES];
 static int has_context = 0; // since the first call that needs the device's memory
 
 size_t total_memory(void) { return setting("MOCK_TOTAL", ((size_t)79 << 30) + ((size_t)200 << 20)); }
 static size_t context(void) { return setting("MOCK_CTX", (size_t)500 << 20); }
 static size_t whole(size_t bytes) { return (bytes + GRANULARITY - 1) / GRANULARITY * GRANULARITY; }
 
-// The addresses are reserved, so that nothing of the host comes to lie there, and are never accessible.
-__attribute__((constructor)) static void reserve_addresses(void) {
+// The addresses are reserved, so that nothing of the host is mapped there, and are never accessible.
+static void reserve_addresses(void) {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
   void *wanted = (void *)SEGMENTS_FROM;
   if (mmap(wanted, SEGMENTS_TO - SEGMENTS_FROM, PROT_NONE, flags, -1, 0) != wanted) {
@@ -42,8 +43,12 @@ static int take_unlocked(int device, size_t bytes) {
   has_context = 1;
   if (used[device] + bytes + context() > total_memory()) return 0;
   used[device] += bytes;
+  if (used[device] > most[device]) most[device] = used[device];
   return 1;
 }
+
+// The most that the device has given to this process, its context included.
+size_t mock_most_used(int device) { return (has_context ? context() : 0) + most[device]; }
 
 int take_memory(int device, size_t bytes) {
   pthread_mutex_lock(&lock);
@@ -79,7 +84,9 @@ static uintptr_t place(int d, size_t bytes) {
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t requested) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   size_t bytes = whole(requested);
+  pthread_once(&once, reserve_addresses);
   pthread_mutex_lock(&lock);
   int taken = take_unlocked(current_device, bytes);
   *pointer = taken ? (void *)place(current_device, bytes) : 0;
@@ -87,6 +94,8 @@ cudaError_t cudaMalloc(void **pointer, size_t requested) {
   if (tracing()) fprintf(stderr, "[stub] cudaMalloc %zu -> %p\n", requested, *pointer);
   return taken ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
+
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) { return cudaMalloc(pointer, bytes); }
 
 cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
   return cudaMalloc(pointer, bytes);
@@ -96,6 +105,7 @@ cudaError_t cudaFree(void *pointer) {
   uintptr_t address = (uintptr_t)pointer;
   if (address < SEGMENTS_FROM || address >= SEGMENTS_TO) return cudaSuccess;
   int d = (address - SEGMENTS_FROM) >> 40;
+  host_waited(); // cudaFree waits for the device
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < count[d]; i++)
     if (segments[d][i].address == address) {
@@ -118,7 +128,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
   return cudaSuccess;
 }
 
-static int on_device(const void *pointer) {
+int on_device(const void *pointer) {
   uintptr_t a = (uintptr_t)pointer;
   return (a >= SEGMENTS_FROM && a < SEGMENTS_TO) || (a >= RANGES_FROM && a < RANGES_TO);
 }
@@ -202,11 +212,13 @@ static void copy(void *to, const void *from, size_t bytes) {
   }
   memset(to, 0, bytes);
   recall(to, from, bytes);
+  host_read(bytes);
   if (reads_done < reads_given && !reads_wait && bytes <= sizeof *reads && is_pinned((uintptr_t)to))
     memcpy(to, &reads[reads_done++], bytes);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  if (!on_device(to)) host_waited();
   copy(to, from, bytes);
   return cudaSuccess;
 }
@@ -257,12 +269,12 @@ cudaError_t cudaFreeHost(void *pointer) {
 }
 
 // The driver's functions for virtual memory, which PyTorch looks up by name: expandable segments use them.
-static int granularity(size_t *bytes, const void *properties, int option) {
+int driver_granularity(size_t *bytes, const void *properties, int option) {
   *bytes = GRANULARITY;
   return cudaSuccess;
 }
 
-static int reserve(unsigned long long *address, size_t bytes, size_t alignment, unsigned long long wanted,
+int driver_reserve(unsigned long long *address, size_t bytes, size_t alignment, unsigned long long wanted,
                    unsigned long long flags) {
   static uintptr_t next = RANGES_FROM;
   pthread_mutex_lock(&lock);
@@ -278,7 +290,7 @@ static struct {
   size_t bytes;
 } handles[HANDLES];
 
-static int create(unsigned long long *handle, size_t bytes, const void *properties,
+int driver_create(unsigned long long *handle, size_t bytes, const void *properties,
                   unsigned long long flags) {
   static unsigned long long next = 1;
   pthread_mutex_lock(&lock);
@@ -293,7 +305,7 @@ static int create(unsigned long long *handle, size_t bytes, const void *properti
   return made ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-static int release(unsigned long long handle) {
+int driver_release(unsigned long long handle) {
   give_memory(handles[handle].device, handles[handle].bytes);
   if (tracing()) fprintf(stderr, "[stub] cuMemRelease %zu\n", handles[handle].bytes);
   return cudaSuccess;
@@ -301,11 +313,6 @@ static int release(unsigned long long handle) {
 
 static int error_string(int error, const char **text) {
   *text = "stub error";
-  return cudaSuccess;
-}
-
-static int no_attribute(int *value, int attribute, int device) {
-  *value = 0;
   return cudaSuccess;
 }
 
@@ -321,22 +328,27 @@ static const struct {
   const char *name;
   void *function;
 } DRIVER[] = {
-    {"cuMemGetAllocationGranularity", granularity},
-    {"cuMemAddressReserve", reserve},
-    {"cuMemCreate", create},
-    {"cuMemRelease", release},
+    {"cuMemGetAllocationGranularity", driver_granularity},
+    {"cuMemAddressReserve", driver_reserve},
+    {"cuMemCreate", driver_create},
+    {"cuMemRelease", driver_release},
     {"cuGetErrorString", error_string},
-    {"cuDeviceGetAttribute", no_attribute},
     {"cuDevicePrimaryCtxGetState", context_state},
 };
 
+// Functions of the driver by name: of this table, or of the driver's stub.
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result) {
+  static void *driver;
   if (result) *result = cudaDriverEntryPointSuccess;
-  *function = nothing;
+  *function = 0;
   for (size_t i = 0; i < sizeof DRIVER / sizeof *DRIVER; i++)
     if (!strcmp(DRIVER[i].name, name)) *function = DRIVER[i].function;
+  if (*function) return cudaSuccess;
+  if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW);
+  int (*by_name)(const char *, void **, int, uint64_t, int *) = driver ? dlsym(driver, "cuGetProcAddress_v2") : 0;
+  if (!by_name || by_name(name, function, version, flags, 0)) *function = nothing;
   return cudaSuccess;
 }
 
