@@ -11,7 +11,7 @@ RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns its exit status: 0 it fits, 1 it does not, 2 for another reason."""
+    """The command. Returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
     options = _parser().parse_args(argv)
     try:
         return options.command(options)

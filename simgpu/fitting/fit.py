@@ -9,8 +9,8 @@ from simgpu.fitting.plan import Plan
 from simgpu.fitting.search import Search
 from simgpu.fitting.subject import Subject, subject_of
 from simgpu.hardware.gpus import SPECS, spec
-from simgpu.report.findings import Report
 from simgpu.report.owners import ACTIVATIONS, DATA, TEMPORARIES
+from simgpu.report.report import Report
 from simgpu.report.sizes import mib, parse, size
 
 UNLIMITED = 2**50
@@ -24,7 +24,7 @@ OF_THE_BATCH = (ACTIVATIONS, TEMPORARIES, DATA)
 """What a larger batch has more of, where the peak is in the forward or backward pass."""
 
 _OF_THE_REPORT = (
-    *("fits", "peak", "reserved", "nvidia_smi", "total_memory"),
+    *("fits", "completed", "verdict", "peak", "reserved", "nvidia_smi", "total_memory"),
     *("at", "parts", "lines", "left_out", "status"),
 )
 
@@ -68,7 +68,7 @@ class Fit:
         key = plan, gpu, memory
         if key not in self._known:
             limited = self._known.get((plan, gpu, own))
-            if memory == UNLIMITED and limited is not None and limited.report.fits and not limited.retried:
+            if memory == UNLIMITED and limited is not None and limited.report.completed and not limited.retried:
                 report = dataclasses.replace(limited.report, total_memory=UNLIMITED)
                 self._known[key] = dataclasses.replace(limited, report=report)
             else:
@@ -84,7 +84,7 @@ class Fit:
         report = dataclasses.replace(
             found.report,
             total_memory=total,
-            outcome="fits" if fits else "out of memory",
+            ending="completed" if fits else "out of memory",
             failure=None if fits else (found.report.nvidia_smi, total, ""),
         )
         return dataclasses.replace(found, report=report)
@@ -92,7 +92,9 @@ class Fit:
     @property
     def needs(self) -> int:
         """Bytes that nvidia-smi would show at most, were the GPU large enough."""
-        return self.report.nvidia_smi if self.fits else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
+        return (
+            self.report.nvidia_smi if self.report.completed else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
+        )
 
     # What else would fit
 
@@ -125,7 +127,7 @@ class Fit:
         report = self.of(plan, memory=UNLIMITED).report
         fits, grows = report.nvidia_smi <= total, sum(report.parts.get(part, 0) for part in OF_THE_BATCH)
         if report.nvidia_smi > total > report.peak + report.context:
-            fits = self.of(plan).report.fits
+            fits = self.of(plan).report.completed
         return fits, report.nvidia_smi, grows
 
     def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
@@ -172,15 +174,15 @@ class Fit:
         needs = report.reserved + spec(gpu).context
         if abs(spec(gpu).total_memory - needs) < SURE:
             report = self.of(plan, gpu).report
-            return report.fits, report.nvidia_smi
+            return report.completed, report.nvidia_smi
         return spec(gpu).total_memory > needs, needs
 
     def __str__(self) -> str:
         """One page. Its first line is the answer."""
         report = self.report
         more = []
-        if not report.fits:
-            more.append(f"It needs {size(self.needs)} as nvidia-smi shows it.")
+        if not report.completed:
+            more.append(f"It would use up to {size(self.needs)} as nvidia-smi shows it.")
         if self.step:
             more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
         page = dataclasses.replace(report, ended=" ".join([report.ended, *more]).strip())

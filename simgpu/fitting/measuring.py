@@ -14,8 +14,9 @@ from simgpu.fitting import lora, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.subject import Subject
 from simgpu.left_out import LeftOutWarning
-from simgpu.report.findings import FITS, OUT_OF_MEMORY, Report, report_of
 from simgpu.report.owners import PARAMETERS, TEMPORARIES
+from simgpu.report.report import Report, report_of
+from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
 
@@ -55,7 +56,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
         times: list[float] = []
         saved: tuple[int, int] = (0, 0)
         dtype = None
-        outcome = FITS
+        ending = COMPLETED
         with Watch(machine) as watch:
             try:
                 model = _model(subject, plan)
@@ -65,11 +66,11 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
                 run = _train if plan.train else _serve
                 run(model, subject, plan, lambda: times.append(_now(machine)))
             except torch.OutOfMemoryError:
-                outcome = OUT_OF_MEMORY
+                ending = OUT_OF_MEMORY
             except NoValueError as error:
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
-            report = report_of(watch, what or f"{subject.name} ({plan})", outcome)
+            report = report_of(watch, what or f"{subject.name} ({plan})", ending)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
     retried = machine.allocator.stats()["num_alloc_retries"] > 0
     return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved)
@@ -196,7 +197,7 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
         peak=report.peak + extra,
         reserved=report.reserved + extra,
         nvidia_smi=smi,
-        outcome=FITS if report.fits and smi <= total else OUT_OF_MEMORY,
+        ending=COMPLETED if report.completed and smi <= total else OUT_OF_MEMORY,
         failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
         notes=(*report.notes, *said),
     )

@@ -181,7 +181,7 @@ class _Runner:
             return True
         if report.peak + report.context > self.budget or self.budget <= report.context:
             return False
-        return self.fit.of(plan, memory=self.budget).report.fits
+        return self.fit.of(plan, memory=self.budget).report.completed
 
     def has_layers(self) -> bool:
         """Whether the model has repeated layers."""

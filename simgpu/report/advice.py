@@ -1,8 +1,9 @@
 """What would help a program that ran out of memory: each measure with the bytes that it touches at that moment."""
 
-from simgpu.report.findings import CACHE, OUT_OF_MEMORY, Report
 from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.report import CACHE, Report
 from simgpu.report.sizes import size
+from simgpu.report.verdict import OUT_OF_MEMORY
 
 SMALL = 0.03  # of what is reserved: a part below that is not worth a measure
 BLOCKWISE = (2 + 8 / 256) / 8  # of AdamW's two float32 states, in 8 bits with a scale of 4 B for each block of 256
@@ -10,7 +11,7 @@ BLOCKWISE = (2 + 8 / 256) / 8  # of AdamW's two float32 states, in 8 bits with a
 
 def helps(report: Report) -> list[str]:
     """Measures, most bytes first, with the reader's own numbers. Nothing if it fits."""
-    if report.outcome != OUT_OF_MEMORY or report.failure is None:
+    if report.ending != OUT_OF_MEMORY or report.failure is None:
         return []
     asked, free, _ = report.failure
     found = measures(report.parts)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simgpu.machine import Machine
 from simgpu.memory import snapshot
-from simgpu.report.findings import Report
+from simgpu.report.report import Report
 from simgpu.report.watch import Watch
 
 PAGE, REPORT, SNAPSHOT, PICTURE = "page.txt", "report.json", "snapshot.pickle", "timeline.png"

@@ -6,8 +6,9 @@ import torch
 
 from simgpu import machine as machines
 from simgpu.report import advice, page
-from simgpu.report.findings import FITS, OUT_OF_MEMORY, Report, report_of
+from simgpu.report.report import Report, report_of
 from simgpu.report.sizes import parse, size
+from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
 
@@ -36,10 +37,10 @@ class Gate:
     def __exit__(self, *error) -> None:
         self._stack.close()
 
-    def report(self, outcome: str = FITS) -> Report:
+    def report(self, ending: str = COMPLETED) -> Report:
         """What was taken so far."""
         self._watch.close()
-        return report_of(self._watch, "the test", outcome)
+        return report_of(self._watch, "the test", ending)
 
     def ran_out(self, error: BaseException) -> bool:
         """Whether an error is PyTorch's for want of memory on this GPU."""

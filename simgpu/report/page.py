@@ -1,8 +1,9 @@
 """The page that a run ends with: does it fit, where the peak is, what it is made of, and what is not known."""
 
 from simgpu.report import advice
-from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Line, Report
+from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
+from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY
 
 LINES = 8  # the largest ones that are shown
 STAND_INS = 6
@@ -17,31 +18,46 @@ def page(report: Report) -> str:
 
 
 def _headline(report: Report) -> str:
-    """The answer, in a sentence."""
+    """The answer, in a sentence, and how the program ended."""
     gpu, what = f"a simulated {report.gpu}", report.what
     if report.rank is not None:
         what = f"{what}, as rank {report.rank[0]} of {report.rank[1]},"
-    memory = f"{mib(report.nvidia_smi)} of {size(report.total_memory)} as nvidia-smi shows it"
-    if report.outcome == FITS:
-        first = f"{what} fits on {gpu}: {memory}."
-    elif report.outcome == FAILED:
-        first = f"{what} failed on {gpu}, and not for want of memory: {report.ended}"
-        return f"{first}\nUp to there it took {memory}."
-    else:
+    verdict = report.verdict
+    if verdict.outcome == FAILED:
+        lines = [
+            f"{what} failed on {gpu}, and not because of memory: {report.ended}",
+            _use(report, "Until then it used"),
+        ]
+        return "\n".join(lines)
+    if verdict.outcome == DOES_NOT_FIT:
         assert report.failure is not None
         asked, free, _ = report.failure
         at = f" at {report.at.place}" if report.at and report.at.place else ""
         operator = report.at.operator if report.at else "an allocation"
-        first = (
+        lines = [
             f"{what} does not fit on {gpu}: {operator}{at} asks for {size(asked)}, and {mib(free)} of "
             f"{size(report.total_memory)} are free."
-        )
-    lines = [first]
+        ]
+    elif verdict.outcome == FITS:
+        lines = [f"{what} fits on {gpu}, with {size(verdict.spare or 0)} to spare.", _use(report, "It would use up to")]
+    else:
+        lines = [f"{what} on {gpu}: undecided, {verdict.reason}."]
+        if report.reserved:
+            at_least = "at least" if report.left_out or report.bounds else "up to"
+            lines.append(_use(report, f"It would use {at_least}"))
     if report.ended:
         lines.append(report.ended)
     if report.caught:
-        lines.append(f"{report.caught} allocation(s) failed, and the program caught the error and went on.")
+        lines.append(f"{report.caught} allocation(s) failed, and the program caught the error and continued.")
     return "\n".join(lines)
+
+
+def _use(report: Report, it_used: str) -> str:
+    """The memory that nvidia-smi would show, and the smallest capacity that was found to fit."""
+    text = f"{it_used} {mib(report.nvidia_smi)} of {size(report.total_memory)}, as nvidia-smi shows it."
+    if report.smallest:
+        text += f" The smallest capacity found to fit is {size(report.smallest)}."
+    return text
 
 
 def _numbers(report: Report) -> str:
@@ -69,7 +85,7 @@ def where(report: Report) -> str:
     at = report.at
     if at is None:
         return "It took no memory of the GPU."
-    title = "Where it ran out" if report.outcome == OUT_OF_MEMORY else "Where the peak is"
+    title = "Where it ran out" if report.ending == OUT_OF_MEMORY else "Where the peak is"
     during = f"after {_steps(at.steps)}"
     text = [title, f"  {at.operator}, {at.stage}, {during}; it asks for {size(at.asked)}"]
     text += [f"    {place}" for place in at.stack[:STACK]]

@@ -15,8 +15,9 @@ from simgpu.errors import NoValueError
 from simgpu.patches import Patches
 from simgpu.ranks.messages import Enough, NotSentError
 from simgpu.report import folder
-from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Report, report_of
+from simgpu.report.report import Report, report_of
 from simgpu.report.sizes import parse
+from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
 from simgpu.report.watch import Watch
 from simgpu.running import clock, files
 from simgpu.running.in_turn import in_turn
@@ -76,7 +77,7 @@ def run(
                 if place is not None:
                     folder.record(machine)
                 ended = _ended(watch, _prepared(program, module, arguments), values, asked)
-                report = report_of(watch, _name(program, module), ended.outcome, ended=ended.text, values=values)
+                report = report_of(watch, _name(program, module), ended.ending, ended=ended.text, values=values)
                 return report if place is None else folder.write(place, report, watch)
 
     return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
@@ -125,7 +126,7 @@ def _name(program, module) -> str:
 
 @dataclass(frozen=True)
 class _End:
-    outcome: str
+    ending: str
     text: str = ""
 
 
@@ -135,10 +136,10 @@ def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
     with surroundings as execute:
         try:
             execute()
-            end = _End(FITS)
+            end = _End(COMPLETED)
         except StepsDone:
             made = watch.owners.steps
-            end = _End(FITS, f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says.")
+            end = _End(COMPLETED, f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says.")
         except SystemExit as error:
             end = _exit(error, watch)
         except Enough:
@@ -153,10 +154,10 @@ def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
 
 def _exit(error: SystemExit, watch: Watch) -> _End:
     if error.code in (None, 0):
-        return _End(FITS)
+        return _End(COMPLETED)
     if _of_memory(error, watch):
         return _End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
-    return _End(FAILED, f"it ended with status {error.code}")
+    return _End(STOPPED, f"it ended with status {error.code}")
 
 
 def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
@@ -171,7 +172,7 @@ def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
         said += "\nWith --values its tensors have values."
     elif stand_ins:
         said += "\nSome values were answered as 0 before that (below), which may be why: --values computes them."
-    return _End(FAILED, said)
+    return _End(STOPPED, said)
 
 
 def _of_memory(error: BaseException | None, watch: Watch) -> bool:

@@ -83,7 +83,7 @@ def config(tmp_path):
 def test_a_function_that_makes_a_model(layered):
     assert layered.fits
     assert (layered.parts[PARAMETERS], layered.parts[STATES]) == (WEIGHTS, 2 * WEIGHTS)
-    assert str(layered).splitlines()[0].startswith("layers (adamw, batch 256) fits on a simulated T4: ")
+    assert str(layered).splitlines()[0].startswith("layers (adamw, batch 256) fits on a simulated T4, with ")
     assert "A step takes " in str(layered) and "What is left out\n  nothing" in str(layered)
     assert layered.needs == layered.nvidia_smi
 
@@ -107,8 +107,8 @@ def test_a_module_stays_as_it_is():
 def test_largest_batch_fits_and_one_more_does_not():
     found = simgpu.fit(layers, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="260 MiB")
     best = found.largest("batch")
-    assert found.of(Plan(batch=best)).report.fits
-    assert not found.of(Plan(batch=best + 1)).report.fits
+    assert found.of(Plan(batch=best)).report.completed
+    assert not found.of(Plan(batch=best + 1)).report.completed
     assert len(found._known) < 30
 
 
@@ -127,7 +127,7 @@ def test_a_plan_that_met_the_limit_is_run_again_without_one():
     like = {"inputs": lambda size: torch.zeros(size, 512), "gpu": "T4"}
     large = simgpu.fit(layers, 20_000, **like)
     tight = simgpu.fit(layers, 20_000, memory=large.peak + large.report.context + 8 * MIB, **like)
-    assert tight.fits and tight.measured.retried and not large.measured.retried
+    assert tight.completed and tight.measured.retried and not large.measured.retried
     assert tight.nvidia_smi < large.nvidia_smi
     assert tight.of(tight.plan, memory=2**50).report.nvidia_smi == large.nvidia_smi
 
@@ -137,7 +137,7 @@ def test_nothing_fits():
     assert (found.fits, found.status, found.largest("batch")) == (False, 1, 0)
     page = str(found)
     assert page.startswith("layers (adamw, batch 256) does not fit on a simulated T4: ")
-    assert f"It needs {found.needs / MIB:g} MiB as nvidia-smi shows it." in page
+    assert f"It would use up to {found.needs / MIB:g} MiB as nvidia-smi shows it." in page
     assert "What would help" in page
 
 
@@ -258,7 +258,7 @@ def test_the_command(config, capsys):
     assert main(["fit", config, "--gpu", "RTX 4090", *arguments, "--every-gpu"]) == 0
     page = capsys.readouterr().out
     assert page.startswith(
-        "small-llama (adamw, bf16, batch 2 × 64, LoRA 4, checkpoints) fits on a simulated RTX 4090: "
+        "small-llama (adamw, bf16, batch 2 × 64, LoRA 4, checkpoints) fits on a simulated RTX 4090, with "
     )
     assert "The smallest on which it fits: " in page
     assert main(["fit", config, "--memory", "600 MiB", "--batch", "64"]) == 1
@@ -278,7 +278,7 @@ def test_names_of_timm_and_torchvision(name, inputs, capsys):
         main(["fit", name, "--batch", "4", "--gpu", "T4", "--serve", "--largest", "batch", "--memory", "400 MiB"]) == 0
     )
     page = capsys.readouterr().out
-    assert page.startswith(f"{name} (inference, batch 4) fits on a simulated T4: ")
+    assert page.startswith(f"{name} (inference, batch 4) fits on a simulated T4, with ")
     largest = int(page.rsplit(":", 1)[1])
     assert 4 * inputs * largest < 400 * MIB and largest >= 100
     found = simgpu.fit(name, 4, gpu="T4")
@@ -307,7 +307,7 @@ def test_techniques_alone_together_and_under_a_budget():
     peaks = [table.before.peak, *(row.peak for row in table.together)]
     assert peaks == sorted(peaks, reverse=True)
     assert table.best is not None and table.best.fits and table.best.applied
-    assert found.of(table.best.plan, memory=220 * MIB).report.fits
+    assert found.of(table.best.plan, memory=220 * MIB).report.completed
     text = str(table)
     assert "simulated T4" in text and "The fastest that fits into 220.00 MiB: " in text
     assert found.techniques("1 MiB").best is None

@@ -16,9 +16,9 @@ from simgpu import machine
 from simgpu.command import main
 from simgpu.patches import Patches
 from simgpu.report import page, watch
-from simgpu.report.findings import CACHE, Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
 from simgpu.report.places import shortened
+from simgpu.report.report import CACHE, Report
 from simgpu.report.sizes import parse
 from simgpu.running import clock
 from tests.pinned import of_pinned_torch
@@ -82,7 +82,9 @@ def test_parts_of_a_training_step_are_those_of_the_formulas(script):
 
 def test_a_script_that_takes_no_memory_has_no_parts(script):
     report = simgpu.run(script("import torch\nprint(torch.cuda.is_available())\n"))
-    assert (report.fits, report.peak, report.reserved, report.parts, report.lines) == (True, 0, 0, {}, ())
+    assert (report.fits, report.peak, report.reserved, report.parts, report.lines) == (False, 0, 0, {}, ())
+    assert (report.outcome, report.status) == ("undecided", 3)
+    assert str(report).startswith("train.py on a simulated A100-80GB: undecided, no GPU memory was used.\n")
 
 
 def test_the_curve_of_a_long_run_keeps_its_peaks_in_bounded_memory(monkeypatch):
@@ -179,7 +181,7 @@ def test_parameters_of_a_model_that_is_gone_at_the_end(script):
 def test_the_page_of_a_run_that_fits(script, capsys):
     assert main(["run", "--gpu", "H100", script(TRAINING), "--some", "flag"]) == 0
     page = capsys.readouterr().out
-    assert page.splitlines()[2].startswith("train.py fits on a simulated H100: ")
+    assert page.splitlines()[2].startswith("train.py fits on a simulated H100, with ")
     for title in ("Where the peak is", "What it is made of there", "Who asked for it", "What is left out"):
         assert f"\n{title}\n" in page
     assert "nothing: every operator that ran was compared" in page
@@ -211,7 +213,7 @@ def test_out_of_memory_is_at_the_failing_operator(script, capsys):
 
 def test_advice_has_the_bytes_of_this_run(script):
     report = simgpu.run(script(TRAINING), gpu="H100", memory="850 MiB")
-    assert report.outcome == "out of memory"
+    assert report.ending == "out of memory"
     states, page = report.parts[STATES], str(report)
     assert f"optimizer states hold {states / MIB:,.2f} MiB".replace(".00", "") in page
     assert report.failure[0] > report.failure[1]
@@ -228,7 +230,7 @@ def test_memory_that_lies_in_pieces(script):
         gpu="T4",
         memory="340 MiB",
     )
-    assert report.outcome == "out of memory"
+    assert report.ending == "out of memory"
     assert "\n  - the cache holds " in str(report) and "expandable_segments:True" in str(report)
 
 
@@ -256,8 +258,8 @@ def test_a_program_that_catches_the_error_has_fitted(script, capsys):
     ("text", "status", "said"),
     [
         ("raise KeyError('x')", 2, "KeyError: 'x'"),
-        ("import sys; sys.exit(0)", 0, "fits"),
-        ("import sys; sys.exit()", 0, "fits"),
+        ("import sys; sys.exit(0)", 3, "no GPU memory was used"),
+        ("import sys; sys.exit()", 3, "no GPU memory was used"),
         ("import sys; sys.exit(3)", 2, "it ended with status 3"),
         ("import sys; sys.exit('no data')", 2, "it ended with status no data"),
     ],
@@ -314,8 +316,8 @@ def test_a_module_and_its_relative_imports(script, capsys):
     script("VALUE = 9", "package/values.py")
     script("from . import DEVICE\nfrom .values import VALUE\nprint(__package__, VALUE, DEVICE)", "package/train.py")
     script("from .train import VALUE", "package/__main__.py")
-    assert main(["run", "-m", "package.train"]) == 0
-    assert main(["run", "-m", "package"]) == 0
+    assert main(["run", "-m", "package.train"]) == 3
+    assert main(["run", "-m", "package"]) == 3
     assert printed(capsys).splitlines()[0] == "package 9 cuda"
     for name in [name for name in sys.modules if name.split(".")[0] == "package"]:
         sys.modules.pop(name)

@@ -46,7 +46,7 @@ def test_it_ends_with_the_oracles_peaks(name, values, tmp_path, monkeypatch, cap
     path = SCRIPTS[name].prepare(tmp_path)
     monkeypatch.chdir(path.parent)
     report = simgpu.run(path.name, SCRIPTS[name].arguments.split(), gpu=ORACLE[name]["gpu"], values=values)
-    assert report.ended == "" and report.fits
+    assert report.ended == "" and report.completed
     assert (report.peak, report.reserved) == (ORACLE[name]["peak"], ORACLE[name]["reserved"])
     assert bool(report.stand_ins) == (not values)
     SAID[name](capsys.readouterr().out, report, values, path.parent)
@@ -89,4 +89,4 @@ def test_a_loop_that_waits_for_a_value_ends(tmp_path, monkeypatch):
     report = simgpu.run(path, gpu="T4")
     assert report.status == 2
     assert "bool() was answered 50 times in a row at " in report.ended and "draws.py:5" in report.ended
-    assert simgpu.run(path, gpu="T4", values=True).fits
+    assert simgpu.run(path, gpu="T4", values=True).completed

@@ -35,7 +35,8 @@ from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Event, Trace
 from simgpu.recording.workloads import WORKLOADS, language, models, sweeps, vision
 from simgpu.report import advice
-from simgpu.report.findings import CACHE, OUT_OF_MEMORY
+from simgpu.report.report import CACHE
+from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.tensors import residence
 from simgpu.timing.clock import Clock
 
@@ -467,13 +468,15 @@ def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
 
 @pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])
 def test_a_cache_that_holds_what_is_missing_is_named(cache, said):
-    report = SimpleNamespace(outcome=OUT_OF_MEMORY, failure=(5 * 2**20, 3 * 2**20, ""), parts={CACHE: cache * 2**20})
+    report = SimpleNamespace(ending=OUT_OF_MEMORY, failure=(5 * 2**20, 3 * 2**20, ""), parts={CACHE: cache * 2**20})
     assert any("expandable_segments" in line for line in advice.helps(report)) == said
 
 
 def test_two_dashes_end_the_options_of_run(tmp_path, capsys):
     (tmp_path / "script.py").write_text("import sys; print('arguments', sys.argv[1:])")
-    assert main(["run", "--gpu", "T4", "--", str(tmp_path / "script.py"), "--values", "--"]) == 0
+    assert (
+        main(["run", "--gpu", "T4", "--", str(tmp_path / "script.py"), "--values", "--"]) == 3
+    )  # no GPU memory was used
     assert capsys.readouterr().out.startswith("arguments ['--values', '--']\n")
 
 

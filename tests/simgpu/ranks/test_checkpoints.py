@@ -85,19 +85,19 @@ def saved_and_loaded(folder, save, load):
 @pytest.mark.parametrize("how", ["now", "async"])
 def test_other_ranks_load_what_rank_0_alone_has_saved(tmp_path, how):
     """Their own parts are not there: tensors without values stand for them, and take what they take."""
-    assert simgpu.run(saved_and_loaded(tmp_path, how, False), ranks=RANKS, rank=0).fits
+    assert simgpu.run(saved_and_loaded(tmp_path, how, False), ranks=RANKS, rank=0).completed
     peaks = set()
     for rank in (0, 1, 2):
         found = simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=rank)
-        assert found.fits, found.ended
+        assert found.completed, found.ended
         peaks.add(found.peak)
     assert len(peaks) == 1
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_values_that_another_rank_would_have_saved_are_asked_for_by_name(tmp_path):
-    assert simgpu.run(saved_and_loaded(tmp_path, "now", False), ranks=RANKS, rank=0, values=True).fits
-    assert simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=0, values=True).fits
+    assert simgpu.run(saved_and_loaded(tmp_path, "now", False), ranks=RANKS, rank=0, values=True).completed
+    assert simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=0, values=True).completed
     found = simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=2, values=True)
     assert found.status == 2
     assert re.search("rank 2 loads 'model.*', which another rank would have written", found.ended), found.ended

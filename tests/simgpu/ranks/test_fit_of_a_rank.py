@@ -69,7 +69,7 @@ def test_more_ranks_take_less_and_a_slower_link_more_time():
     assert eight.peak < two.peak < fitted().peak
     assert fitted(8, link=1e9).step > eight.step
     assert fitted(8, link=1e9).peak == eight.peak
-    assert fitted(8, parallel="ddp", accumulate=2).report.fits
+    assert fitted(8, parallel="ddp", accumulate=2).report.completed
 
 
 def test_eight_bit_states_are_of_this_ranks_shard():
@@ -94,7 +94,7 @@ def test_ddp_waits_for_every_gradient():
         return model
 
     given = {"inputs": lambda size: torch.zeros(size, 8, dtype=torch.long), "ranks": 2}
-    assert simgpu.fit(with_a_second_head, **given).fits
+    assert simgpu.fit(with_a_second_head, **given).completed
     with pytest.raises(ValueError, match="the loss does not depend on some of them"):
         simgpu.fit(with_a_second_head, **given, parallel="ddp")
 

@@ -1,4 +1,4 @@
-"""What was found of one run: a plain record that can be printed, stored, and compared with another one."""
+"""The report of one run: a plain record that can be printed, stored, and compared with another one."""
 
 import json
 from collections import Counter
@@ -9,12 +9,10 @@ import torch
 
 from simgpu.machine import Machine
 from simgpu.report.owners import PARTS
+from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 
 CACHE = "cache (reserved, not allocated)"
-FITS, OUT_OF_MEMORY, FAILED = "fits", "out of memory", "failed"
-STATUS = {FITS: 0, OUT_OF_MEMORY: 1, FAILED: 2}
-"""Exit status of the command."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,11 @@ class Spot:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run did to a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
+    """A run's use of a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
 
+    `ending`: how the program ended: "completed", "out of memory" or "stopped" (by another error). `smallest`: the
+    smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
+    which the figures are lower bounds. `unused`: why no GPU memory was used, where that is known.
     `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
     them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
     `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
@@ -61,7 +62,7 @@ class Report:
     torch: str
     total_memory: int
     context: int
-    outcome: str
+    ending: str
     peak: int
     reserved: int
     nvidia_smi: int
@@ -83,16 +84,34 @@ class Report:
     rank: tuple[int, int] | None = None
     traffic: tuple[tuple[str, int, int, int], ...] = ()
     not_in_nvidia_smi: str = ""
+    smallest: int | None = None
+    bounds: tuple[str, ...] = ()
+    unused: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict: outcome, reason and bytes to spare."""
+        return verdict_of(self)
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in a word: "fits", "does not fit", "failed" or "undecided"."""
+        return self.verdict.outcome
 
     @property
     def fits(self) -> bool:
-        """Whether the program had all the memory that it asked for, up to where it ended."""
+        """Whether the verdict is that it fits, with more to spare than is uncertain."""
         return self.outcome == FITS
 
     @property
+    def completed(self) -> bool:
+        """Whether the program got all the memory that it asked for and ended by itself, whatever the margin."""
+        return self.ending == COMPLETED
+
+    @property
     def status(self) -> int:
-        """The exit status: 0 it fits, 1 it does not, 2 the program failed for another reason."""
-        return STATUS[self.outcome]
+        """The exit status: 0 it fits, 1 it does not fit, 2 the program failed for another reason, 3 undecided."""
+        return self.verdict.status
 
     def __str__(self) -> str:
         from simgpu.report.page import page
@@ -101,13 +120,14 @@ class Report:
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        path.write_text(json.dumps({"outcome": self.outcome, **asdict(self)}, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Report":
         """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
+            found.pop("outcome")  # which follows from the rest
             found["lines"] = tuple(Line(**line) for line in found["lines"])
             if found["at"] is not None:
                 found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
@@ -115,14 +135,14 @@ class Report:
                 found["failure"] = tuple(found["failure"])
             if found.get("rank") is not None:
                 found["rank"] = tuple(found["rank"])
-            for name in ("stand_ins", "files", "written", "notes", "traffic"):
+            for name in ("stand_ins", "files", "written", "notes", "traffic", "bounds"):
                 found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no report of a run: {error!r}") from None
 
 
-def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
+def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     """The report of what `watch` saw."""
     machine: Machine = watch.machine
     moment = watch.at_peak()
@@ -133,7 +153,7 @@ def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
         torch=torch.__version__,
         total_memory=machine.spec.total_memory,
         context=machine.spec.context,
-        outcome=outcome,
+        ending=ending,
         peak=watch.peak.allocated if watch.peak else 0,
         reserved=watch.reserved,
         nvidia_smi=watch.reserved + machine.spec.context if machine.has_context else 0,
@@ -147,7 +167,7 @@ def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
         steps=watch.owners.steps,
         seconds=max(machine.clock.host, machine.clock.done()),
         failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure else None,
-        caught=watch.failures if outcome != OUT_OF_MEMORY else watch.failures - 1,
+        caught=watch.failures if ending != OUT_OF_MEMORY else watch.failures - 1,
         stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
         if stand_ins
         else (),

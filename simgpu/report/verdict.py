@@ -1,0 +1,63 @@
+"""The verdict on a run: it fits with N MiB to spare, is too close to call, or does not fit; and the exit status.
+
+A figure can be too low by what is not modelled, and the CUDA context is a published figure. So a run that completed
+fits only if the memory to spare exceeds that uncertainty, and a lower bound is never called a fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simgpu.report.sizes import size
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Report
+
+COMPLETED, OUT_OF_MEMORY, STOPPED = "completed", "out of memory", "stopped"
+"""How a program ended: by itself, by an error because of memory, or by another error."""
+
+FITS, DOES_NOT_FIT, FAILED, UNDECIDED = "fits", "does not fit", "failed", "undecided"
+"""Outcomes of a run."""
+
+STATUS = {FITS: 0, DOES_NOT_FIT: 1, FAILED: 2, UNDECIDED: 3}
+"""Exit status of the command for each outcome."""
+
+CONTEXT_UNCERTAINTY = 100 * 2**20
+"""Bytes by which the CUDA context of a real GPU may differ from the published figure that is simulated."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of the four outcomes, the reason for an undecided one ("" otherwise), and the bytes to spare.
+
+    `spare` is the capacity minus the smallest capacity that was found to fit, or minus the most that nvidia-smi would
+    show where no smaller one was tried. It is None for a run that did not complete.
+    """
+
+    outcome: str
+    reason: str = ""
+    spare: int | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 it fits, 1 it does not fit, 2 the program failed, 3 undecided."""
+        return STATUS[self.outcome]
+
+
+def verdict_of(report: Report) -> Verdict:
+    """Judges a report."""
+    if report.ending == OUT_OF_MEMORY:
+        return Verdict(DOES_NOT_FIT)
+    if report.ending == STOPPED:
+        return Verdict(FAILED)
+    spare = report.total_memory - (report.smallest or report.nvidia_smi)
+    if report.reserved == 0:
+        return Verdict(UNDECIDED, "no GPU memory was used" + (f", {report.unused}" if report.unused else ""), spare)
+    if report.left_out or report.bounds:
+        return Verdict(UNDECIDED, "; ".join(filter(None, (*report.bounds, report.left_out))), spare)
+    if spare < CONTEXT_UNCERTAINTY:
+        short = f"only {size(spare)} are to spare" if spare else "nothing is to spare"
+        reason = f"{short}, and the CUDA context is uncertain by {size(CONTEXT_UNCERTAINTY)}"
+        return Verdict(UNDECIDED, f"too close to call: {reason}", spare)
+    return Verdict(FITS, spare=spare)
