@@ -24,6 +24,9 @@ hypothesis.settings.load_profile("labkit")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Stored results are the meta engine's, also where the stub engine is installed.
+os.environ["SIMGPU_ENGINE"] = "meta"
+
 
 def pytest_configure(config):
     config.stash[cleared_names] = [name for name in CLEARED if os.environ.pop(name, None) is not None]

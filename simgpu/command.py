@@ -4,9 +4,11 @@ import argparse
 import sys
 
 import simgpu
+from simgpu.stub.engine import EngineError
 
 FIT = "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm or torchvision"
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
+ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or say what is there"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
@@ -15,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         return options.command(options)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EngineError) as error:
         print(f"simgpu {options.name}: {_one_line(error)}", file=sys.stderr)
         return 2
 
@@ -33,7 +35,31 @@ def _parser() -> argparse.ArgumentParser:
     _run(commands.add_parser("run", help=RUN, description=RUN, allow_abbrev=False))
     _fit(commands.add_parser("fit", help=FIT, description=FIT, allow_abbrev=False))
     _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
+    _engine(commands.add_parser("engine", help=ENGINE, description=ENGINE, allow_abbrev=False))
     return parser
+
+
+def _engine(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    install = actions.add_parser("install", help="find or fetch a CUDA build of PyTorch, and compile its libraries")
+    install.add_argument("--torch", metavar="VERSION", help="which version (default: the installed one, or 2.13.0)")
+    install.set_defaults(command=_install_engine)
+    status = actions.add_parser("status", help="what is there, for which versions of PyTorch, and what is missing")
+    status.set_defaults(command=_engine_status)
+
+
+def _install_engine(options) -> int:
+    from simgpu.stub.install import install
+
+    install(options.torch)
+    return 0
+
+
+def _engine_status(options) -> int:
+    from simgpu.stub.install import status
+
+    print(status())
+    return 0
 
 
 def _add_world(parser: argparse.ArgumentParser, ranks: str) -> None:
@@ -122,6 +148,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
     parser.add_argument("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
     _add_world(parser, "the script is one rank of N, as torchrun starts it")
+    parser.add_argument("--engine", metavar="NAME", help="stub, meta, or auto (default; see docs/engines.md)")
+    parser.add_argument("--torch", metavar="VERSION", help="of the stub engine: simgpu engine status lists them")
     parser.add_argument("--steps", type=int, metavar="N", help="end after N optimizer steps")
     parser.add_argument("--values", action="store_true", help="tensors have values, computed on the CPU")
     parser.add_argument("--out", metavar="FOLDER", help="page, report, timeline and snapshot go there")
@@ -151,6 +179,8 @@ def _run_it(options) -> int:
         steps=options.steps,
         memory=options.memory,
         out=options.out,
+        engine=options.engine,
+        torch_version=options.torch,
         **_world(options),
     )
     sys.stdout.flush()

@@ -12,7 +12,7 @@ STACK = 6
 
 def page(report: Report) -> str:
     """The page, as text."""
-    sections = [_headline(report), _numbers(report), where(report), parts(report), lines(report)]
+    sections = [report.engine, _headline(report), _numbers(report), where(report), parts(report), lines(report)]
     sections += [_traffic(report), _advice(report), left_out(report), _stand_ins(report), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -70,9 +70,8 @@ def _numbers(report: Report) -> str:
         context = f"with a CUDA context of {size(report.context)} (published, ±100)"
         rows.append(("nvidia-smi, at most", report.nvidia_smi, context))
     text = [f"  {name:<24}{mib(nbytes):>12} MiB   {more}" for name, nbytes, more in rows]
-    text.append(
-        f"  {_steps(report.steps)}; {report.seconds:.3g} s on the simulated clock (an estimate); torch {report.torch}"
-    )
+    clock = f" {report.seconds:.3g} s on the simulated clock (an estimate);" if report.seconds else ""
+    text.append(f"  {_steps(report.steps)};{clock} torch {report.torch}")
     return "\n".join(text)
 
 
@@ -152,7 +151,9 @@ def _advice(report: Report) -> str:
 def left_out(report: Report) -> str:
     """What the figures do not hold."""
     text = ["What is left out"]
-    text += [f"  {report.left_out}" if report.left_out else "  nothing: every operator that ran was compared"]
+    own = report.engine.startswith("Engine stub")
+    nothing = "nothing of PyTorch's own code" if own else "nothing: every operator that ran was compared"
+    text += [f"  {report.left_out or nothing}"]
     text += [f"  {note}" for note in report.notes]
     text += [f"  of nvidia-smi's figure: {report.not_in_nvidia_smi}"] if report.not_in_nvidia_smi else []
     return "\n".join(text)

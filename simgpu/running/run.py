@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from simgpu import engines
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.patches import Patches
@@ -23,6 +24,7 @@ from simgpu.running import clock, files
 from simgpu.running.in_turn import in_turn
 from simgpu.running.script import Script
 from simgpu.running.steps import Limit, StepsDone
+from simgpu.running.stub.run import run as on_stubs
 from simgpu.session import simulated_gpu
 from simgpu.stand_ins import StandIns
 from simgpu.tracebacks import as_on_gpu
@@ -42,6 +44,8 @@ def run(
     rank: int | None = None,
     per_node: int | None = None,
     link: str | float | None = None,
+    engine: str | None = "meta",
+    torch_version: str | None = None,
 ) -> Report:
     """Runs a program, unmodified, on a simulated GPU, and reports what it did to the GPU's memory.
 
@@ -56,6 +60,9 @@ def run(
     program is one rank of so many, as torchrun would start it; `per_node`, `link`: GPUs of a machine, and what connects
     them (see `simgpu.one_rank`).
 
+    `engine`: "meta", "stub" or "auto"; None is $SIMGPU_ENGINE or "auto" (docs/engines.md). `torch_version`: of the stub
+    engine, "2.13.0".
+
     The program's output is its own. Raises ValueError for an unknown GPU, a rank or a link that there is not, a size
     that is none, `steps` below 1, and ScriptError (a ValueError) where there is no such program. An error of the
     program's is in the report, and is not raised.
@@ -64,7 +71,16 @@ def run(
         raise ValueError(f"steps is a whole number of 1 or more, not {steps!r}")
     if (program is None) == (module is None):
         raise ValueError("wanted a script or a module, and one of them")
+    chosen = engines.choose(engine, program, values=values, torch=torch_version)
     place = None if out is None else folder.prepare(Path(out))
+    if chosen.stub is not None:
+        if link is not None:
+            raise ValueError("the stub engine has no clock, so a link changes nothing there")
+        settings = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
+        capacity = None if memory is None else parse(memory)
+        name = None if program is None else str(program)
+        return on_stubs(name, arguments, chosen=chosen, memory=capacity, out=place, **settings)
+    said = str(chosen) if engine != "meta" else ""
     options = _options(values, memory) | {"ranks": ranks, "per_node": per_node, "link": link}
 
     def attempt(rank: int | None, asked: bool = True) -> Report:
@@ -77,7 +93,9 @@ def run(
                 if place is not None:
                     folder.record(machine)
                 ended = _ended(watch, _prepared(program, module, arguments), values, asked)
-                report = report_of(watch, _name(program, module), ended.ending, ended=ended.text, values=values)
+                report = report_of(
+                    watch, _name(program, module), ended.ending, ended=ended.text, values=values, engine=said
+                )
                 return report if place is None else folder.write(place, report, watch)
 
     return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)

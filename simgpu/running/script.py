@@ -14,6 +14,10 @@ class ScriptError(ValueError):
     """There is no such script or module, or it is no Python. The message is one line."""
 
 
+class StepsDone(BaseException):
+    """The optimizers have made as many steps as were asked for. Not an Exception, so that programs let it through."""
+
+
 class Script:
     """A script (`path`), or a module (`module`), with its arguments. Raises ScriptError where there is none."""
 

@@ -7,10 +7,7 @@ from torch.optim import Optimizer
 
 from simgpu.patches import Patches
 from simgpu.report.owners import Owners
-
-
-class StepsDone(BaseException):
-    """The optimizers have made as many steps as were asked for. Not an Exception, so that programs let it through."""
+from simgpu.running.script import StepsDone
 
 
 class Limit:

@@ -20,6 +20,8 @@ import torch
 from torch import distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
+from simgpu.stub import world
+
 ID = bytes(128)  # of a communicator, as rank 0 would have put it into the store
 A_ROUND = 0.25  # seconds: the watchdog of ProcessGroupNCCL looks at what has ended every 0.1 s
 
@@ -94,17 +96,7 @@ def rank_of(rank: int, ranks: int, per_node: int = 1) -> Iterator[None]:
     runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # pyright: ignore[reportOptionalMemberAccess]
     if not hasattr(runtime, "mock_remember"):
         raise RuntimeError("the stub libraries are older than this: python -m tools.oracle build")
-    variables = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(rank % per_node),
-        "LOCAL_WORLD_SIZE": str(per_node),
-        "GROUP_RANK": str(rank // per_node),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
-        "TORCH_NCCL_ENABLE_MONITORING": "0",  # a thread that asks the store
-    }
-
+    variables = world.variables(rank, ranks, per_node)
     store = Alone(ranks)  # C++ does not keep what is Python's of it
 
     def met(*_, **__):

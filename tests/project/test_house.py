@@ -27,7 +27,7 @@ SOURCES = {
 # What a file may import of simgpu: what stands before it here. Session, above all of them, may import everything.
 LAYERS = (
     ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
-    ("simgpu.stub",),
+    ("simgpu.stub", "simgpu.engines"),
     ("simgpu.timing",),
     ("simgpu.tracebacks", "simgpu.left_out", "simgpu.stand_ins", "simgpu.turns", "simgpu.machine", "simgpu.streams"),
     ("simgpu.tensors",),

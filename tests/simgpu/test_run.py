@@ -181,7 +181,9 @@ def test_parameters_of_a_model_that_is_gone_at_the_end(script):
 def test_the_page_of_a_run_that_fits(script, capsys):
     assert main(["run", "--gpu", "H100", script(TRAINING), "--some", "flag"]) == 0
     page = capsys.readouterr().out
-    assert page.splitlines()[2].startswith("train.py fits on a simulated H100, with ")
+    engine, _, first = page.splitlines()[2:5]
+    assert engine.startswith("Engine meta")
+    assert first.startswith("train.py fits on a simulated H100, with ")
     for title in ("Where the peak is", "What it is made of there", "Who asked for it", "What is left out"):
         assert f"\n{title}\n" in page
     assert "nothing: every operator that ran was compared" in page
@@ -202,7 +204,7 @@ def test_out_of_memory_is_at_the_failing_operator(script, capsys):
     said = capsys.readouterr()
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in said.err
     assert "simgpu" not in said.err.replace("simgpu-", "")  # its own frames are not in the traceback
-    first = said.out.split("─" * 100)[1].strip().splitlines()[0]
+    first = said.out.split("─" * 100)[1].strip().splitlines()[2]
     assert re.fullmatch(
         r"train\.py does not fit on a simulated H100: .* at train\.py:1\d in main asks for \S+ MiB, "
         r"and \S+ of 810 MiB are free\.",
