@@ -1,10 +1,12 @@
 """One simulated GPU: its specification, its memory, its streams, and the state that CUDA libraries keep on it."""
 
+import contextlib
 import os
+import re
 import threading
 import time
 import warnings
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from simgpu.stand_ins import StandIns
 from simgpu.timing.clock import Clock
 from simgpu.turns import Turns
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 STREAMS_PER_POOL = 32
 LOWEST_LEVEL = 3  # priorities from 0 down to -3
 
@@ -84,24 +87,20 @@ if hasattr(os, "register_at_fork"):
 class Machine:
     """A GPU of kind `spec` with an empty memory, for PyTorch version `torch_version`.
 
-    The allocator's settings are read from PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF, as CUDA does when it
-    is initialised (ValueError if they cannot be parsed). NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set.
+    Environment variables are read when PyTorch reads them: the allocator's settings when CUDA is initialised, or
+    before that by a function that asks for them (`allocator_settings`), cuBLAS's with the first product, and which
+    GPUs are visible when PyTorch first asks for one.
     `host_memory`: where the values of all tensors are kept (tensors/host_memory.py); None if they are not asked for.
     `host`: how many times as long as the clock's own host this one takes (timing/clock.py).
     """
 
     def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None, host_memory=None, host: float = 1.0):
-        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
-            raise NotModelledError(
-                "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
-                "nothing else; unset it"
-            )
         self.spec = spec
         self.torch_version = torch_version
         self.device = Device(total_memory=spec.total_memory, context=spec.context)
         self.allocator = CachingAllocator(
             self.device,
-            settings=AllocatorSettings.from_environment(os.environ),
+            settings=self._allocator_settings,
             torch_version=torch_version,
             clock=lambda: time.time_ns() // 1000,
             frames=frames,
@@ -126,13 +125,21 @@ class Machine:
         self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
         self.library_settings = {}  # of cuDNN, cuFFT and TunableOp, by name; they change no memory
         self.capture_failed = False  # whether the CUDA graph that is captured cannot be used
-        self._initialized = False
+        self._initialized = self._stays = False
         self._touched = False
         self._workspaces = {}
-        lt_bytes = lt_workspace_bytes(spec.compute_capability, torch_version, os.environ)
-        self.lt_apart = lt_bytes is not None
-        """Whether cuBLASLt's workspace lies apart from cuBLAS's."""
         self._raw = {}
+        self._visible_before = os.environ.get(VISIBLE)
+
+    @cached_property
+    def blas_environment(self) -> dict[str, str]:
+        """The environment variables as PyTorch reads those of cuBLAS, once, with the first product."""
+        return dict(os.environ)
+
+    @cached_property
+    def lt_apart(self) -> bool:
+        """Whether cuBLASLt's workspace lies apart from cuBLAS's."""
+        return lt_workspace_bytes(self.spec.compute_capability, self.torch_version, self.blas_environment) is not None
 
     def activate(self):
         """Makes this the GPU that "cuda" means, until `deactivate`."""
@@ -154,7 +161,28 @@ class Machine:
     @property
     def count(self) -> int:
         """How many GPUs its process sees; it has memory on this one alone."""
-        return 1 if self.world is None else self.world.local_ranks
+        return 0 if self.hidden else 1 if self.world is None else self.world.local_ranks
+
+    @cached_property
+    def hidden(self) -> bool:
+        """Whether the program has hidden all GPUs by CUDA_VISIBLE_DEVICES, as it is when PyTorch first asks for one.
+
+        What the variable was before the simulated GPU was entered concerns the machine's own GPUs.
+        """
+        visible = os.environ.get(VISIBLE)
+        return visible is not None and visible != self._visible_before and not re.match(r"\s*(\d|GPU-|MIG-)", visible)
+
+    def _allocator_settings(self) -> AllocatorSettings:
+        """The allocator's settings by PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF. Raises ValueError if they cannot be
+        parsed, NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set, RuntimeError if no GPU is visible."""
+        if self.hidden:
+            raise RuntimeError("No CUDA GPUs are available")
+        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+            raise NotModelledError(
+                "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
+                "nothing else; unset it"
+            )
+        return AllocatorSettings.from_environment(os.environ)
 
     @property
     def cuda(self) -> torch.device:
@@ -163,6 +191,7 @@ class Machine:
 
     def touch(self) -> None:
         """Creates the CUDA context, as the first call that needs the device does."""
+        self.allocator.read_settings()
         self._touched = True
 
     @property
@@ -175,9 +204,20 @@ class Machine:
         """Whether PyTorch has initialised CUDA: torch.cuda.is_initialized()."""
         return self._initialized or self.has_context
 
-    @initialized.setter
-    def initialized(self, value: bool) -> None:
-        self._initialized = value
+    def initialize(self) -> None:
+        """What torch.cuda.init() does, as most functions of torch.cuda do first."""
+        if not self._stays:
+            self.allocator.read_settings()
+            self._initialized = True
+
+    @contextlib.contextmanager
+    def as_it_is(self):
+        """Inside, `initialize` does nothing."""
+        self._stays, before = True, self._stays
+        try:
+            yield
+        finally:
+            self._stays = before
 
     @property
     def used_memory(self) -> int:
@@ -188,7 +228,7 @@ class Machine:
     def synchronize(self) -> None:
         """The host waits for all work: torch.cuda.synchronize()."""
         self.forbid_in_capture()
-        self.initialized = True
+        self._initialized = True
         self.touch()
         self.allocator.synchronize()
         self.clock.synchronize()
@@ -251,7 +291,7 @@ class Machine:
         key, apart = (thread, self.stream), lt and self.lt_apart
         if key in self._workspaces and not apart:
             return
-        capability, version, environ = self.spec.compute_capability, self.torch_version, os.environ
+        capability, version, environ = self.spec.compute_capability, self.torch_version, self.blas_environment
         of_lt = lt_workspace_bytes(capability, version, environ) if apart else None
         if key not in self._workspaces and (of_lt is None or version < (2, 12)):
             size = cublas_workspace_bytes(capability, torch_version=version, environ=environ)

@@ -38,6 +38,8 @@ from simgpu.tensors.host_memory import HostMemory
 from simgpu.timing.clock import checked_slowness
 from simgpu.torch_face import (
     attributes,
+    build,
+    compiled_code,
     compiling,
     cuda,
     fakes,
@@ -182,6 +184,7 @@ class Session:
         cuda.patch(self._patches, self.machine)
         nvml.patch(self._patches, self.machine)
         autocast.patch(self._patches)
+        build.patch(self._patches)
         compiling.patch(self._patches, self.machine)
         dispatch = DispatchMode(self.machine)
         functions = FunctionMode(dispatch)
@@ -195,6 +198,7 @@ class Session:
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(attributes.open_hooks_seen(functions))
         self._leave.enter_context(lost_interrupts.raised_again())
+        self._leave.enter_context(compiled_code.refused(self._patches))
         threads.patch(self._patches, self.machine, (dispatch, functions))
         self._leave.enter_context(other_handlers_wait(partial(stacks.as_outside, (dispatch, functions))))
         for mode in (dispatch, functions):

@@ -50,7 +50,6 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
         warnings.filterwarnings("ignore", message="simulated tensors have no values")  # what needs one is an error
         machine = machines.on()
-        torch.cuda.init()
         if plan.ranks is not None:
             parallel.joined()
         times: list[float] = []

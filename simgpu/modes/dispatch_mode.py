@@ -468,6 +468,8 @@ class DispatchMode(TorchDispatchMode):
         if known is None:
             block = self.machine.allocator.malloc(nbytes, self.machine.stream)
             residence.settle(storage, self.machine, block, nbytes)
+            if block is None:
+                self.machine.initialize()
         elif known.nbytes < nbytes:
             residence.resize(known, nbytes)
 

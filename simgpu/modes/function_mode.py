@@ -175,6 +175,7 @@ class FunctionMode(TorchFunctionMode):
         """A call for pinned memory of the host. What torch.empty makes waits for a copy from the GPU, as save_on_cpu's
         does: it is counted and has no values, unless all have. Others have theirs, in memory that is not pinned.
         """
+        self.dispatch.machine.allocator.read_settings()  # the allocator of pinned memory asks for them
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if function is torch.empty and self.dispatch.machine.host_memory is None:
             made = self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})

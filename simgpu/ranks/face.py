@@ -15,7 +15,7 @@ import torch
 from simgpu import machine as machines
 from simgpu.machine import Machine
 from simgpu.patches import Patches
-from simgpu.ranks import ddp, dtensor_handlers, objects, pipelines, processes, world
+from simgpu.ranks import dtensor_handlers, objects, pipelines, processes, world
 from simgpu.ranks.traffic import Traffic
 
 TIMEOUT = timedelta(minutes=10)
@@ -37,7 +37,6 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
         replacement = RankGroup if name == "ProcessGroupNCCL" else lambda: True
         for owner in (dist, c10d):
             patches.apply(owner, name, replacement)
-    ddp.patch(patches)
     patches.apply(c10d, "_NCCL_AVAILABLE", True)
     patches.apply(c10d, "default_pg_nccl_timeout", TIMEOUT)
     patches.apply(c10d, "ProcessGroupGloo", face.gloo(c10d.ProcessGroupGloo))

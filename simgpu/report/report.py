@@ -5,12 +5,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
-
 from simgpu.machine import Machine
 from simgpu.report.owners import PARTS
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
+from simgpu.torch_face.build import INSTALLED
 
 CACHE = "cache (reserved, not allocated)"
 
@@ -152,7 +151,7 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     return Report(
         what=what,
         gpu=machine.spec.key,
-        torch=torch.__version__,
+        torch=INSTALLED,
         total_memory=machine.spec.total_memory,
         context=machine.spec.context,
         ending=ending,

@@ -86,7 +86,6 @@ def run(
     def attempt(rank: int | None, asked: bool = True) -> Report:
         with simulated_gpu(gpu, rank=rank, **options):
             machine = machines.on()
-            torch.cuda.init()
             if not values:
                 machine.stand_ins = StandIns()
             with Watch(machine) as watch, _Surroundings(watch, steps):

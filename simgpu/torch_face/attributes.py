@@ -38,7 +38,6 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     )
     # cuDNN's RNN is left out (composites/rnn.py), and with it the one buffer that its weights would be copied into
     patches.apply(torch, "_use_cudnn_rnn_flatten_weight", lambda: False)
-    patches.apply(torch.backends.cudnn, "is_acceptable", cudnn_accepts)
     patches.apply(torch.export, "export", traced_on_the_cpu(mode, torch.export.export))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
@@ -180,12 +179,8 @@ def pin_memory(tensor, device=None):
     made = tensor if residence.of(tensor) is not None else tensor.clone()
     residence.pin(made.untyped_storage())
     machine = machines.current()
+    if machine is not None:
+        machine.allocator.read_settings()
     if machine is not None and not workers.pinning.apart:
         machine.clock.pass_time(machine.clock.pinning(made.nbytes), "pins")
     return made
-
-
-def cudnn_accepts(tensor: torch.Tensor) -> bool:
-    """torch.backends.cudnn.is_acceptable(), as with cuDNN installed, which a CPU build of PyTorch has not."""
-    enabled = torch._C._get_cudnn_enabled()
-    return enabled and tensor.device.type == "cuda" and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES

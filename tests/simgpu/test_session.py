@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import labkit
 import simgpu
-from simgpu import machine
+from simgpu import machine, session
 from simgpu.errors import NotModelledError
 from tests.simgpu.states import assert_same, state
 
@@ -113,8 +113,11 @@ def test_a_users_file_may_be_called_simulator(tmp_path):
 
 
 def test_torch_is_as_before_when_starting_fails(monkeypatch):
+    def fail(*_):
+        raise ValueError("foo")
+
     before = state()
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "foo:1")
+    monkeypatch.setattr(session.nvml, "patch", fail)
     with pytest.raises(ValueError, match="foo"), labkit.simulated_gpu():
         pass
     assert_same(before, state())
@@ -125,7 +128,7 @@ def test_no_caching_is_refused_by_name(monkeypatch):
     before = state()
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     with pytest.raises(NotModelledError, match="NO_CUDA_MEMORY_CACHING"), labkit.simulated_gpu():
-        pass
+        torch.ones(1, device="cuda")
     assert_same(before, state())
 
 

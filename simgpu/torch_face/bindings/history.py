@@ -31,7 +31,7 @@ class History(Bindings):
         for action in skip_actions:
             if action not in ACTIONS:
                 raise RuntimeError(f"Unknown TraceEntry action: {action}")
-        self.machine.initialized = True
+        self.machine.allocator.read_settings()
         self.machine.allocator.record_history(
             enabled,
             context=context,
@@ -66,6 +66,7 @@ class History(Bindings):
 
     def _cuda_memorySnapshot(self, selection=None):
         """`selection`: None, or (first and second number of a pool's id, whether events are wanted); (0, 0): all."""
+        self.machine.allocator.read_settings()
         if selection is None:
             return self.machine.allocator.snapshot()
         *pool, with_events = selection if len(selection) == 3 else (*selection, True)
@@ -82,6 +83,7 @@ class History(Bindings):
 
     def _cuda_attach_out_of_memory_observer(self, observer):
         """`observer(device, bytes asked of the device, bytes allowed, bytes free)` is called before the error."""
+        self.machine.allocator.read_settings()
         self.machine.allocator.observers.append(self.machine.turns.outside(observer))
 
 

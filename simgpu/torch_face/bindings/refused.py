@@ -22,7 +22,6 @@ REASONS = {
     "_cuda_customAllocator": _PLUGGABLE,
     "_cuda_getCurrentSolverHandle": "cuSOLVER is not modelled by the simulated GPU.",
     "_cuda_get_conv_benchmark_empty_cache": "cuDNN's benchmark is not modelled by the simulated GPU.",
-    "_cuda_getCompiledVersion": "The version of CUDA that PyTorch was built with is torch.version.cuda.",
     "_cuda_getHipblasltVersion": "The simulated GPU is none of AMD's.",
     "_cuda_getCublasLtWorkspaceSize": "The workspace of cuBLASLt alone is not modelled by the simulated GPU.",
     "_cuda_setCublasWorkspaceSize": "Set CUBLAS_WORKSPACE_CONFIG before the simulated GPU is entered.",
