@@ -6,6 +6,8 @@ import re
 import threading
 import time
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
@@ -113,6 +115,8 @@ class Machine:
         self.named_generator: Any = None  # that the call under way names
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.operator = None  # that takes memory, or the last that did; None for a copy between host and GPU
+        self.before_memory: Callable | None = None  # called with an operator's arguments before it allocates
+        self.math_attention: Counter = Counter()  # calls of the math backend, by why the fused ones refused
         self.stand_ins: StandIns | None = None  # gives values where there are none, for `simgpu run`
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there

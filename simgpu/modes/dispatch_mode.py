@@ -437,6 +437,8 @@ class DispatchMode(TorchDispatchMode):
     def take_memory(self, facts, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
         operator = self.machine.operator = facts.operator
+        if self.machine.before_memory is not None:
+            self.machine.before_memory(args)
         if facts not in self.ran:
             self.ran.add(facts)
             self.machine.left_out.ran(operator)

@@ -1,12 +1,14 @@
 """A limit on memory: a simulated GPU that is watched, and what is said if more is taken than is allowed."""
 
 import contextlib
+import dataclasses
 
 import torch
 
 from simgpu import machine as machines
-from simgpu.report import advice, page
-from simgpu.report.report import Report, report_of
+from simgpu.report import page
+from simgpu.report.findings import of_parts
+from simgpu.report.report import Report, facts_of, report_of
 from simgpu.report.sizes import parse, size
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
@@ -65,6 +67,7 @@ class Gate:
         if not said:
             return ""
         over = max(getattr(report, name) - limit for name, limit in self.limits.items())
-        helps = ["What would help", *(f"  - {one}" for one in advice.measures(report.parts))]
-        sections = ["\n".join(said), page.where(report), page.parts(report), page.lines(report), "\n".join(helps)]
-        return "\n\n".join([*sections, page.left_out(report)])
+        levers = tuple(of_parts(facts_of(self._watch, report)))
+        report = dataclasses.replace(report, findings=(*report.findings, *levers))
+        sections = ["\n".join(said), page.where(report), page.parts(report), page.lines(report), page.findings(report)]
+        return "\n\n".join(filter(None, [*sections, page.not_modelled(report)]))

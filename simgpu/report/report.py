@@ -2,11 +2,13 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from simgpu.machine import Machine
+from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
 from simgpu.report.owners import PARTS
+from simgpu.report.replays import Attempt, Replays
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 from simgpu.torch_face.build import INSTALLED
@@ -47,8 +49,10 @@ class Report:
 
     `ending`: how the program ended: "completed", "out of memory" or "stopped" (by another error). `smallest`: the
     smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
-    which the figures are lower bounds. `unused`: why no GPU memory was used, where that is known.
-    `engine`: the engine that ran the program, and why, where that was chosen.
+    which the figures are lower bounds. `engine`: the engine that ran the program, and why, where that was chosen.
+    `unused`: why no GPU memory was used, where that is known. `findings`:
+    what the memory shows, with remedies. `compared`: why no smaller capacity was tried. `to_come`: why
+    the program is known to need more than the request that failed.
     `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
     them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
     `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
@@ -88,6 +92,9 @@ class Report:
     bounds: tuple[str, ...] = ()
     unused: str = ""
     engine: str = ""
+    findings: tuple[Finding, ...] = ()
+    compared: str = ""
+    to_come: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -136,6 +143,9 @@ class Report:
                 found["failure"] = tuple(found["failure"])
             if found.get("rank") is not None:
                 found["rank"] = tuple(found["rank"])
+            found["findings"] = tuple(
+                Finding(**{**one, "lines": tuple(one["lines"])}) for one in found.get("findings", ())
+            )
             for name in ("stand_ins", "files", "written", "notes", "traffic", "bounds"):
                 found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
             return cls(**found)
@@ -146,34 +156,69 @@ class Report:
 def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     """The report of what `watch` saw."""
     machine: Machine = watch.machine
-    moment = watch.at_peak()
+    ran_out = ending == OUT_OF_MEMORY
+    moment = watch.at_peak(ran_out)
     stand_ins = machine.stand_ins
-    return Report(
+    parts, lines = _parts(moment), lines_of(moment.held if moment else ())
+    peak = watch.peak.allocated if watch.peak else 0
+    replays = Replays(watch)
+    if ending == COMPLETED and "smallest" not in more:
+        more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
+    report = Report(
         what=what,
         gpu=machine.spec.key,
         torch=INSTALLED,
         total_memory=machine.spec.total_memory,
         context=machine.spec.context,
         ending=ending,
-        peak=watch.peak.allocated if watch.peak else 0,
+        peak=peak,
         reserved=watch.reserved,
         nvidia_smi=watch.reserved + machine.spec.context if machine.has_context else 0,
         at=None if moment is None else _spot(moment),
-        parts=_parts(moment),
-        lines=lines_of(moment.held if moment else ()),
+        parts=parts,
+        lines=lines,
         left_out=str(machine.left_out),
         not_in_nvidia_smi=machine.left_out.of_nvidia_smi,
         rank=None if machine.world is None else (machine.world.rank, machine.world.ranks),
         traffic=tuple((kind, one.count, one.nbytes, one.sent) for kind, one in _traffic(machine).items()),
         steps=watch.owners.steps,
         seconds=max(machine.clock.host, machine.clock.done()),
-        failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure else None,
-        caught=watch.failures if ending != OUT_OF_MEMORY else watch.failures - 1,
+        failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure and ran_out else None,
+        caught=watch.failures - ran_out,
         stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
         if stand_ins
         else (),
         files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
+        to_come=watch.to_come if ran_out else "",
         **more,
+    )
+    fragmented = max(parts.get(CACHE, 0) if ran_out else 0, watch.reserved - peak) >= CACHE_LEAST
+    attempts = replays.under_settings() if fragmented else []
+    return replace(report, findings=findings(facts_of(watch, report, attempts)))
+
+
+def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None) -> Facts:
+    """The facts that findings are derived from."""
+    machine, ran_out = watch.machine, report.ending == OUT_OF_MEMORY
+    return Facts(
+        capacity=report.total_memory - report.context,
+        peak=report.peak,
+        reserved=report.reserved,
+        parts=report.parts,
+        lines=report.lines,
+        stage=report.at.stage if report.at else "",
+        missing=max(0, report.failure[0] - report.failure[1]) if report.failure else None,
+        cache=report.parts.get(CACHE, 0),
+        model=watch.model if ran_out else 0,
+        building=watch.building if ran_out else False,
+        dtypes=watch.dtypes,
+        autocast=watch.autocast,
+        attention=machine.math_attention,
+        fused_attention=machine.left_out.has_run("scaled_dot_product"),
+        grown=watch.grown,
+        grown_per=watch.grown_per,
+        attempts=attempts or [],
+        steps=tuple(watch.step_sizes),
     )
 
 
@@ -204,17 +249,21 @@ def _parts(moment: Moment | None) -> dict[str, int]:
 
 
 def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
-    """Blocks by the line that asked for them, largest first."""
+    """Blocks by the line that allocated them, largest first."""
+    stages: dict[tuple, Counter] = {}
     sizes: Counter = Counter()
     blocks: Counter = Counter()
     for one in held:
         key = (
             one.part(),
             str(one.origin),
-            one.origin.stage,
             str(one.origin.own or ""),
             str(one.origin.library or ""),
         )
         sizes[key] += one.size
         blocks[key] += 1
-    return tuple(Line(nbytes, blocks[key], *key) for key, nbytes in sizes.most_common())
+        stages.setdefault(key, Counter())[one.origin.stage] += one.size
+    return tuple(
+        Line(nbytes, blocks[key], *key[:2], stages[key].most_common(1)[0][0], *key[2:])
+        for key, nbytes in sizes.most_common()
+    )

@@ -48,7 +48,7 @@ class Verdict:
 def verdict_of(report: Report) -> Verdict:
     """Judges a report."""
     if report.ending == OUT_OF_MEMORY:
-        return Verdict(DOES_NOT_FIT)
+        return _ran_out(report)
     if report.ending == STOPPED:
         return Verdict(FAILED)
     spare = report.total_memory - (report.smallest or report.nvidia_smi)
@@ -61,3 +61,19 @@ def verdict_of(report: Report) -> Verdict:
         reason = f"{short}, and the CUDA context is uncertain by {size(CONTEXT_UNCERTAINTY)}"
         return Verdict(UNDECIDED, f"too close to call: {reason}", spare)
     return Verdict(FITS, spare=spare)
+
+
+def _ran_out(report: Report) -> Verdict:
+    """The verdict on a run whose memory ran out: undecided where all that is missing is within the uncertainty."""
+    if report.smallest:
+        missing, known = report.smallest - report.total_memory, "in all"
+    elif report.failure and not report.to_come:
+        missing, known = report.failure[0] - report.failure[1], "for the request that failed"
+    else:
+        return Verdict(DOES_NOT_FIT)
+    if missing > CONTEXT_UNCERTAINTY or "allowed;" in (report.failure or (0, 0, ""))[2]:
+        return Verdict(DOES_NOT_FIT)
+    reason = (
+        f"{size(max(missing, 0))} are missing {known}, and the CUDA context is uncertain by {size(CONTEXT_UNCERTAINTY)}"
+    )
+    return Verdict(UNDECIDED, f"too close to call: {reason}")

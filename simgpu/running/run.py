@@ -1,6 +1,7 @@
 """Runs a program on a simulated GPU and reports what it took: `simgpu.run`, and the command `simgpu run`."""
 
 import contextlib
+import dis
 import inspect
 import sys
 import traceback
@@ -172,7 +173,7 @@ def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
 def _exit(error: SystemExit, watch: Watch) -> _End:
     if error.code in (None, 0):
         return _End(COMPLETED)
-    if _of_memory(error, watch):
+    if _because_of_memory(error, watch):
         return _End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
     return _End(STOPPED, f"it ended with status {error.code}")
 
@@ -181,9 +182,10 @@ def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
     """An error that the program did not catch: its traceback is printed, without the simulated GPU's own frames."""
     error.__traceback__ = as_on_gpu(error.__traceback__)
     traceback.print_exception(error, file=sys.stderr)
-    if _of_memory(error, watch):
-        return _End(OUT_OF_MEMORY)
     said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    if _because_of_memory(error, watch):
+        raised_afresh = not isinstance(error, torch.OutOfMemoryError)
+        return _End(OUT_OF_MEMORY, f"The program ended with {said}" if raised_afresh else "")
     stand_ins = watch.machine.stand_ins
     if isinstance(error, NoValueError) and not values:
         said += "\nWith --values its tensors have values."
@@ -192,10 +194,30 @@ def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
     return _End(STOPPED, said)
 
 
-def _of_memory(error: BaseException | None, watch: Watch) -> bool:
-    """Whether an error is one for want of memory, or came from one."""
-    while error is not None and watch.failure is not None:
-        if isinstance(error, torch.OutOfMemoryError):
+def _because_of_memory(error: BaseException, watch: Watch) -> bool:
+    """Whether an error is one of memory, came from one, or was raised in its place.
+
+    The last is so where no allocation succeeded after the last failed one, and the function that was running when that
+    failed raises the error itself. A batch size finder does this when it has tried the smallest batch.
+    """
+    if watch.failure is None:
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, torch.OutOfMemoryError):
             return True
-        error = error.__cause__ or error.__context__
-    return False
+        cause = cause.__cause__ or cause.__context__
+    return not watch.served and _raised_by(error, watch.failing)
+
+
+def _raised_by(error: BaseException, codes: frozenset) -> bool:
+    """Whether one of these code objects raises the error with a statement of its own, or ends the program."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None or place.tb_frame.f_code not in codes:
+        return False
+    if isinstance(error, SystemExit):
+        return True
+    instruction = place.tb_frame.f_code.co_code[place.tb_lasti]
+    return dis.opname[instruction] in ("RAISE_VARARGS", "RERAISE")

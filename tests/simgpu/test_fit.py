@@ -84,7 +84,7 @@ def test_a_function_that_makes_a_model(layered):
     assert layered.fits
     assert (layered.parts[PARAMETERS], layered.parts[STATES]) == (WEIGHTS, 2 * WEIGHTS)
     assert str(layered).splitlines()[0].startswith("layers (adamw, batch 256) fits on a simulated T4, with ")
-    assert "A step takes " in str(layered) and "What is left out\n  nothing" in str(layered)
+    assert "A step takes " in str(layered) and "Not modelled\n  nothing" in str(layered)
     assert layered.needs == layered.nvidia_smi
 
 
@@ -138,7 +138,7 @@ def test_nothing_fits():
     page = str(found)
     assert page.startswith("layers (adamw, batch 256) does not fit on a simulated T4: ")
     assert f"It would use up to {found.needs / MIB:g} MiB as nvidia-smi shows it." in page
-    assert "What would help" in page
+    assert "Findings" in page
 
 
 def test_every_gpu_and_the_smallest(layered):

@@ -34,9 +34,7 @@ from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Event, Trace
 from simgpu.recording.workloads import WORKLOADS, language, models, sweeps, vision
-from simgpu.report import advice
-from simgpu.report.report import CACHE
-from simgpu.report.verdict import OUT_OF_MEMORY
+from simgpu.report.findings import Facts, fragmentation
 from simgpu.tensors import residence
 from simgpu.timing.clock import Clock
 
@@ -468,8 +466,10 @@ def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
 
 @pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])
 def test_a_cache_that_holds_what_is_missing_is_named(cache, said):
-    report = SimpleNamespace(ending=OUT_OF_MEMORY, failure=(5 * 2**20, 3 * 2**20, ""), parts={CACHE: cache * 2**20})
-    assert any("expandable_segments" in line for line in advice.helps(report)) == said
+    facts = Facts(
+        *(2**30, 2**20, 2**22), parts={"cache": cache * 2**20}, lines=(), missing=2 * 2**20, cache=cache * 2**20
+    )
+    assert any("expandable_segments" in found.remedy for found in fragmentation(facts)) == said
 
 
 def test_two_dashes_end_the_options_of_run(tmp_path, capsys):
