@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from simgpu.machine import Machine
+from simgpu.report.files import File
 from simgpu.report.owners import PARTS
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
@@ -77,7 +78,7 @@ class Report:
     failure: tuple[int, int, str] | None = None
     caught: int = 0
     stand_ins: tuple[tuple[str, str, int], ...] = ()
-    files: tuple[tuple[str, int, int], ...] = ()
+    files: tuple[File, ...] = ()
     values: bool = False
     simulated: bool = True
     written: tuple[str, ...] = ()
@@ -139,6 +140,7 @@ class Report:
                 found["rank"] = tuple(found["rank"])
             for name in ("stand_ins", "files", "written", "notes", "traffic", "bounds"):
                 found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
+            found["files"] = tuple(File(*one) for one in found["files"])
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no report of a run: {error!r}") from None
@@ -173,7 +175,6 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
         if stand_ins
         else (),
-        files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
         **more,
     )
 
