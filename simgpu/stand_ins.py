@@ -5,6 +5,7 @@ value is an error. They are what PyTorch's host code reads from a GPU that compu
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 
@@ -13,21 +14,25 @@ from simgpu.left_out import users_line
 
 IN_A_ROW = 5000  # stand-ins for a truth value at one line, and none elsewhere: a loop that waits for another answer
 
+ARRAYS = ("numpy()", "array()", "tolist()", "copy_()")
+
 
 class StandIns:
-    """How often a value was made up, by what was asked and the line that asked; and what was saved without values.
+    """How often a value was made up, by what was asked and the line that asked.
 
-    `files`: by path, how many times it was written, and the bytes of its tensors that were not.
+    `escaped`: called when the program gets an array, a list or a tensor of the host in the place of unknown values.
     """
 
     def __init__(self):
         self.counts: Counter = Counter()
         self._last: tuple[tuple, int] = ((), 0)  # what was asked for last, and how many times in a row
-        self.files: dict[str, tuple[int, int]] = {}
+        self.escaped: Callable[[], None] | None = None
 
     def note(self, what: str) -> None:
         """One more stand-in for what is asked now: "item()". Raises NoValueError where a loop waits for another truth
         value than the one that it gets, 0."""
+        if self.escaped is not None and what in ARRAYS:
+            self.escaped()
         key = what, *users_line()
         self.counts[key] += 1
         before, times = self._last
@@ -38,13 +43,8 @@ class StandIns:
                 "a loop seems to wait for another one. With values=True (--values) tensors have values"
             )
 
-    def note_file(self, path: str, nbytes: int) -> None:
-        """A file was written without `nbytes` bytes of tensors. What has no path, a buffer, is added up."""
-        times, before = self.files.get(path, (0, 0))
-        self.files[path] = times + 1, nbytes if path else before + nbytes
-
     def __bool__(self) -> bool:
-        return bool(self.counts or self.files)
+        return bool(self.counts)
 
 
 def zeros_like(tensor: torch.Tensor) -> torch.Tensor:

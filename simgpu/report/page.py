@@ -1,5 +1,6 @@
 """The page that a run ends with: the verdict, the peak and what it consists of, findings, and what is not modelled."""
 
+from simgpu.report import files
 from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
@@ -20,7 +21,8 @@ def page(report: Report) -> str:
         lines(report),
         findings(report),
     ]
-    sections += [_traffic(report), not_modelled(report), _stand_ins(report), _written(report)]
+    sections += [_traffic(report), not_modelled(report), _stand_ins(report)]
+    sections += [files.section(report.files), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -180,21 +182,14 @@ def not_modelled(report: Report) -> str:
 
 
 def _stand_ins(report: Report) -> str:
-    """Values that do not exist, and files that were not written in full."""
-    if report.values or not (report.stand_ins or report.files):
+    """Lists values that do not exist, which were answered as 0."""
+    if report.values or not report.stand_ins:
         return ""
-    text = []
-    if report.stand_ins:
-        total = sum(count for _, _, count in report.stand_ins)
-        text.append(f"Values that do not exist here, and were answered as 0 ({total} times; --values computes them)")
-        text += [f"  {count:>6} × {what:<16} {where}" for what, where, count in report.stand_ins[:STAND_INS]]
-        if len(report.stand_ins) > STAND_INS:
-            text.append(f"  … from {len(report.stand_ins) - STAND_INS} more lines")
-    if report.files:
-        text.append("Files that were counted, and not written in full")
-        for path, times, nbytes in report.files:
-            many = f", {'written' if path else 'in'} {times} {'times' if path else 'pieces'}" if times > 1 else ""
-            text.append(f"  {path or 'buffers'}: {size(nbytes)} of tensors{many}")
+    total = sum(count for _, _, count in report.stand_ins)
+    text = [f"Values that do not exist here, and were answered as 0 ({total} times; --values computes them)"]
+    text += [f"  {count:>6} × {what:<16} {where}" for what, where, count in report.stand_ins[:STAND_INS]]
+    if len(report.stand_ins) > STAND_INS:
+        text.append(f"  … from {len(report.stand_ins) - STAND_INS} more lines")
     return "\n".join(text)
 
 

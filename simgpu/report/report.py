@@ -7,6 +7,7 @@ from pathlib import Path
 
 from simgpu.machine import Machine
 from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
+from simgpu.report.files import File
 from simgpu.report.owners import PARTS
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
@@ -80,7 +81,7 @@ class Report:
     failure: tuple[int, int, str] | None = None
     caught: int = 0
     stand_ins: tuple[tuple[str, str, int], ...] = ()
-    files: tuple[tuple[str, int, int], ...] = ()
+    files: tuple[File, ...] = ()
     values: bool = False
     simulated: bool = True
     written: tuple[str, ...] = ()
@@ -148,6 +149,7 @@ class Report:
             )
             for name in ("stand_ins", "files", "written", "notes", "traffic", "bounds"):
                 found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
+            found["files"] = tuple(File(*one) for one in found["files"])
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no report of a run: {error!r}") from None
@@ -188,7 +190,6 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
         if stand_ins
         else (),
-        files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
         to_come=watch.to_come if ran_out else "",
         **more,
     )

@@ -57,7 +57,8 @@ def run(
     `program`: the path of a script; or a function, which is called with `arguments`; or `module`, as `python -m` takes
     it. `values`: whether tensors have values, computed on the CPU; without, what asks for one gets a zero, and the
     report lists these. `steps`: the program ends after so many optimizer steps. `memory`: another capacity, in bytes or
-    like "12 GiB". `out`: a folder for the page, a timeline, a snapshot and the report as JSON. `ranks`, `rank`: the
+    like "12 GiB". `out`: a folder for the page, a timeline, a snapshot, the report as JSON, and, without `values`, for
+    files that the program wrote and that hold simulated tensors (see simgpu/running/files). `ranks`, `rank`: the
     program is one rank of so many, as torchrun would start it; `per_node`, `link`: GPUs of a machine, and what connects
     them (see `simgpu.one_rank`).
 
@@ -89,16 +90,24 @@ def run(
             machine = machines.on()
             if not values:
                 machine.stand_ins = StandIns()
-            with Watch(machine) as watch, _Surroundings(watch, steps):
+            with Watch(machine) as watch, _Surroundings(watch, steps, apart):
                 if place is not None:
                     folder.record(machine)
                 ended = _ended(watch, _prepared(program, module, arguments), values, asked)
+                found = apart.finish() if apart else ()
                 report = report_of(
-                    watch, _name(program, module), ended.ending, ended=ended.text, values=values, engine=said
+                    watch,
+                    _name(program, module),
+                    ended.ending,
+                    ended=ended.text,
+                    values=values,
+                    engine=said,
+                    files=found,
                 )
-                return report if place is None else folder.write(place, report, watch)
+            return report if place is None else folder.write(place, report, watch)
 
-    return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
+    with contextlib.nullcontext() if values else files.kept_apart(place and place / folder.FILES) as apart:
+        return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
 
 
 def _options(values: bool, memory) -> dict:
@@ -111,17 +120,17 @@ def _options(values: bool, memory) -> dict:
 
 
 class _Surroundings:
-    """What a program has around it while it runs: the simulated clock, stand-ins for files, a limit of steps."""
+    """What a program has around it while it runs: the simulated clock, the overlay over its files, a limit of steps."""
 
-    def __init__(self, watch: Watch, steps: int | None):
+    def __init__(self, watch: Watch, steps: int | None, apart: files.KeptApart | None):
         self._patches = Patches()
-        self._watch, self._steps = watch, steps
+        self._watch, self._steps, self._apart = watch, steps, apart
 
     def __enter__(self):
         machine = self._watch.machine
         clock.patch(self._patches, machine)
-        if machine.stand_ins is not None:
-            files.patch(self._patches, machine, machine.stand_ins)
+        if self._apart is not None:
+            self._apart.patch(self._patches, machine)
         if self._steps is not None:
             Limit(self._steps, self._watch.owners).patch(self._patches)
 

@@ -51,7 +51,7 @@ OPTIONAL = (
     "simgpu.pytest_plugin",
     "simgpu.record",
     "simgpu.report.picture",
-    "simgpu.running.files",
+    "simgpu.running.files.tensors",
     "simgpu.torch_face.nvml",
     "simgpu.torch_face.model_files",
 )
