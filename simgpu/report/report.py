@@ -49,6 +49,7 @@ class Report:
     smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
     which the figures are lower bounds. `unused`: why no GPU memory was used, where that is known.
     `engine`: the engine that ran the program, and why, where that was chosen.
+    `interrupted`: whether Ctrl-C ended the program.
     `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
     them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
     `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
@@ -88,6 +89,7 @@ class Report:
     bounds: tuple[str, ...] = ()
     unused: str = ""
     engine: str = ""
+    interrupted: bool = False
 
     @property
     def verdict(self) -> Verdict:
