@@ -422,5 +422,6 @@ def _of_memory(kind: Spec, total_memory: int | None) -> Spec:
     except TypeError:
         raise TypeError(f"total_memory is a whole number of bytes, not {total_memory!r}") from None
     if nbytes <= kind.context:
-        raise ValueError(f"total_memory={nbytes} B does not hold the CUDA context of the {kind.key}, {kind.context} B")
+        given, context = (f"{one} B ({one / 2**20:,.2f} MiB)" for one in (nbytes, kind.context))
+        raise ValueError(f"total_memory={given} does not hold the CUDA context of the {kind.key}, {context}")
     return replace(kind, total_memory=nbytes)

@@ -12,6 +12,7 @@ from simgpu import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.fitting import lora, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
+from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
 from simgpu.left_out import LeftOutWarning
 from simgpu.report.owners import PARAMETERS, TEMPORARIES
@@ -22,6 +23,8 @@ from simgpu.session import simulated_gpu
 
 STEPS = 2
 """The states of an optimizer are there from the first step on, so that the second one has the peak."""
+
+SILENT = Silent()
 
 EIGHT_BIT = (
     "8-bit states are those of bitsandbytes' AdamW8bit; in 32 bits stay parameters below 4,096 elements and, as "
@@ -43,8 +46,12 @@ class Measured:
     retried: bool = False
 
 
-def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, what: str = "") -> Measured:
-    """Two steps of the plan, or a prompt and a token more. Raises what the model raises, but for want of memory."""
+def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
+    """Runs two steps of the plan, or a prompt and a token more; `tell` is told of each.
+
+    Raises ValueError where the model cannot be made or decides by values, and what else the model raises, except for
+    an error because of memory.
+    """
     world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
     with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
@@ -58,18 +65,25 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, w
         ending = COMPLETED
         with Watch(machine) as watch:
             try:
+                tell.stage("makes the model")
                 model = _model(subject, plan)
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
                 run = _train if plan.train else _serve
-                run(model, subject, plan, lambda: times.append(_now(machine)))
+
+                def note(words: str) -> None:
+                    times.append(_now(machine))
+                    if words:
+                        tell.stage(words)
+
+                run(model, subject, plan, note)
             except torch.OutOfMemoryError:
                 ending = OUT_OF_MEMORY
             except NoValueError as error:
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
-            report = report_of(watch, what or f"{subject.name} ({plan})", ending)
+            report = report_of(watch, f"{subject.name} ({plan})", ending)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
     retried = machine.allocator.stats()["num_alloc_retries"] > 0
     return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved)
@@ -83,8 +97,13 @@ def _now(machine) -> float:
 def _model(subject: Subject, plan: Plan) -> nn.Module:
     """The model on the GPU, as the plan has it."""
     device = "meta" if plan.sharded else "cuda"
-    with torch.device(device):
-        model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
+    try:
+        with torch.device(device):
+            model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
+    except (torch.OutOfMemoryError, NoValueError):
+        raise
+    except Exception as error:  # a configuration's numbers may not go together
+        raise ValueError(f"{subject.name} cannot be made: {type(error).__name__}: {error}") from error
     model.to(device)
     if plan.attention is not None and hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation(plan.attention)  # pyright: ignore[reportCallIssue]
@@ -135,8 +154,8 @@ def _train(model, subject: Subject, plan: Plan, tell) -> None:
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)
-    for _ in range(STEPS):
-        tell()
+    for number in range(STEPS):
+        tell(f"step {number + 1} of {STEPS}")
         for part in range(plan.accumulate):
             args, named, batch = _inputs(subject, plan)
             with parallel.told_of_unused(), parallel.without_sync(model, last=part == plan.accumulate - 1):
@@ -145,7 +164,7 @@ def _train(model, subject: Subject, plan: Plan, tell) -> None:
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    tell()
+    tell("")
 
 
 @contextlib.contextmanager
@@ -163,17 +182,17 @@ def _serve(model, subject: Subject, plan: Plan, tell) -> None:
     """A prompt of the whole length for each request, and one token more."""
     model.eval()
     with torch.no_grad(), _around(plan):
-        tell()
+        tell("the prompt")
         args, named, _ = _inputs(subject, plan)
         named.pop("labels", None)
         if subject.cache is None:
             model(*args, **named)
-            return tell()
+            return tell("")
         found = model(*args, **named, use_cache=True, logits_to_keep=1)
-        tell()
+        tell("one token more")
         token = torch.zeros(plan.batch, 1, dtype=torch.long, device="cuda")
         model(input_ids=token, past_key_values=found.past_key_values, use_cache=True)
-        return tell()
+        return tell("")
 
 
 def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measured:

@@ -9,7 +9,7 @@ from simgpu import machine as machines
 from simgpu.report import page
 from simgpu.report.findings import of_parts
 from simgpu.report.report import Report, facts_of, report_of
-from simgpu.report.sizes import parse, size
+from simgpu.report.sizes import capacity, parse, size
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
@@ -28,7 +28,7 @@ class Gate:
         asked = {"peak": peak, "reserved": reserved, "nvidia_smi": nvidia_smi}
         self.limits = {name: parse(limit) for name, limit in asked.items() if limit is not None}
         options = {"values": True} if values else {}
-        self._gpu = simulated_gpu(gpu, None if memory is None else parse(memory), **options)
+        self._gpu = simulated_gpu(gpu, None if memory is None else capacity(memory), **options)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Gate":

@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.tensors import residence
 
@@ -55,6 +56,7 @@ class Owners:
         self.on_step: Callable | None = None
         self.before_step: Callable | None = None
         self.counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._parameter_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._handles: list = []
         self._mark: Callable = lambda tensor, owner: None
         self._stepped: Callable | None = None
@@ -86,7 +88,7 @@ class Owners:
 
     def _after(self, optimizer, args, kwargs) -> None:
         self.stepping = False
-        self.counts[optimizer] = self.counts.get(optimizer, 0) + 1
+        self.counts[optimizer] = max(self._count(optimizer), self.counts.get(optimizer, 0))
         more = self.counts[optimizer] > self.steps
         self.steps = max(self.steps, self.counts[optimizer])
         self._of_optimizer(optimizer)
@@ -97,6 +99,24 @@ class Owners:
             self._stepped(self.steps)
         if self.on_step is not None:
             self.on_step(optimizer)
+
+    def _count(self, optimizer: Optimizer) -> int:
+        """Steps that the most often stepped of an optimizer's parameters have made.
+
+        DeepSpeed's ZeRO calls `step` once for each group of parameters (runtime/zero/stage_1_and_2.py,
+        `_optimizer_step`), which together are one step.
+        """
+        stepped = self._parameter_steps.setdefault(optimizer, WeakIdKeyDictionary())
+        most = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                count = stepped[parameter] = stepped.get(parameter, 0) + 1
+                most = max(most, count)
+        return most
+
+    def fewest(self, optimizer: Optimizer) -> int:
+        """Steps that the least often stepped of an optimizer's parameters have made; those never stepped aside."""
+        return min(self._parameter_steps.get(optimizer, {}).values(), default=0)
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
         with torch._C.DisableTorchFunction(), _disable_current_modes():

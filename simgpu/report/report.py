@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from simgpu.machine import Machine
-from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
 from simgpu.report.files import File
+from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
 from simgpu.report.owners import PARTS
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
@@ -51,9 +51,9 @@ class Report:
     `ending`: how the program ended: "completed", "out of memory" or "stopped" (by another error). `smallest`: the
     smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
     which the figures are lower bounds. `engine`: the engine that ran the program, and why, where that was chosen.
-    `unused`: why no GPU memory was used, where that is known. `findings`:
-    what the memory shows, with remedies. `compared`: why no smaller capacity was tried. `to_come`: why
-    the program is known to need more than the request that failed.
+    `unused`: why no GPU memory was used, where that is known. `findings`: what the memory shows, with remedies.
+    `compared`: why no smaller capacity was tried. `to_come`: why the program is known to need more than the request
+    that failed. `interrupted`: whether Ctrl-C ended the program.
     `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
     them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
     `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
@@ -96,6 +96,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     compared: str = ""
     to_come: str = ""
+    interrupted: bool = False
 
     @property
     def verdict(self) -> Verdict:

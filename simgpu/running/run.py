@@ -18,13 +18,13 @@ from simgpu.patches import Patches
 from simgpu.ranks.messages import Enough, NotSentError
 from simgpu.report import folder
 from simgpu.report.report import Report, report_of
-from simgpu.report.sizes import parse
+from simgpu.report.sizes import capacity
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
 from simgpu.report.watch import Watch
-from simgpu.running import clock, files
+from simgpu.running import builds, clock, files
 from simgpu.running.in_turn import in_turn
-from simgpu.running.script import Script
-from simgpu.running.steps import Limit, StepsDone
+from simgpu.running.script import Script, StepsDone
+from simgpu.running.steps import Limit
 from simgpu.running.stub.run import run as on_stubs
 from simgpu.session import simulated_gpu
 from simgpu.stand_ins import StandIns
@@ -39,6 +39,7 @@ def run(
     module: str | None = None,
     values: bool = False,
     steps: int | None = None,
+    backward_passes: int | None = None,
     memory: int | str | None = None,
     out: str | Path | None = None,
     ranks: int | None = None,
@@ -56,9 +57,10 @@ def run(
 
     `program`: the path of a script; or a function, which is called with `arguments`; or `module`, as `python -m` takes
     it. `values`: whether tensors have values, computed on the CPU; without, what asks for one gets a zero, and the
-    report lists these. `steps`: the program ends after so many optimizer steps. `memory`: another capacity, in bytes or
-    like "12 GiB". `out`: a folder for the page, a timeline, a snapshot, the report as JSON, and, without `values`, for
-    files that the program wrote and that hold simulated tensors (see simgpu/running/files). `ranks`, `rank`: the
+    report lists these. `steps`: the program ends when each optimizer has made this many steps; `backward_passes`:
+    before it makes one pass more than these, for a program without an optimizer. `memory`: another capacity, in bytes
+    or like "12 GiB". `out`: a folder for the page, a timeline, a snapshot, the report as JSON, and, without `values`,
+    for files that the program wrote and that hold simulated tensors (see simgpu/running/files). `ranks`, `rank`: the
     program is one rank of so many, as torchrun would start it; `per_node`, `link`: GPUs of a machine, and what connects
     them (see `simgpu.one_rank`).
 
@@ -66,11 +68,12 @@ def run(
     engine, "2.13.0".
 
     The program's output is its own. Raises ValueError for an unknown GPU, a rank or a link that there is not, a size
-    that is none, `steps` below 1, and ScriptError (a ValueError) where there is no such program. An error of the
-    program's is in the report, and is not raised.
+    that is none, `steps` or `backward_passes` below 1, and ScriptError (a ValueError) where there is no such program.
+    An error of the program's is in the report, and is not raised.
     """
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ValueError(f"steps is a whole number of 1 or more, not {steps!r}")
+    for name, given in (("steps", steps), ("backward_passes", backward_passes)):
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+            raise ValueError(f"{name} is a whole number of 1 or more, not {given!r}")
     if (program is None) == (module is None):
         raise ValueError("wanted a script or a module, and one of them")
     chosen = engines.choose(engine, program, values=values, torch=torch_version)
@@ -78,10 +81,12 @@ def run(
     if chosen.stub is not None:
         if link is not None:
             raise ValueError("the stub engine has no clock, so a link changes nothing there")
+        if backward_passes is not None:
+            raise ValueError("the stub engine does not limit backward passes: --engine meta does")
         settings = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
-        capacity = None if memory is None else parse(memory)
+        total = None if memory is None else capacity(memory)
         name = None if program is None else str(program)
-        return on_stubs(name, arguments, chosen=chosen, memory=capacity, out=place, **settings)
+        return on_stubs(name, arguments, chosen=chosen, memory=total, out=place, **settings)
     said = str(chosen) if engine != "meta" else ""
     options = _options(values, memory) | {"ranks": ranks, "per_node": per_node, "link": link}
 
@@ -90,20 +95,13 @@ def run(
             machine = machines.on()
             if not values:
                 machine.stand_ins = StandIns()
-            with Watch(machine) as watch, _Surroundings(watch, steps, apart):
+            with Watch(machine) as watch, _Surroundings(watch, steps, backward_passes, apart) as limit:
                 if place is not None:
                     folder.record(machine)
-                ended = _ended(watch, _prepared(program, module, arguments), values, asked)
-                found = apart.finish() if apart else ()
-                report = report_of(
-                    watch,
-                    _name(program, module),
-                    ended.ending,
-                    ended=ended.text,
-                    values=values,
-                    engine=said,
-                    files=found,
-                )
+                ended = _ended(watch, _prepared(program, module, arguments), values, asked, limit)
+                more = {"ended": ended.text, "bounds": ended.bounds, "interrupted": ended.interrupted, "engine": said}
+                more["files"] = apart.finish() if apart else ()
+                report = report_of(watch, _name(program, module), ended.ending, values=values, **more)
             return report if place is None else folder.write(place, report, watch)
 
     with contextlib.nullcontext() if values else files.kept_apart(place and place / folder.FILES) as apart:
@@ -111,7 +109,7 @@ def run(
 
 
 def _options(values: bool, memory) -> dict:
-    options: dict = {} if memory is None else {"total_memory": parse(memory)}
+    options: dict = {} if memory is None else {"total_memory": capacity(memory)}
     if values:
         if "values" not in inspect.signature(simulated_gpu.__init__).parameters:
             raise ValueError("this version of the simulated GPU computes no values; run it without them")
@@ -122,17 +120,18 @@ def _options(values: bool, memory) -> dict:
 class _Surroundings:
     """What a program has around it while it runs: the simulated clock, the overlay over its files, a limit of steps."""
 
-    def __init__(self, watch: Watch, steps: int | None, apart: files.KeptApart | None):
+    def __init__(self, watch: Watch, steps: int | None, passes: int | None, apart: files.KeptApart | None):
         self._patches = Patches()
-        self._watch, self._steps, self._apart = watch, steps, apart
+        self._watch, self._limit, self._apart = watch, Limit(watch.owners, steps, passes), apart
 
-    def __enter__(self):
+    def __enter__(self) -> Limit:
         machine = self._watch.machine
         clock.patch(self._patches, machine)
         if self._apart is not None:
             self._apart.patch(self._patches, machine)
-        if self._steps is not None:
-            Limit(self._steps, self._watch.owners).patch(self._patches)
+        if self._limit.steps is not None or self._limit.passes is not None:
+            self._limit.patch(self._patches)
+        return self._limit
 
     def __exit__(self, *error):
         self._patches.undo()
@@ -155,18 +154,21 @@ def _name(program, module) -> str:
 class _End:
     ending: str
     text: str = ""
+    bounds: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
-def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
+def _ended(watch: Watch, surroundings, values: bool, asked: bool, limit: Limit) -> _End:
     """Runs it, and says how it ended. What is alive at the end is looked at before it goes. `asked`: another rank may
     be asked for what this one waits for; Enough and NotSentError are raised then."""
     with surroundings as execute:
         try:
             execute()
-            end = _End(COMPLETED)
-        except StepsDone:
-            made = watch.owners.steps
-            end = _End(COMPLETED, f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says.")
+            end = _End(COMPLETED, limit.without_effect())
+        except StepsDone as error:
+            end = _End(COMPLETED, str(error), limit.unreached())
+        except KeyboardInterrupt:
+            end = _interrupted(watch)
         except SystemExit as error:
             end = _exit(error, watch)
         except Enough:
@@ -177,6 +179,13 @@ def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
             end = _failed(error, watch, values)
         watch.close()
     return end
+
+
+def _interrupted(watch: Watch) -> _End:
+    """Ctrl-C: what was found until then is shown, and no traceback."""
+    made = watch.owners.steps
+    text = f"Interrupted by Ctrl-C, after {made or 'no'} optimizer step{'s' * (made != 1)}."
+    return _End(COMPLETED, text, ("it was interrupted, so the peak may come later",), interrupted=True)
 
 
 def _exit(error: SystemExit, watch: Watch) -> _End:
@@ -195,6 +204,8 @@ def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
     if _because_of_memory(error, watch):
         raised_afresh = not isinstance(error, torch.OutOfMemoryError)
         return _End(OUT_OF_MEMORY, f"The program ended with {said}" if raised_afresh else "")
+    if advice := builds.advice(error):
+        return _End(STOPPED, f"{said}\n{advice}")
     stand_ins = watch.machine.stand_ins
     if isinstance(error, NoValueError) and not values:
         said += "\nWith --values its tensors have values."

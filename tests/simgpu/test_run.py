@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import signal
 import sys
 import textwrap
 import time
@@ -18,7 +19,7 @@ from simgpu.report import watch
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
 from simgpu.report.places import shortened
 from simgpu.report.report import CACHE, Report
-from simgpu.report.sizes import parse
+from simgpu.report.sizes import capacity, parse
 from simgpu.running import clock
 from tests.pinned import of_pinned_torch
 
@@ -276,13 +277,19 @@ def test_other_ends(script, capsys, text, status, said):
     [
         (["--gpu", "H10", "train.py"], "unknown GPU 'H10'; did you mean 'H100'?"),
         (["trian.py"], "no file 'trian.py'; did you mean 'train.py'?"),
-        (["-m", "no_such_module"], "no module 'no_such_module'"),
+        (["-m", "no_such_module"], "No module named 'no_such_module', searched from "),
         ([], "wanted a script"),
+        (["-m"], "wanted a module after -m"),
+        (["-m", "json"], "No module named json.__main__; 'json' is a package and cannot be directly executed"),
+        (["-m", "itertools"], "No code object available for 'itertools'"),
+        (["-m", "train.py"], "for the script, leave -m and write train.py"),
+        (["-m", ".train"], "not the relative name '.train'"),
         (["--memory", "12 apples", "train.py"], "'12 apples' is no size"),
+        (["--memory", "12", "train.py"], "'12' is 12 B, as it has no unit; write '12GiB' or '12MiB'"),
         (["--memory", "1 MiB", "train.py"], "does not hold the CUDA context"),
         (["--steps", "0", "train.py"], "steps is a whole number of 1 or more, not 0"),
-        (["broken.py"], "'broken.py' is no Python, line 1"),
-        (["binary.py"], "'binary.py' is no Python: source code string cannot contain null bytes"),
+        (["broken.py"], "'broken.py' is not valid Python, line 1"),
+        (["binary.py"], "'binary.py' is not valid Python: source code string cannot contain null bytes"),
         (["folder"], "the folder 'folder' has no __main__.py to run"),
         (["nothing"], "no file 'nothing'"),
         (["--out", "train.py", "train.py"], "cannot be made"),
@@ -389,6 +396,168 @@ def test_steps_with_two_optimizers(script, capsys):
         steps=2,
     )
     assert printed(capsys).splitlines() == ["0 0", "0 1", "1 0", "1 1"]
+
+
+def test_a_second_optimizer_that_steps_less_often_is_waited_for(script, capsys):
+    """A critic steps five times for each step of its generator."""
+    report = simgpu.run(
+        script("""
+        import torch
+        weights = [torch.nn.Parameter(torch.ones(8, device="cuda")) for _ in range(2)]
+        critic, generator = [torch.optim.Adam([weight], lr=0.1) for weight in weights]
+        for step in range(1, 100):
+            sum(weight.sum() for weight in weights).backward()
+            critic.step()
+            if step % 5 == 0:
+                generator.step()
+            print(step)
+        """),
+        steps=2,
+    )
+    assert printed(capsys).split()[-1] == "9"  # the generator's second step ends the tenth
+    assert report.bounds == ()
+
+
+def test_an_optimizer_that_never_steps_is_waited_for_and_named(script, capsys):
+    report = simgpu.run(
+        script("""
+        import torch
+        weights = [torch.nn.Parameter(torch.ones(8, device="cuda")) for _ in range(2)]
+        one, other = [torch.optim.Adam([weight], lr=0.1) for weight in weights]
+        for step in range(100):
+            sum(weight.sum() for weight in weights).backward()
+            one.step()
+        """),
+        steps=2,
+    )
+    assert report.steps == 10
+    assert report.bounds == (
+        "1 of 2 optimizers had made no step when the limit ended the program, so the peak may come later",
+    )
+    assert report.status == 3 and "at least" in str(report)
+
+
+def test_one_optimizer_for_each_layer_steps_in_backward(script):
+    """All of them make two steps: the states of all are there in the second backward pass."""
+    path = script("""
+        import torch
+        from torch import nn
+        net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))).cuda()
+        made = {weight: torch.optim.Adam([weight]) for weight in net.parameters()}
+        def step(weight):
+            made[weight].step()
+            made[weight].zero_grad()
+        for weight in net.parameters():
+            weight.register_post_accumulate_grad_hook(step)
+        for _ in range(4):
+            net(torch.randn(8, 64, device="cuda")).sum().backward()
+        """)
+    limited, whole = simgpu.run(path, steps=2), simgpu.run(path)
+    assert (limited.steps, whole.steps) == (2, 4)
+    assert (limited.peak, limited.bounds) == (whole.peak, ())
+
+
+def test_one_step_is_a_lower_bound(script):
+    path = script(TRAINING.replace("256, 1024", "16384, 1024"))
+    report = simgpu.run(path, steps=1)
+    assert report.bounds[0].startswith("the optimizer had made fewer than 2 steps") and report.status == 3
+    assert report.peak < simgpu.run(path, steps=2).peak
+
+
+def test_a_step_for_each_group_of_parameters_is_one_step(script):
+    """As DeepSpeed's ZeRO steps: with one of the groups at a time."""
+    report = simgpu.run(
+        script("""
+        import torch
+        weights = [torch.nn.Parameter(torch.ones(8, device="cuda")) for _ in range(2)]
+        optimizer = torch.optim.Adam([{"params": [weight]} for weight in weights])
+        groups = optimizer.param_groups
+        for step in range(100):
+            sum(weight.sum() for weight in weights).backward()
+            for group in groups:
+                optimizer.param_groups = [group]
+                optimizer.step()
+            optimizer.param_groups = groups
+        """),
+        steps=2,
+    )
+    assert (report.steps, report.bounds) == (2, ())
+
+
+def test_a_skipped_step_is_none(script):
+    """GradScaler skips the optimizer's step where gradients are infinite, and a scheduler steps without it."""
+    report = simgpu.run(
+        script("""
+        import torch
+        weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        scaler = torch.amp.GradScaler()
+        for step in range(4):
+            factor = float("inf") if step < 2 else 1.0
+            scaler.scale(weight.sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            schedule.step()
+        """),
+        values=True,
+    )
+    assert report.steps == 2
+
+
+def test_backward_passes_end_a_program_without_an_optimizer(script, capsys):
+    """A pass within a pass, here a checkpoint's, is none of its own; a gradient penalty's is."""
+    path = script("""
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        weight = torch.ones(8, device="cuda", requires_grad=True)
+        for step in range(100):
+            loss = checkpoint(lambda x: x.square().sum(), weight, use_reentrant=True)
+            loss.backward()
+            penalty, = torch.autograd.grad(weight.square().sum(), weight)
+            print(step)
+        """)
+    report = simgpu.run(path, backward_passes=4)
+    assert printed(capsys).split() == ["0", "1"]
+    assert "Ended before backward pass 5, as --backward-passes says." in str(report)
+    assert report.bounds == ()
+    capsys.readouterr()
+    assert simgpu.run(path, backward_passes=1).bounds[0].startswith("fewer than 2 backward passes")
+    assert main(["run", "--backward-passes", "0", path]) == 2
+    assert "backward_passes is a whole number of 1 or more, not 0" in capsys.readouterr().err
+
+
+def test_steps_without_an_optimizer_are_said_to_have_no_effect(script):
+    path = script("""
+        import torch
+        weight = torch.ones(8, device="cuda", requires_grad=True)
+        for step in range(3):
+            weight.sum().backward()
+        """)
+    assert "--steps had no effect" in str(simgpu.run(path, steps=2))
+    assert "--steps" not in str(simgpu.run(path))
+
+
+def test_ctrl_c_ends_the_program_and_the_page_says_so(script, capsys):
+    path = script("""
+        import signal, torch
+        weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for step in range(100):
+            weight.sum().backward()
+            optimizer.step()
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+        """)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["run", path]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    written = capsys.readouterr()
+    assert "Interrupted by Ctrl-C, after 3 optimizer steps." in written.out
+    assert "undecided, it was interrupted" in written.out and "Traceback" not in written.err
 
 
 # --- values that do not exist ---------------------------------------------------------------------------
@@ -566,6 +735,14 @@ def test_a_report_that_is_none(tmp_path):
 )
 def test_sizes(text, nbytes):
     assert parse(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["12", " 0.5 ", "4096", "1,500", "1.5e3"])
+def test_a_capacity_has_a_unit_or_is_large(text):
+    with pytest.raises(ValueError, match=rf"write '{text.strip()}GiB' or"):
+        capacity(text)
+    assert capacity(f"{text}GiB") == 1024 * parse(f"{text}MiB")
+    assert capacity("17179869184") == capacity("16 GiB") == capacity(2**34)
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1 GiB", "0", "12 KiBi", "1e", "1e-3", True, None])
