@@ -1,12 +1,11 @@
 """The page that a run ends with: does it fit, where the peak is, what it is made of, and what is not known."""
 
-from simgpu.report import advice
+from simgpu.report import advice, stand_ins
 from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY
 
 LINES = 8  # the largest ones that are shown
-STAND_INS = 6
 STACK = 6
 
 
@@ -44,6 +43,7 @@ def _headline(report: Report) -> str:
         lines = [f"{what} on {gpu}: undecided, {verdict.reason}."]
         if report.reserved:
             at_least = "at least" if report.left_out or report.bounds else "up to"
+            at_least = at_least if all(smallest for *_, smallest in report.sizes) else "about"
             lines.append(_use(report, f"It would use {at_least}"))
     if report.ended:
         lines.append(report.ended)
@@ -163,13 +163,7 @@ def _stand_ins(report: Report) -> str:
     """Values that were made up, and files that were not written."""
     if report.values or not (report.stand_ins or report.files):
         return ""
-    text = []
-    if report.stand_ins:
-        total = sum(count for _, _, count in report.stand_ins)
-        text.append(f"Values that do not exist here, and were answered as 0 ({total} times; --values computes them)")
-        text += [f"  {count:>6} × {what:<16} {where}" for what, where, count in report.stand_ins[:STAND_INS]]
-        if len(report.stand_ins) > STAND_INS:
-            text.append(f"  … from {len(report.stand_ins) - STAND_INS} more lines")
+    text = [stand_ins.section(report)] if report.stand_ins else []
     if report.files:
         text.append("Files that were counted, and not written in full")
         for path, times, nbytes in report.files:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from simgpu.machine import Machine
 from simgpu.report.owners import PARTS
+from simgpu.report.stand_ins import sentence
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 from simgpu.torch_face.build import INSTALLED
@@ -76,6 +77,8 @@ class Report:
     failure: tuple[int, int, str] | None = None
     caught: int = 0
     stand_ins: tuple[tuple[str, str, int], ...] = ()
+    sizes: tuple[tuple[str, str, int, bool], ...] = ()
+    branches: tuple[tuple[str, str, int], ...] = ()
     files: tuple[tuple[str, int, int], ...] = ()
     values: bool = False
     simulated: bool = True
@@ -136,7 +139,7 @@ class Report:
                 found["failure"] = tuple(found["failure"])
             if found.get("rank") is not None:
                 found["rank"] = tuple(found["rank"])
-            for name in ("stand_ins", "files", "written", "notes", "traffic", "bounds"):
+            for name in ("stand_ins", "sizes", "branches", "files", "written", "notes", "traffic", "bounds"):
                 found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -148,6 +151,7 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     machine: Machine = watch.machine
     moment = watch.at_peak()
     stand_ins = machine.stand_ins
+    sizes = tuple((one.what, one.place, one.count, one.at_least) for one in stand_ins or () if one.sizes)
     return Report(
         what=what,
         gpu=machine.spec.key,
@@ -169,9 +173,10 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         seconds=max(machine.clock.host, machine.clock.done()),
         failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure else None,
         caught=watch.failures if ending != OUT_OF_MEMORY else watch.failures - 1,
-        stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
-        if stand_ins
-        else (),
+        stand_ins=tuple((one.what, one.place, one.count) for one in stand_ins or ()),
+        sizes=sizes,
+        branches=tuple((one.what, one.place, one.count) for one in stand_ins or () if one.branches),
+        bounds=(sentence(sizes),) if sizes else (),
         files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
         **more,
     )
