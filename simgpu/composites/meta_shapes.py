@@ -8,10 +8,10 @@ layouts.
 import torch
 from torch._prims_common import suggest_memory_format
 
-from simgpu.errors import NoValueError
 from simgpu.kernels.batch_norm import channels_last
 from simgpu.tensors import meta_kernels
 from simgpu.tensors.registry import meta
+from simgpu.tensors.values import deciding
 
 
 @meta("mish_backward")
@@ -304,7 +304,8 @@ def padded_to_jagged(dense, offsets, total_L=None):
     NoValueError if it is not said how many there are: CUDA reads the last offset.
     """
     if total_L is None:
-        raise NoValueError("the number of rows of a jagged tensor is read from its offsets here: say total_L")
+        unknown = "the number of rows of a jagged tensor is read from its offsets here: say total_L"
+        total_L = int(deciding(offsets[0][-1], "_padded_dense_to_jagged_forward", unknown).item())
     return torch.empty(total_L, *dense.shape[2:], dtype=dense.dtype, device="meta")
 
 

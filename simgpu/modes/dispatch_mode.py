@@ -20,9 +20,9 @@ from simgpu import machine as machines
 from simgpu.composites import autocast
 from simgpu.errors import NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
-from simgpu.kernels import Launch, any_device, dtype_checks, others_of, preparation_of, transfer
+from simgpu.kernels import Launch, any_device, custom, dtype_checks, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
-from simgpu.modes import costs, stacks
+from simgpu.modes import costs, size_probe, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
@@ -125,6 +125,7 @@ class _OfThread(threading.local):
     new_tensors_go = None
     function_depth = 0
     count = 0
+    lines: tuple = ()  # of stand-ins that decide the size of what the host makes now
     apart = False  # whether what runs stands for a kernel of CUDA's whose values are computed whole
     lengths: tuple[int, int] = (0, 0)  # of the stacks of modes, when they were last looked at
 
@@ -276,7 +277,7 @@ class DispatchMode(TorchDispatchMode):
         if facts.dtypes is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
             dtype_checks.check(facts.dtypes, operator, args, kwargs, tensors)
         if facts.takes_host_values:
-            args = tuple(map(of_the_host, args))
+            args = tuple(of_the_host(one, operator) for one in args)
         if facts.may_be_others and (place == GPU or (facts.makes_by_others and self.makes_on_gpu(kwargs))):
             others = others_of(operator, args, kwargs)
             if others is not None and not (self.called_by_engine() and self.works_in_place(operator, args)):
@@ -323,6 +324,7 @@ class DispatchMode(TorchDispatchMode):
         if place is HOST:
             for output in outputs:
                 self.count_on_host(output)
+            self.keep_lines(tensors, outputs)
         else:
             self.take_memory(facts, args, kwargs, outputs)
             costs.issue(self.machine, operator, args, kwargs, outputs)
@@ -368,6 +370,10 @@ class DispatchMode(TorchDispatchMode):
         except NotImplementedError:
             return self.of_known_size(operator, given, named)
         except RuntimeError as error:
+            if custom.has_fake(operator):
+                found = custom.smallest(operator, args, kwargs)
+                if found is not None:
+                    return self.of_library(operator, found, given, named)
             if is_refusal_of_meta(error):
                 raise self.explained(operator) from None
             raise
@@ -378,6 +384,9 @@ class DispatchMode(TorchDispatchMode):
         They lie as on the CPU, but for nonzero's (Nonzero.cu: a row for each dim, transposed).
         """
         try:
+            if custom.is_of_library(operator):
+                found = values.computed(operator, args, kwargs)
+                return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
             if not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
                 raise values.UnknownError
             found = values.computed(operator, *self.standing_in(operator, args, kwargs))
@@ -387,13 +396,32 @@ class DispatchMode(TorchDispatchMode):
             found = found.t().contiguous().t()
         return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
 
+    def of_library(self, operator, smallest, args, kwargs):
+        """The results of a library's operator whose fake kernel says that sizes depend on values: as its kernel for
+        the CPU makes them of known values; else, with stand-ins, the `smallest` ones that the fake kernel allows."""
+        try:
+            return pytree.tree_map_only(torch.Tensor, meta_kernels.like, values.computed(operator, args, kwargs))
+        except NotImplementedError:
+            raise self.explained(operator) from None
+        except values.UnknownError:
+            if self.machine.stand_ins is None:
+                raise NoValueError(DATA_DEPENDENT.format(operator=operator, remedy=machines.remedy())) from None
+        self.machine.stand_ins.note(operator._schema.name).decides_size()
+        return smallest
+
     def standing_in(self, operator, args, kwargs):
         """The arguments, with zeros for the values that are not known where the GPU has stand-ins."""
         if self.machine.stand_ins is None or all(
             values.of(tensor) is not None for tensor in tensors_in((*args, *kwargs.values())) if tensor.is_meta
         ):
             return args, kwargs
-        self.machine.stand_ins.note(operator._schema.name.removeprefix("aten::"))
+        line = self.machine.stand_ins.note(operator._schema.name.removeprefix("aten::"))
+        if torch.Tag.data_dependent_output in operator.tags:
+            line.branches = True
+        elif any(map(on_gpu, tensors_in((*args, *kwargs.values())))):
+            line.decides_size()
+        else:
+            self.here.lines = (line,)
 
         def known(one):
             return zeros_like(one) if one.is_meta and values.of(one) is None else one
@@ -481,6 +509,17 @@ class DispatchMode(TorchDispatchMode):
             if residence.find(storage) is None:
                 residence.settle_on_host(storage, self.machine, storage.nbytes())
 
+    def keep_lines(self, tensors, outputs) -> None:
+        """On the host a size that depends on a stand-in takes no memory of the GPU; but its line is kept with what is
+        made of it, in case that is copied to the GPU."""
+        homes = [residence.find(one.untyped_storage()) for one in tensors if one.is_meta]
+        lines = dict.fromkeys(line for home in homes if home is not None for line in home.lines)
+        lines, self.here.lines = (*lines, *self.here.lines), ()
+        for output in outputs if lines else ():
+            home = residence.of(output) if isinstance(output, torch.Tensor) else None
+            if home is not None and home.home is HOST:
+                home.lines = lines
+
     def adopt(self, tensor) -> None:
         """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
         self.machine.operator = None
@@ -498,6 +537,9 @@ class DispatchMode(TorchDispatchMode):
         except OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
         costs.cross(self.machine, destination, source, non_blocking)
+        home = residence.of(source) if to_gpu else None
+        for line in () if home is None else home.lines:
+            line.decides_size()
 
     def read_value(self, tensor) -> None:
         """The host asks for a tensor's value: a copy of an element, for which it waits."""
@@ -517,8 +559,12 @@ class DispatchMode(TorchDispatchMode):
         if tensor.dtype.is_floating_point:
             return values.nan()
         if self.machine.stand_ins is not None:
-            self.machine.stand_ins.note("item()")
-            return zeros_like(tensor).item()
+            line, number = self.machine.stand_ins.note("item()"), zeros_like(tensor).item()
+            if tensor.dtype == torch.bool:
+                line.branches = True
+            else:
+                size_probe.look_inside(line, self.functions)
+            return number
         raise NoValueError(
             f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "
             f"simulated GPU computes memory, not values. {machines.remedy()}."
@@ -563,21 +609,23 @@ class DispatchMode(TorchDispatchMode):
             return NotModelledError(OTHER_LAYOUT.format(layout=f"sparse ({operator})"))
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return NoValueError(DATA_DEPENDENT.format(operator=operator, remedy=machines.remedy()))
-        return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")
+        message = f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results"
+        if custom.is_of_library(operator):
+            message += (
+                ". Register them (torch.library.register_fake), or use values=True (--values), with which the "
+                "operator's kernel for the CPU makes the results, if it has one"
+            )
+        return NotModelledError(message)
 
 
-def of_the_host(argument):
+def of_the_host(argument, operator):
     """A tensor of the host for one that was copied there from the GPU, where an operator reads it: the values that are
-    known. Raises NoValueError where they are not. Any other argument is itself."""
+    known, or stand-ins. Raises NoValueError where there are neither. Any other argument is itself."""
     place = residence.of(argument) if isinstance(argument, torch.Tensor) else None
     if place is None or place.home is not HOST:
         return argument
-    known = values.of(argument)
-    if known is None:
-        raise NoValueError(
-            f"the lengths were copied from the simulated GPU, where they have no values. {machines.remedy()}."
-        )
-    return known
+    unknown = f"the lengths were copied from the simulated GPU, where they have no values. {machines.remedy()}."
+    return values.deciding(argument, operator._opname, unknown, least=1)
 
 
 def without_host_values(args, kwargs, scalars_too: bool):

@@ -25,7 +25,17 @@ from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.interrupts import in_one_piece, uninterrupted
 from simgpu.machine import current
-from simgpu.modes import asked_values, deep_copies, from_data, indexing, moves, sound_run, stacks, tensor_face  # noqa: F401
+from simgpu.modes import (  # noqa: F401
+    asked_values,
+    deep_copies,
+    from_data,
+    indexing,
+    moves,
+    size_probe,
+    sound_run,
+    stacks,
+    tensor_face,
+)
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
@@ -76,6 +86,9 @@ class FunctionMode(TorchFunctionMode):
             self.repair()
         try:
             here.function_depth = depth + 1
+            stand_ins = dispatch.machine.stand_ins
+            if stand_ins is not None and stand_ins.numbers:
+                size_probe.look(function, args, kwargs)
             if kwargs and kwargs.get("generator") is not None:
                 check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:

@@ -1,12 +1,11 @@
 """The page that a run ends with: the verdict, the peak and what it consists of, findings, and what is not modelled."""
 
-from simgpu.report import files
+from simgpu.report import files, stand_ins
 from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
 
 LINES = 8  # the largest ones that are shown
-STAND_INS = 6
 STACK = 6
 
 
@@ -21,7 +20,7 @@ def page(report: Report) -> str:
         lines(report),
         findings(report),
     ]
-    sections += [_traffic(report), not_modelled(report), _stand_ins(report)]
+    sections += [_traffic(report), not_modelled(report), stand_ins.section(report)]
     sections += [files.section(report.files), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -45,6 +44,7 @@ def _headline(report: Report) -> str:
             text.append(f"{_sentence(_failure(report))}.")
         elif report.reserved:
             at_least = "at least" if report.left_out or report.bounds else "up to"
+            at_least = at_least if all(smallest for *_, smallest in report.sizes) else "about"
             text.append(_use(report, f"It would use {at_least}"))
     if report.ended:
         text.append(report.ended)
@@ -179,18 +179,6 @@ def not_modelled(report: Report) -> str:
     if report.compared and report.reserved and report.completed:
         text.append(f"  the smallest capacity: {report.compared}")
     return "\n".join(["Not modelled", *text]) if text else ""
-
-
-def _stand_ins(report: Report) -> str:
-    """Lists values that do not exist, which were answered as 0."""
-    if report.values or not report.stand_ins:
-        return ""
-    total = sum(count for _, _, count in report.stand_ins)
-    text = [f"Values that do not exist here, and were answered as 0 ({total} times; --values computes them)"]
-    text += [f"  {count:>6} × {what:<16} {where}" for what, where, count in report.stand_ins[:STAND_INS]]
-    if len(report.stand_ins) > STAND_INS:
-        text.append(f"  … from {len(report.stand_ins) - STAND_INS} more lines")
-    return "\n".join(text)
 
 
 def _written(report: Report) -> str:

@@ -10,6 +10,7 @@ from simgpu.report.files import File
 from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
 from simgpu.report.owners import PARTS
 from simgpu.report.replays import Attempt, Replays
+from simgpu.report.stand_ins import sentence
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 from simgpu.torch_face.build import INSTALLED
@@ -81,6 +82,8 @@ class Report:
     failure: tuple[int, int, str] | None = None
     caught: int = 0
     stand_ins: tuple[tuple[str, str, int], ...] = ()
+    sizes: tuple[tuple[str, str, int, bool], ...] = ()
+    branches: tuple[tuple[str, str, int], ...] = ()
     files: tuple[File, ...] = ()
     values: bool = False
     simulated: bool = True
@@ -148,7 +151,7 @@ class Report:
             found["findings"] = tuple(
                 Finding(**{**one, "lines": tuple(one["lines"])}) for one in found.get("findings", ())
             )
-            for name in ("stand_ins", "files", "written", "notes", "traffic", "bounds"):
+            for name in ("stand_ins", "sizes", "branches", "files", "written", "notes", "traffic", "bounds"):
                 found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
             found["files"] = tuple(File(*one) for one in found["files"])
             return cls(**found)
@@ -162,6 +165,8 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     ran_out = ending == OUT_OF_MEMORY
     moment = watch.at_peak(ran_out)
     stand_ins = machine.stand_ins
+    sizes = tuple((one.what, one.place, one.count, one.at_least) for one in stand_ins or () if one.sizes)
+    more["bounds"] = (*more.get("bounds", ()), *((sentence(sizes),) if sizes else ()))
     parts, lines = _parts(moment), lines_of(moment.held if moment else ())
     peak = watch.peak.allocated if watch.peak else 0
     replays = Replays(watch)
@@ -188,9 +193,9 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         seconds=max(machine.clock.host, machine.clock.done()),
         failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure and ran_out else None,
         caught=watch.failures - ran_out,
-        stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
-        if stand_ins
-        else (),
+        stand_ins=tuple((one.what, one.place, one.count) for one in stand_ins or ()),
+        sizes=sizes,
+        branches=tuple((one.what, one.place, one.count) for one in stand_ins or () if one.branches),
         to_come=watch.to_come if ran_out else "",
         **more,
     )

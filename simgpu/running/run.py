@@ -193,7 +193,7 @@ def _exit(error: SystemExit, watch: Watch) -> _End:
         return _End(COMPLETED)
     if _because_of_memory(error, watch):
         return _End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
-    return _End(STOPPED, f"it ended with status {error.code}")
+    return _End(STOPPED, f"it ended with status {error.code}" + _of_values(watch))
 
 
 def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
@@ -206,12 +206,16 @@ def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
         return _End(OUT_OF_MEMORY, f"The program ended with {said}" if raised_afresh else "")
     if advice := builds.advice(error):
         return _End(STOPPED, f"{said}\n{advice}")
-    stand_ins = watch.machine.stand_ins
     if isinstance(error, NoValueError) and not values:
-        said += "\nWith --values its tensors have values."
-    elif stand_ins:
-        said += "\nSome values were answered as 0 before that (below), which may be why: --values computes them."
-    return _End(STOPPED, said)
+        return _End(STOPPED, said + "\nWith --values its tensors have values.")
+    return _End(STOPPED, said + _of_values(watch))
+
+
+def _of_values(watch: Watch) -> str:
+    """A hint, if the program received stand-ins for values before it failed."""
+    if not list(watch.machine.stand_ins or ()):
+        return ""
+    return "\nBefore that it received 0 in place of values (listed below), which may be why: --values computes them."
 
 
 def _because_of_memory(error: BaseException, watch: Watch) -> bool:

@@ -29,7 +29,10 @@ LAYERS = (
     ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
     ("simgpu.stub", "simgpu.engines"),
     ("simgpu.timing",),
-    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.stand_ins", "simgpu.turns", "simgpu.machine", "simgpu.streams"),
+    (
+        *("simgpu.tracebacks", "simgpu.left_out", "simgpu.uses", "simgpu.stand_ins", "simgpu.stand_in_numbers"),
+        *("simgpu.turns", "simgpu.machine", "simgpu.streams"),
+    ),
     ("simgpu.tensors",),
     ("simgpu.on_cpu",),
     ("simgpu.kernels",),
