@@ -1,6 +1,6 @@
 """The page that a run ends with: does it fit, where the peak is, what it is made of, and what is not known."""
 
-from simgpu.report import advice
+from simgpu.report import advice, processes
 from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY
@@ -12,9 +12,19 @@ STACK = 6
 
 def page(report: Report) -> str:
     """The page, as text."""
-    sections = [report.engine, _headline(report), _numbers(report), where(report), parts(report), lines(report)]
-    sections += [_traffic(report), _advice(report), left_out(report), _stand_ins(report), _written(report)]
+    if report.processes:
+        sections = [report.engine, processes.headline(report), *processes.sections(report)]
+        sections += body(report) if report.nvidia_smi else []
+    else:
+        sections = [report.engine, _headline(report), *body(report)]
+    sections += [processes.started(report), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def body(report: Report) -> list[str]:
+    """What follows the answer, about one process; sections may be empty."""
+    sections = [_numbers(report), where(report), parts(report), lines(report)]
+    return [*sections, _traffic(report), _advice(report), left_out(report), _stand_ins(report)]
 
 
 def _headline(report: Report) -> str:
@@ -125,8 +135,8 @@ def _line(line: Line) -> str:
 
 
 OTHERS = (
-    "The other ranks are not there. Where the program reads values, collectives gave it what they would if every rank",
-    "had this one's: no loss or sum over ranks is that of a real run, and what another rank alone has is not known.",
+    "No tensor's values come from another rank. Where the program reads values, collectives gave it what they would if",
+    "every rank had this one's: no loss or sum over ranks is that of a real run.",
 )
 
 

@@ -1,32 +1,23 @@
 """Runs a program on a simulated GPU and reports what it took: `simgpu.run`, and the command `simgpu run`."""
 
 import contextlib
-import inspect
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from simgpu import engines
-from simgpu import machine as machines
-from simgpu.errors import NoValueError
-from simgpu.patches import Patches
 from simgpu.ranks.messages import Enough, NotSentError
 from simgpu.report import folder
 from simgpu.report.report import Report, report_of
 from simgpu.report.sizes import parse
-from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
 from simgpu.report.watch import Watch
-from simgpu.running import clock, files
+from simgpu.running.child import Process
 from simgpu.running.in_turn import in_turn
+from simgpu.running.processes import Processes
 from simgpu.running.script import Script
-from simgpu.running.steps import Limit, StepsDone
+from simgpu.running.simulation import End, ended_by, simulation
 from simgpu.running.stub.run import run as on_stubs
-from simgpu.session import simulated_gpu
-from simgpu.stand_ins import StandIns
 from simgpu.tracebacks import as_on_gpu
 
 
@@ -76,56 +67,37 @@ def run(
     if chosen.stub is not None:
         if link is not None:
             raise ValueError("the stub engine has no clock, so a link changes nothing there")
-        settings = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
+        options = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
         capacity = None if memory is None else parse(memory)
         name = None if program is None else str(program)
-        return on_stubs(name, arguments, chosen=chosen, memory=capacity, out=place, **settings)
+        return on_stubs(name, arguments, chosen=chosen, memory=capacity, out=place, **options)
     said = str(chosen) if engine != "meta" else ""
-    options = _options(values, memory) | {"ranks": ranks, "per_node": per_node, "link": link}
+    settings = {
+        "gpu": gpu,
+        "memory": None if memory is None else parse(memory),
+        "values": bool(values),
+        "steps": steps,
+        "ranks": ranks,
+        "per_node": per_node,
+        "link": link,
+    }
 
     def attempt(rank: int | None, asked: bool = True) -> Report:
-        with simulated_gpu(gpu, rank=rank, **options):
-            machine = machines.on()
-            if not values:
-                machine.stand_ins = StandIns()
-            with Watch(machine) as watch, _Surroundings(watch, steps):
-                if place is not None:
-                    folder.record(machine)
-                ended = _ended(watch, _prepared(program, module, arguments), values, asked)
-                report = report_of(
-                    watch, _name(program, module), ended.ending, ended=ended.text, values=values, engine=said
-                )
-                return report if place is None else folder.write(place, report, watch)
+        with contextlib.ExitStack() as leave:
+            watch = leave.enter_context(simulation(settings, rank))
+            others = leave.enter_context(Processes(settings))
+            this = Process(others.folder, settings, watch, leave, inside=True)
+            if place is not None:
+                folder.record(watch.machine)
+            ended = _ended(watch, _prepared(program, module, arguments), values, asked, this)
+            found = others.collect()
+            report = report_of(
+                watch, _name(program, module), ended.ending, ended=ended.text, values=values, engine=said
+            )
+            report = found.added_to(report)
+            return report if place is None else folder.write(place, report, watch)
 
     return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
-
-
-def _options(values: bool, memory) -> dict:
-    options: dict = {} if memory is None else {"total_memory": parse(memory)}
-    if values:
-        if "values" not in inspect.signature(simulated_gpu.__init__).parameters:
-            raise ValueError("this version of the simulated GPU computes no values; run it without them")
-        options["values"] = True
-    return options
-
-
-class _Surroundings:
-    """What a program has around it while it runs: the simulated clock, stand-ins for files, a limit of steps."""
-
-    def __init__(self, watch: Watch, steps: int | None):
-        self._patches = Patches()
-        self._watch, self._steps = watch, steps
-
-    def __enter__(self):
-        machine = self._watch.machine
-        clock.patch(self._patches, machine)
-        if machine.stand_ins is not None:
-            files.patch(self._patches, machine, machine.stand_ins)
-        if self._steps is not None:
-            Limit(self._steps, self._watch.owners).patch(self._patches)
-
-    def __exit__(self, *error):
-        self._patches.undo()
 
 
 def _prepared(program, module, arguments):
@@ -141,61 +113,23 @@ def _name(program, module) -> str:
     return f"-m {module}" if module is not None else Path(str(program)).name
 
 
-@dataclass(frozen=True)
-class _End:
-    ending: str
-    text: str = ""
-
-
-def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
+def _ended(watch: Watch, surroundings, values: bool, asked: bool, this: Process) -> End:
     """Runs it, and says how it ended. What is alive at the end is looked at before it goes. `asked`: another rank may
     be asked for what this one waits for; Enough and NotSentError are raised then."""
+    error = None
     with surroundings as execute:
         try:
             execute()
-            end = _End(COMPLETED)
-        except StepsDone:
-            made = watch.owners.steps
-            end = _End(COMPLETED, f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says.")
-        except SystemExit as error:
-            end = _exit(error, watch)
         except Enough:
             raise
-        except BaseException as error:
-            if asked and isinstance(error, NotSentError):
+        except BaseException as raised:
+            if asked and isinstance(raised, NotSentError):
                 raise
-            end = _failed(error, watch, values)
+            error = raised
+            if not isinstance(raised, SystemExit):
+                raised.__traceback__ = as_on_gpu(raised.__traceback__)
+                traceback.print_exception(raised, file=sys.stderr)
+        if this.is_child:
+            this.leave_fork(error)
         watch.close()
-    return end
-
-
-def _exit(error: SystemExit, watch: Watch) -> _End:
-    if error.code in (None, 0):
-        return _End(COMPLETED)
-    if _of_memory(error, watch):
-        return _End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
-    return _End(STOPPED, f"it ended with status {error.code}")
-
-
-def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
-    """An error that the program did not catch: its traceback is printed, without the simulated GPU's own frames."""
-    error.__traceback__ = as_on_gpu(error.__traceback__)
-    traceback.print_exception(error, file=sys.stderr)
-    if _of_memory(error, watch):
-        return _End(OUT_OF_MEMORY)
-    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    stand_ins = watch.machine.stand_ins
-    if isinstance(error, NoValueError) and not values:
-        said += "\nWith --values its tensors have values."
-    elif stand_ins:
-        said += "\nSome values were answered as 0 before that (below), which may be why: --values computes them."
-    return _End(STOPPED, said)
-
-
-def _of_memory(error: BaseException | None, watch: Watch) -> bool:
-    """Whether an error is one for want of memory, or came from one."""
-    while error is not None and watch.failure is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return ended_by(error, watch, values)
