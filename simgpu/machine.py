@@ -53,8 +53,14 @@ def check_number(index: int) -> None:
     machine = current()
     if index == (0 if machine is None else machine.index):
         return
+    if machine is not None and machine.movable and index >= 0 and not machine.has_context:
+        return machine.move(index)
     if machine is None or not 0 <= index < machine.count:
         raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    if machine.world is None:
+        raise NotModelledError(
+            f"this process has used {machine.cuda} and now names cuda:{index}: a process has one simulated GPU"
+        )
     raise NotModelledError(
         f"cuda:{index} is the GPU of another rank: this process is rank {machine.world.rank} of {machine.world.ranks}, "
         f"on {machine.cuda}, and the other GPUs are not simulated. On a GPU it would take memory there, beside that "
@@ -123,6 +129,10 @@ class Machine:
         self.world: Any = None  # that the GPU's process is one rank of (ranks/world.py), or None
         self.traffic: Any = None  # of its collectives (ranks/traffic.py)
         self.links: Any = None  # between the ranks of that world (ranks/links.py)
+        self.join: Any = None  # makes a followed process a rank of a world: join(rank, ranks), from running/child.py
+        self.has_others = False  # whether other processes of the program run, for which it may wait
+        self.movable = False  # whether the process chooses its GPU by its number, as a started process does
+        self._number: int | None = None  # which GPU it has chosen
         self.turns = Turns(self.allocator, self.left_out)
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
@@ -160,12 +170,20 @@ class Machine:
     @property
     def index(self) -> int:
         """The number of this GPU among those that its process sees: 0, or the local rank of one of a world's."""
+        if self._number is not None:
+            return self._number
         return 0 if self.world is None else self.world.local_rank
+
+    def move(self, index: int) -> None:
+        """Makes this the GPU number `index` of its process, which has used no other one."""
+        self._number = index
+        self.allocator.is_gpu(self.index, self.count)
 
     @property
     def count(self) -> int:
         """How many GPUs its process sees; it has memory on this one alone."""
-        return 0 if self.hidden else 1 if self.world is None else self.world.local_ranks
+        local = 1 if self.world is None else self.world.local_ranks
+        return 0 if self.hidden else max(local, self.index + 1)
 
     @cached_property
     def hidden(self) -> bool:

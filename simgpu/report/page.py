@@ -1,6 +1,6 @@
 """The page that a run ends with: the verdict, the peak and what it consists of, findings, and what is not modelled."""
 
-from simgpu.report import files, stand_ins
+from simgpu.report import files, processes, stand_ins
 from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
@@ -11,18 +11,19 @@ STACK = 6
 
 def page(report: Report) -> str:
     """Returns the page as text."""
-    sections = [
-        report.engine,
-        _headline(report),
-        _numbers(report),
-        where(report),
-        parts(report),
-        lines(report),
-        findings(report),
-    ]
-    sections += [_traffic(report), not_modelled(report), stand_ins.section(report)]
-    sections += [files.section(report.files), _written(report)]
+    if report.processes:
+        sections = [report.engine, processes.headline(report), *processes.sections(report)]
+        sections += body(report) if report.nvidia_smi else []
+    else:
+        sections = [report.engine, _headline(report), *body(report)]
+    sections += [processes.started(report), files.section(report.files), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def body(report: Report) -> list[str]:
+    """Returns the sections that follow the verdict, about one process. Sections may be empty."""
+    sections = [_numbers(report), where(report), parts(report), lines(report), findings(report)]
+    return [*sections, _traffic(report), not_modelled(report), stand_ins.section(report)]
 
 
 def _headline(report: Report) -> str:
@@ -149,8 +150,8 @@ def _sentence(text: str) -> str:
 
 
 OTHERS = (
-    "The other ranks are not there. Where the program reads values, collectives gave it what they would if every rank",
-    "had this one's: no loss or sum over ranks is that of a real run, and what another rank alone has is not known.",
+    "No tensor's values come from another rank. Where the program reads values, collectives gave it what they would if",
+    "every rank had this one's: no loss or sum over ranks is that of a real run.",
 )
 
 

@@ -61,6 +61,8 @@ class Report:
     were asked for in vain, those that were free, and PyTorch's text. `rank`: which one of how many the program was.
     `traffic`: of each kind of collective how many there were, the bytes of their messages, and the bytes that this rank
     sent for them. `not_in_nvidia_smi`: what its figure leaves out. `printed` is the page.
+    `processes`: a report for each process that the program started and that used the GPU. `started`: sentences about
+    processes that share a GPU, and about programs that were started and not simulated.
     """
 
     what: str
@@ -100,6 +102,8 @@ class Report:
     compared: str = ""
     to_come: str = ""
     interrupted: bool = False
+    processes: tuple["Report", ...] = ()
+    started: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -139,24 +143,27 @@ class Report:
     def load(cls, path: Path) -> "Report":
         """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            found.pop("outcome")  # which follows from the rest
-            found["lines"] = tuple(Line(**line) for line in found["lines"])
-            if found["at"] is not None:
-                found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
-            if found["failure"] is not None:
-                found["failure"] = tuple(found["failure"])
-            if found.get("rank") is not None:
-                found["rank"] = tuple(found["rank"])
-            found["findings"] = tuple(
-                Finding(**{**one, "lines": tuple(one["lines"])}) for one in found.get("findings", ())
-            )
-            for name in ("stand_ins", "sizes", "branches", "files", "written", "notes", "traffic", "bounds"):
-                found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
-            found["files"] = tuple(File(*one) for one in found["files"])
-            return cls(**found)
+            return cls._of(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no report of a run: {error!r}") from None
+
+    @classmethod
+    def _of(cls, found: dict) -> "Report":
+        """The report that `save` has made these of."""
+        found.pop("outcome", None)  # which follows from the rest
+        found["lines"] = tuple(Line(**line) for line in found["lines"])
+        if found["at"] is not None:
+            found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
+        if found["failure"] is not None:
+            found["failure"] = tuple(found["failure"])
+        if found.get("rank") is not None:
+            found["rank"] = tuple(found["rank"])
+        found["findings"] = tuple(Finding(**{**one, "lines": tuple(one["lines"])}) for one in found.get("findings", ()))
+        for name in ("stand_ins", "sizes", "branches", "files", "written", "notes", "traffic", "bounds", "started"):
+            found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
+        found["files"] = tuple(File(*one) for one in found["files"])
+        found["processes"] = tuple(map(cls._of, found.get("processes", ())))
+        return cls(**found)
 
 
 def report_of(watch: Watch, what: str, ending: str, **more) -> Report:

@@ -6,7 +6,7 @@ fits only if the memory to spare exceeds that uncertainty, and a lower bound is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from simgpu.report.sizes import size
@@ -22,6 +22,9 @@ FITS, DOES_NOT_FIT, FAILED, UNDECIDED = "fits", "does not fit", "failed", "undec
 
 STATUS = {FITS: 0, DOES_NOT_FIT: 1, FAILED: 2, UNDECIDED: 3}
 """Exit status of the command for each outcome."""
+
+WORST = (DOES_NOT_FIT, FAILED, UNDECIDED, FITS)
+"""Outcomes, the one first that is the verdict on a run if any of its processes has it."""
 
 CONTEXT_UNCERTAINTY = 100 * 2**20
 """Bytes by which the CUDA context of a real GPU may differ from the published figure that is simulated."""
@@ -46,7 +49,20 @@ class Verdict:
 
 
 def verdict_of(report: Report) -> Verdict:
-    """Judges a report."""
+    """Judges a report: the worst verdict on the program and on the processes that it started."""
+    if not report.processes:
+        return _of_one(report)
+    found = [one.verdict for one in report.processes]
+    if report.reserved or report.ending != COMPLETED:
+        found.append(_of_one(report))
+    elif report.bounds:
+        found.append(Verdict(UNDECIDED, "; ".join(report.bounds)))
+    spare = min((one.spare for one in found if one.spare is not None), default=None)
+    worst = min(found, key=lambda one: WORST.index(one.outcome))
+    return replace(worst, spare=spare if worst.outcome in (FITS, UNDECIDED) else None)
+
+
+def _of_one(report: Report) -> Verdict:
     if report.ending == OUT_OF_MEMORY:
         return _ran_out(report)
     if report.ending == STOPPED:

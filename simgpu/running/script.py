@@ -14,8 +14,9 @@ class ScriptError(ValueError):
     """There is no such script or module, or it is no Python. The message is one line."""
 
 
-class StepsDone(BaseException):
-    """The optimizers have made as many steps as were asked for. Not an Exception, so that programs let it through."""
+class StepsDone(SystemExit):
+    """The optimizers have made as many steps as were asked for. A SystemExit, so that programs let it through, and a
+    process that a program has started ends with status 0."""
 
 
 class Script:

@@ -55,6 +55,7 @@ OPTIONAL = (
     "simgpu.record",
     "simgpu.report.picture",
     "simgpu.running.files.tensors",
+    "simgpu.running.startup.sitecustomize",
     "simgpu.torch_face.nvml",
     "simgpu.torch_face.model_files",
 )

@@ -792,5 +792,5 @@ def test_of_one_rank_the_page_says_what_the_others_are(script, capsys, more, sai
     )
     assert main(["run", "--rank", "1", "--ranks", "2", path]) == 0
     text = capsys.readouterr().out
-    assert ("The other ranks are not there." in text) == said
+    assert ("No tensor's values come from another rank." in text) == said
     assert ("no loss or sum over ranks is that of a real run" in text) == said

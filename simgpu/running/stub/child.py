@@ -167,10 +167,10 @@ def main(path: str) -> int:
 
 def _ending(error: BaseException | None) -> tuple[str, str]:
     """How the program ended, and a sentence about it."""
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return COMPLETED, ""
     if isinstance(error, StepsDone):
         return COMPLETED, "steps"
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        return COMPLETED, ""
     of_memory = _of_memory(error)
     if isinstance(error, SystemExit):
         if of_memory:

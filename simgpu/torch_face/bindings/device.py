@@ -13,7 +13,7 @@ class Device(Bindings):
         self.machine.initialize()
 
     def _cuda_isInBadFork(self):
-        return False
+        return self.machine.turns.forked
 
     def _cuda_getDeviceCount(self):
         return self.machine.count
