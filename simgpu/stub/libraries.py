@@ -159,8 +159,8 @@ def extensions(folders: Iterable[str] | None = None) -> list[Path]:
     found = []
     for folder in dict.fromkeys(sys.path if folders is None else folders):
         root = Path(folder)
-        if root.name not in ("site-packages", "dist-packages") and folders is None:
-            continue
+        if folders is None and next(root.glob("*.dist-info"), None) is None:
+            continue  # packages are not installed there
         for at, within, files in os.walk(root):
             if at == str(root):
                 within[:] = [name for name in within if name not in _SKIPPED and not name.endswith("-info")]

@@ -17,6 +17,7 @@ struct id {
   char bytes[128];
 };
 
+void collective_issued(void);
 int mock_recall(void *to, const void *from, size_t bytes);
 
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT, FLOAT8A, FLOAT8B };
@@ -81,6 +82,7 @@ int ncclCommGetAsyncError(void *made, int *error) {
 static void unknown(void *to, size_t bytes) { cudaMemset(to, 0, bytes); }
 
 int ncclAllGather(const void *send, void *receive, size_t count, int type, void *made, cudaStream_t stream) {
+  collective_issued();
   size_t bytes = count * size_of(type);
   static __thread char values[MOST];
   int known = bytes <= MOST && mock_recall(values, send, bytes);
@@ -95,15 +97,20 @@ int ncclAllGather(const void *send, void *receive, size_t count, int type, void 
 }
 
 int ncclAlltoAll(const void *send, void *receive, size_t count, int type, void *made, cudaStream_t stream) {
+  collective_issued();
   unknown(receive, of(made)->ranks * count * size_of(type));
   return 0;
 }
 
 int ncclBroadcast(const void *send, void *receive, size_t count, int type, int root, void *made, cudaStream_t stream) {
+  collective_issued();
   return cudaMemcpy(receive, send, count * size_of(type), cudaMemcpyDeviceToDevice);
 }
 
-int ncclBcast(void *buffer, size_t count, int type, int root, void *made, cudaStream_t stream) { return 0; }
+int ncclBcast(void *buffer, size_t count, int type, int root, void *made, cudaStream_t stream) {
+  collective_issued();
+  return 0;
+}
 
 static void times(void *values, size_t count, int type, int ranks) {
   for (size_t i = 0; i < count; i++) {
@@ -116,6 +123,7 @@ static void times(void *values, size_t count, int type, int ranks) {
 
 int ncclAllReduce(const void *send, void *receive, size_t count, int type, int operation, void *made,
                   cudaStream_t stream) {
+  collective_issued();
   size_t bytes = count * size_of(type);
   static __thread char values[MOST];
   int followed = operation == MAXIMUM || operation == MINIMUM || operation == AVERAGE ||
@@ -130,11 +138,13 @@ int ncclAllReduce(const void *send, void *receive, size_t count, int type, int o
 
 int ncclReduce(const void *send, void *receive, size_t count, int type, int operation, int root, void *made,
                cudaStream_t stream) {
+  collective_issued();
   return of(made)->rank == root ? ncclAllReduce(send, receive, count, type, operation, made, stream) : 0;
 }
 
 int ncclReduceScatter(const void *send, void *receive, size_t count, int type, int operation, void *made,
                       cudaStream_t stream) {
+  collective_issued();
   size_t bytes = count * size_of(type);
   return ncclAllReduce((const char *)send + of(made)->rank * bytes, receive, count, type, operation, made, stream);
 }
@@ -144,12 +154,14 @@ int ncclReduceScatter(const void *send, void *receive, size_t count, int type, i
 static int is_vote(size_t count, int type) { return count == 1 && type == INT32; }
 
 int ncclSend(const void *send, size_t count, int type, int peer, void *made, cudaStream_t stream) {
+  collective_issued();
   int32_t vote;
   if (is_vote(count, type) && peer < PEERS && mock_recall(&vote, send, sizeof vote)) of(made)->sent[peer] = vote + 1;
   return 0;
 }
 
 int ncclRecv(void *receive, size_t count, int type, int peer, void *made, cudaStream_t stream) {
+  collective_issued();
   if (!is_vote(count, type) || peer >= PEERS) {
     unknown(receive, count * size_of(type));
     return 0;

@@ -1,6 +1,6 @@
 // What NCCL's watchdog of PyTorch sees of time. It looks every 100 ms at which collectives have ended, and only then
 // are their tensors released. A step takes longer than that on a GPU, and less here. So its thread waits 0.5 ms, and
-// reads a clock that is 200 ms later, once for each wait. The stub of NCCL waits for two of its rounds.
+// reads each clock 200 ms later, once after each wait. The stub of NCCL waits for two of its rounds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static volatile unsigned long rounds;
-static __thread int is_watchdog = -1, later;
+static __thread int is_watchdog = -1, later[2]; // by clock: CLOCK_REALTIME, CLOCK_MONOTONIC
 
 unsigned long simgpu_watchdog_rounds(void) { return rounds; }
 
@@ -27,7 +27,7 @@ static int wait_shortly(pthread_cond_t *condition, pthread_mutex_t *mutex) {
   pthread_mutex_unlock(mutex);
   nanosleep(&pause, 0);
   pthread_mutex_lock(mutex);
-  later = 1;
+  later[0] = later[1] = 1;
   __atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
   return ETIMEDOUT;
 }
@@ -51,8 +51,8 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
   static int (*real)(clockid_t, struct timespec *);
   if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
   int result = real(clock, now);
-  if (is_watchdog == 1 && later) {
-    later = 0;
+  if (is_watchdog == 1 && (clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC) && later[clock]) {
+    later[clock] = 0;
     now->tv_nsec += 200000000;
     if (now->tv_nsec >= 1000000000) {
       now->tv_nsec -= 1000000000;

@@ -27,3 +27,6 @@ int on_device(const void *pointer);
 void host_read(size_t bytes); // the host has read so many bytes of the device (reads.c)
 void host_waited(void);       // the host has waited for all that was given to the device (graphs.c)
 void captured(cudaStream_t stream); // something was given to a stream: a node of the graph, if it is being captured
+void launched(cudaStream_t stream);   // the same for a kernel
+void settle(void);                   // waits until NCCL's watchdog has seen all collectives
+void collective_issued(void);

@@ -1,5 +1,40 @@
 // Kernels, streams and events: a launch does nothing, all work is done at once. What is captured: graphs.c.
+#define _GNU_SOURCE
 #include "device.h"
+#include <dlfcn.h>
+#include <time.h>
+
+// NCCL's watchdog of PyTorch releases the tensors of collectives that have ended, in a thread of its own. What it does
+// must not depend on which thread is quicker. So before the next collective, and before the next kernel, the host waits
+// until the watchdog has looked at all of them: two of its rounds have begun since (preloaded.c).
+#define PATIENCE 2000 // half milliseconds; a thread that the watchdog waits for may be this one
+
+static int issued; // a collective since the watchdog's last complete round
+
+void collective_issued(void) {
+  settle();
+  __atomic_store_n(&issued, 1, __ATOMIC_RELAXED);
+}
+
+void settle(void) {
+  static unsigned long (*rounds)(void);
+  static int looked;
+  if (!__atomic_exchange_n(&issued, 0, __ATOMIC_RELAXED)) return;
+  if (!looked) rounds = dlsym(RTLD_DEFAULT, "simgpu_watchdog_rounds");
+  looked = 1;
+  if (!rounds) return;
+  unsigned long from = rounds();
+  for (int i = 0; i < PATIENCE && rounds() < from + 2; i++) {
+    struct timespec pause = {0, 500000};
+    nanosleep(&pause, 0);
+  }
+}
+
+// A kernel is given to a stream.
+void launched(cudaStream_t stream) {
+  if (__atomic_load_n(&issued, __ATOMIC_RELAXED)) settle();
+  captured(stream);
+}
 
 static void *handle(void) {
   static uintptr_t next = 0x1000;
@@ -44,13 +79,13 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream) {
-  captured(stream);
+  launched(stream);
   return cudaSuccess;
 }
 
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                cudaStream_t stream) {
-  captured(stream);
+  launched(stream);
   return cudaSuccess;
 }
 
