@@ -304,24 +304,28 @@ class Machine:
     def take_blas_workspace(self, in_backward: bool, lt: bool = False) -> None:
         """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream; `lt`: for cuBLASLt.
 
-        Handles belong to a thread, and autograd runs CUDA's backward in a thread of its own, so forward and
-        backward each take one and keep it (aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace and
-        getCurrentCUDABlasHandle: one workspace per (handle, stream)). Up to torch 2.11 cuBLASLt has one of its own and
-        takes both; later it has that only where the environment says so, and then takes no other.
+        From torch 2.15 on a multiplication frees its workspace at once (`keeps_blas_workspace`), and one by cuBLASLt
+        allocates only cuBLASLt's. Before, handles keep it. They belong to a thread, and autograd runs CUDA's backward
+        in a thread of its own, so forward and backward each allocate one (aten/src/ATen/cuda/CublasHandlePool.cpp,
+        getCUDABlasLtWorkspace and getCurrentCUDABlasHandle: one workspace per (handle, stream)). Up to torch 2.11
+        cuBLASLt has one of its own and allocates both; later it has that only where the environment says so, and then
+        allocates no other.
         """
-        thread = "autograd" if in_backward else threading.get_ident()
-        key, apart = (thread, self.stream), lt and self.lt_apart
+        capability, version, environ = self.spec.compute_capability, self.torch_version, self.blas_environment
+        apart = lt and self.lt_apart
+        if not keeps_blas_workspace(version, environ):
+            sizes = lt_workspace_bytes if apart else cublas_workspace_bytes
+            block = self.allocator.malloc(sizes(capability, version, environ) or 0, self.stream)
+            if block is not None:
+                self.allocator.free(block)
+            return
+        key = ("autograd" if in_backward else threading.get_ident(), self.stream)
         if key in self._workspaces and not apart:
             return
-        capability, version, environ = self.spec.compute_capability, self.torch_version, self.blas_environment
         of_lt = lt_workspace_bytes(capability, version, environ) if apart else None
         if key not in self._workspaces and (of_lt is None or version < (2, 12)):
-            size = cublas_workspace_bytes(capability, torch_version=version, environ=environ)
-            block = self.allocator.malloc(size, self.stream)
-            if keeps_blas_workspace(version, environ):
-                self._workspaces[key] = block
-            elif block is not None:
-                self.allocator.free(block)
+            size = cublas_workspace_bytes(capability, version, environ)
+            self._workspaces[key] = self.allocator.malloc(size, self.stream)
         of_both = (*key, "cublasLt")
         if of_lt is not None and of_both not in self._workspaces:
             self._workspaces[of_both] = self.allocator.malloc(of_lt, self.stream)

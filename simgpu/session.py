@@ -53,24 +53,25 @@ from simgpu.torch_face import (
 )
 from simgpu.tracebacks import PATHS
 
-COMPARED = ((2, 11), (2, 12), (2, 13))
-"""The versions of PyTorch whose CUDA host code the simulated GPU was held against."""
+COMPARED = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+"""The versions of PyTorch whose CUDA host code the simulated GPU was compared with."""
 
 
 def installed_torch() -> tuple[int, int]:
-    """Major and minor version of the PyTorch that runs."""
+    """Returns major and minor version of the PyTorch that runs."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
+@cache
 def tell_of_a_newer_torch(version: tuple[int, int]) -> None:
-    """Warns, where a simulated GPU is entered, of a PyTorch that is newer than those that it was compared with."""
+    """Warns once, where a simulated GPU is entered first, of a PyTorch that is newer than all of COMPARED."""
     if version > COMPARED[-1]:
         known = ", ".join(".".join(map(str, one)) for one in COMPARED)
         warnings.warn(
-            f"the simulated GPU was compared with torch {known}, and torch {version[0]}.{version[1]} is installed: "
-            "where that allocates otherwise, its figures are those of the versions before (docs/oracle.md says how to "
-            "compare)",
+            f"the simulated GPU was compared with torch {known}, and torch {version[0]}.{version[1]} is installed. "
+            f"Where that allocates otherwise, the figures are those of torch {'.'.join(map(str, COMPARED[-1]))} "
+            "(docs/oracle.md says how to compare)",
             stacklevel=4,
         )
 

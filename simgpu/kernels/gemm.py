@@ -134,7 +134,7 @@ def product_with_addend(launch: Launch) -> None:
 def _by_lt(launch: Launch, beta, addend, right, output) -> bool:
     """isInputCompliesAddmmCudaLt: whether cuBLASLt multiplies, which adds a row of biases, or applies an activation.
 
-    Memory depends on it where cuBLASLt's workspace lies apart from cuBLAS's, as up to torch 2.11.
+    Memory depends on it where cuBLASLt's workspace is apart from cuBLAS's: up to torch 2.11, and from 2.15 on.
     """
     if not launch.machine.lt_apart or beta != 1 or right.dtype not in _BY_LT or min(right.shape) < 2:
         return False

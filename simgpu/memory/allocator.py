@@ -289,6 +289,14 @@ class CachingAllocator:
                     return block.frames
         return None
 
+    def annotate(self, address: int, text: str) -> None:
+        """Record that a text belongs to the block at this address: `torch.cuda.memory._annotate_tensor` (torch 2.14).
+        Nothing is recorded of an address that no block in use has."""
+        for block in (block for segment in self._segments.values() for block in segment):
+            if block.address == address and block.allocated and self.history.enabled:
+                pool, frames = block.pool.id, self.history.frames(ALL)
+                self.history.record("annotate", address, block.requested_size, block.stream, frames, pool, text)
+
     def snapshot_segments(self, pool_id: PoolId = DEFAULT_POOL) -> list[dict]:
         """The segments and their blocks, by address: `torch.cuda.memory_snapshot()`; those of a private pool only, if
         its id is given."""
@@ -307,6 +315,7 @@ class CachingAllocator:
             "device_traces": [trace if index == self.index else [] for index in range(self._gpus)],
             "allocator_settings": self.settings.as_snapshot(self.torch_version),
             "external_annotations": [],
+            **({"host_segments": [], "host_traces": []} if self.torch_version >= (2, 14) else {}),
         }
 
     # Finding a block (get_pool, get_free_block).
