@@ -17,20 +17,22 @@ from functools import wraps
 from pathlib import Path
 from typing import NoReturn
 
+from simgpu.machine import VISIBLE
 from simgpu.patches import Patches
 from simgpu.ranks.world import enter, world_of
 from simgpu.report.report import report_of
 from simgpu.running import files, processes
 from simgpu.running.simulation import Simulated, ended_by, simulation
 from simgpu.running.startup import sitecustomize
+from simgpu.tracebacks import as_on_gpu
 
 _ours: list["Process"] = []  # of this process, the innermost last
 
 
 def begin(folder: str, settings: dict) -> None:
     """Simulates the GPU in this process until it ends. Called when torch has been imported."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or _ours:
-        return  # the program wants none here, or this is the fork of a process that has one
+    if _visible(settings) in ("", "-1") or _ours:
+        return  # the program hides it from this process, or this is the fork of a process that has one
     if threading.current_thread() is not threading.main_thread():
         sitecustomize.note(folder, "thread", command=list(sys.orig_argv))
         return
@@ -73,6 +75,7 @@ class Process:
         _ours.append(self)
         leave.callback(_ours.remove, self)
         if not inside:
+            patches.apply(sys, "excepthook", _shown_as_on_gpu(sys.excepthook))
             self._on_signal()
 
     @property
@@ -88,7 +91,7 @@ class Process:
     def join_world(self) -> None:
         """Makes it the rank that torchrun's variables name."""
         rank, ranks = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        visible = _visible(self.settings)
         if visible and "," not in visible:
             self.watch.machine.move(0)
         if rank.isdigit() and ranks.isdigit():
@@ -194,6 +197,22 @@ class Process:
                 raise
 
         return noted
+
+
+def _shown_as_on_gpu(show):
+    """sys.excepthook, which is `show`: tracebacks are shown without the simulated GPU's own frames."""
+
+    @wraps(show)
+    def excepthook(kind, error, trace):
+        show(kind, error.with_traceback(as_on_gpu(trace)), as_on_gpu(trace))
+
+    return excepthook
+
+
+def _visible(settings: dict) -> str | None:
+    """The GPUs that the program has made visible to this process; None if it has not chosen any."""
+    visible = os.environ.get(VISIBLE)
+    return None if visible == settings.get("visible") else visible
 
 
 def _exit_of(status: object) -> SystemExit | None:

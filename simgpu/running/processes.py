@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 
+from simgpu.machine import VISIBLE
 from simgpu.patches import Patches
 from simgpu.report.report import Report
 from simgpu.report.sizes import size
@@ -58,7 +59,8 @@ class Processes:
         self._children = set(multiprocessing.active_children())
         self.folder = tempfile.mkdtemp(prefix="simgpu-")
         version = list(sys.version_info[:2])
-        about = {"prefix": sys.prefix, "python": version, "root": str(Path(__file__).parents[2]), "run": os.getpid()}
+        about = {"prefix": sys.prefix, "python": version, "root": str(Path(__file__).parents[2])}
+        about["visible"] = os.environ.get(VISIBLE)  # to the run: it concerns the GPUs of this machine
         Path(self.folder, "settings").write_text(ascii(self.settings | about))
         self._before = {name: os.environ.get(name) for name in ("PYTHONPATH", RECORDS)}
         os.environ.update(environment(self.folder))

@@ -16,7 +16,14 @@ class ScriptError(ValueError):
 
 class StepsDone(SystemExit):
     """The optimizers have made as many steps as were asked for. A SystemExit, so that programs let it through, and a
-    process that a program has started ends with status 0."""
+    process that a program has started ends with status 0. `text` says what was reached."""
+
+    def __init__(self, text: str = ""):
+        super().__init__(0)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Script:

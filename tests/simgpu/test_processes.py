@@ -70,19 +70,21 @@ def test_a_started_script_has_the_peak_of_the_plain_one(script):
     assert "Its memory is that of train.py." in str(report)
 
 
-def test_a_process_that_runs_out_of_memory_is_the_verdict(script, tmp_path):
+def test_a_process_that_runs_out_of_memory_is_the_verdict(script, tmp_path, capfd):
     script(TRAIN, "train.py")
     path = script("""
         import subprocess, sys
         subprocess.run([sys.executable, "train.py", "too much"])
         """)
     assert main(["run", "--out", str(tmp_path / "out"), path]) == 1
+    shown = capfd.readouterr().err
+    assert "CUDA out of memory" in shown and "simgpu" not in shown.replace("simgpu-", "")  # no frames of its own
     report = Report.load(tmp_path / "out" / "report.json")
     [one] = report.processes
     assert (one.outcome, report.outcome, report.peak) == ("does not fit", "does not fit", 0)
     page = (tmp_path / "out" / "page.txt").read_text(encoding="utf-8")
     assert "program.py does not fit on a simulated A100-80GB: train.py ran out of memory.\n" in page
-    assert "What would help" in page and page == str(report)
+    assert "\nFindings\n" in page and page == str(report)
 
 
 def test_torchrun_starts_ranks_that_meet(script, capfd):
