@@ -278,6 +278,7 @@ def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
         blocks[key] += 1
         stages.setdefault(key, Counter())[one.origin.stage] += one.size
     return tuple(
-        Line(nbytes, blocks[key], *key[:2], stages[key].most_common(1)[0][0], *key[2:])
+        Line(nbytes, blocks[key], part, operator, stages[key].most_common(1)[0][0], place, library)
         for key, nbytes in sizes.most_common()
+        for part, operator, place, library in (key,)
     )
