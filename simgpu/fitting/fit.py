@@ -54,6 +54,9 @@ class Fit:
         self._known: dict[tuple, Measured] = {} if known is None else known  # of this model, by plan, GPU and memory
         self.measured = self.of(plan)
         self.report: Report = self.measured.report
+        if not self.report.completed:  # how much is missing in all decides whether it is too close to call
+            smallest = self.of(plan, memory=UNLIMITED).report.smallest
+            self.report = dataclasses.replace(self.report, smallest=smallest)
         self.step = self.measured.step
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +92,7 @@ class Fit:
         if key not in self._known:
             limited = self._known.get((plan, gpu, own))
             if memory == UNLIMITED and limited is not None and limited.report.completed and not limited.retried:
-                report = dataclasses.replace(limited.report, total_memory=UNLIMITED, smallest=None)
+                report = dataclasses.replace(limited.report, total_memory=UNLIMITED)
                 self._known[key] = dataclasses.replace(limited, report=report)
             else:
                 self._known[key] = self._run(plan, gpu, memory)
@@ -101,7 +104,7 @@ class Fit:
             found = self._measured(plan, gpu, memory)
             less = total - CONTEXT_UNCERTAINTY
             needed = found.report.peak + found.report.context
-            if found.report.completed and needed <= less < found.report.nvidia_smi:
+            if found.report.smallest is None and found.report.completed and needed <= less < found.report.nvidia_smi:
                 # Near the limit: whether the cache would make room on a GPU whose context is larger.
                 smaller = self._measured(plan, gpu, less).report
                 if smaller.completed:
@@ -234,6 +237,8 @@ class Fit:
         more = []
         if not report.completed:
             more.append(f"It would use up to {size(self.needs)}, as nvidia-smi shows it.")
+            if report.smallest:
+                more.append(f"The smallest capacity found to fit is {size(report.smallest)}.")
         if self.step:
             more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
         page = dataclasses.replace(report, ended=" ".join([report.ended, *more]).strip())

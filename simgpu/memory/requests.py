@@ -102,6 +102,7 @@ class Requests:
                 except OutOfMemory:
                     failures += 1
                 else:
+                    assert block is not None, "a request that failed is of more than 0 bytes"
                     allocator.free(block)
             elif kind == USE:
                 allocator.record_stream(blocks[operand], next(streams))

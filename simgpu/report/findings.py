@@ -315,7 +315,7 @@ def _mostly_float32(facts: Facts) -> bool:
 
 
 def _of_activations(facts: Facts, nbytes: int) -> str:
-    halves = " and bfloat16 autocast halves most of them" if _mostly_float32(facts) and not facts.autocast else ""
+    halves = ", and bfloat16 autocast halves most of them" if _mostly_float32(facts) and not facts.autocast else ""
     return f"Half the batch with twice the accumulation leaves {size(nbytes // 2)}, gradient checkpointing less{halves}"
 
 

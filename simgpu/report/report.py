@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from simgpu.machine import Machine
+from simgpu.modes import costs
 from simgpu.report.files import File
 from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
 from simgpu.report.owners import PARTS
@@ -176,6 +177,12 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     more["bounds"] = (*more.get("bounds", ()), *((sentence(sizes),) if sizes else ()))
     parts, lines = _parts(moment), lines_of(moment.held if moment else ())
     peak = watch.peak.allocated if watch.peak else 0
+    unread = sorted(costs.unread & machine.left_out.names)
+    if unread:
+        counted = (
+            f"in the time: operations of {', '.join(unread)}, of which some calls are timed by their memory traffic"
+        )
+        more["notes"] = (*more.get("notes", ()), counted)
     replays = Replays(watch)
     if ending == COMPLETED and "smallest" not in more:
         more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
@@ -228,7 +235,7 @@ def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None
         dtypes=watch.dtypes,
         autocast=watch.autocast,
         attention=machine.math_attention,
-        fused_attention=machine.left_out.has_run("scaled_dot_product"),
+        fused_attention=any("scaled_dot_product" in name for name in machine.left_out.names),
         grown=watch.grown,
         grown_per=watch.grown_per,
         attempts=attempts or [],
@@ -278,6 +285,7 @@ def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
         blocks[key] += 1
         stages.setdefault(key, Counter())[one.origin.stage] += one.size
     return tuple(
-        Line(nbytes, blocks[key], *key[:2], stages[key].most_common(1)[0][0], *key[2:])
+        Line(nbytes, blocks[key], part, operator, stages[key].most_common(1)[0][0], place, library)
         for key, nbytes in sizes.most_common()
+        for part, operator, place, library in (key,)
     )

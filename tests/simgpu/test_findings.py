@@ -1,8 +1,11 @@
 """What the page says about memory beyond its sizes: public questions as small programs, and the page's answers."""
 
 import pytest
+import torch
 
 import simgpu
+from simgpu.modes import costs
+from simgpu.ranks.traffic import sent_by_ring
 from simgpu.report.findings import Facts, findings
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, TEMPORARIES, WORKSPACES
 from simgpu.report.report import Line
@@ -369,3 +372,26 @@ def test_advice_knows_the_dtype_of_the_weights():
         texts[dtype] = " ".join(str(one) for one in findings(known))
     assert "bfloat16 autocast" in texts["float32"] and "They are float32" in texts["float32"]
     assert "bfloat16" not in texts["bfloat16"]
+
+
+# --- no silent zeros --------------------------------------------------------------------------------------
+
+
+def test_a_call_whose_operations_cannot_be_counted_is_named(run, monkeypatch):
+    def cannot(*args, **kwargs):
+        raise TypeError("an argument that it does not know")
+
+    text = "x = torch.ones(4, 6, device='cuda')\nx @ x.t()\n"
+    assert "in the time" not in str(run(text))
+    plan = costs.plan_of(torch.ops.aten.mm.default)
+    monkeypatch.setattr(plan, "flops", cannot)
+    monkeypatch.setattr(costs, "unread", set())
+    costs.forget()
+    assert "in the time: operations of mm, of which some calls are timed by their memory traffic" in str(run(text))
+
+
+def test_the_traffic_of_an_unknown_collective_is_not_zero():
+    with pytest.raises(
+        ValueError, match="'all_shuffle' is not a collective whose traffic is known; known are all_reduce"
+    ):
+        sent_by_ring("all_shuffle", 1000, 8)
