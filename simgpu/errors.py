@@ -19,6 +19,12 @@ OTHER_ENGINE = (
 """What to do about code that only a CUDA build runs."""
 
 
+NESTED = (
+    "the simulated GPU does not model nested tensors of strided layout: make them with layout=torch.jagged, or pad "
+    f"them and give a mask. {OTHER_ENGINE}"
+)
+
+
 class CaptureError(torch.AcceleratorError):
     """CUDA's error of something that a CUDA graph cannot hold."""
 

@@ -45,6 +45,24 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
     )
 
 
+@meta("baddbmm.dtype")
+def batched_product(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
+    """aten/src/ATen/native/cuda/Blas.cpp, _baddbmm_dtype_cuda: the product in another dtype than its operands'."""
+    return torch.empty(*batch1.shape[:2], batch2.shape[2], dtype=out_dtype, device="meta")
+
+
+@meta("baddbmm.dtype_out")
+def batched_product_into(self, batch1, batch2, out_dtype, *, beta=1, alpha=1, out):
+    """The same file."""
+    return _resized(out, (*batch1.shape[:2], batch2.shape[2]))
+
+
+@meta("_scaled_mm.out")
+def scaled_product_into(self, mat2, *options, out, **named):
+    """aten/src/ATen/native/cuda/ScaledBlas.cpp, _scaled_mm_out_cuda."""
+    return _resized(out, (self.shape[0], mat2.shape[1]))
+
+
 @meta("_sample_dirichlet", "_standard_gamma", "_standard_gamma_grad", "binomial")
 def drawn(parameter, *others, generator=None):
     """aten/src/ATen/native/cuda/Distributions.cpp: a number for each of the parameter's."""

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from simgpu import machine as machines
-from simgpu.errors import NotModelledError
+from simgpu.errors import OTHER_ENGINE, NotModelledError
 from simgpu.handlers import handles
 from simgpu.tensors import residence
 from simgpu.tensors.registry import branch, simulated
@@ -260,10 +260,11 @@ def fused_choice(mode, function, args, kwargs):
 @handles(torch.nn.functional.scaled_dot_product_attention)
 def of_nested_tensors(mode, function, args, kwargs):
     """NotModelledError for nested tensors, whose attention PyTorch chooses in Python by the device."""
-    if any(isinstance(one, torch.Tensor) and one.is_nested for one in (*args, *kwargs.values())):
+    tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    if any(one.is_nested and one.layout is torch.jagged and residence.on_gpu(one) for one in tensors):
         raise NotModelledError(
             "the simulated GPU does not model scaled_dot_product_attention of nested tensors: pad them "
-            "(torch.nested.to_padded_tensor) and give a mask"
+            f"(torch.nested.to_padded_tensor) and give a mask. {OTHER_ENGINE}"
         )
     transformed = torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
     if transformed and simulated((*args, *kwargs.values())):

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from simgpu import machine as machines
 from simgpu.composites import autocast
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import NESTED, OTHER_ENGINE, NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
 from simgpu.kernels import Launch, any_device, custom, dtype_checks, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
@@ -44,8 +44,11 @@ from simgpu.timing.clock import TO_HOST
 
 GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
+_tracing, _trace = torch._C._get_tracing_state, torch._C._set_tracing_state
+_TRACER = torch._C._dispatch_key_parse("Tracer")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _aten = torch.ops.aten
+_CONVOLUTION = _aten.convolution.default
 _UNIFORM = _aten.uniform_.default  # of fake tensors it is a copy_, which needs a build with CUDA
 _COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_dense.default, _aten.as_strided.default
 
@@ -119,9 +122,40 @@ def is_refusal_of_meta(error: RuntimeError) -> bool:
     return "INTERNAL ASSERT FAILED" in str(error)
 
 
+def all_meta(arguments) -> bool:
+    """Whether the tensors among a call's arguments are PyTorch's own meta tensors, and there are any."""
+    found = list(tensors_in(arguments))
+    return bool(found) and all(one.is_meta and residence.of(one) is None for one in found)
+
+
+@contextmanager
+def not_traced():
+    """Inside an operator that torch.jit.trace has noted: what it is made of here is not noted."""
+    key, state = _TRACER, _tracing()
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    _trace(None)
+    try:
+        yield
+    finally:
+        _trace(state)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
+
+
+def sizes_as_tensors(operator, args) -> tuple:
+    """The arguments of an operator in a traced program, where a size is a tensor without dims: it comes here as a
+    number."""
+    kinds = [str(argument.type) for argument in operator._schema.arguments]
+    return tuple(
+        torch.tensor(given) if type(given) in (bool, int, float) and kind == "Tensor" else given
+        for given, kind in zip(args, kinds, strict=False)
+    )
+
+
 class _OfThread(threading.local):
     """The state of a mode that is one for each thread."""
 
+    given: tuple = ()  # the arguments of the call by Python that is under way
     new_tensors_go = None
     function_depth = 0
     count = 0
@@ -163,6 +197,15 @@ class DispatchMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if args and args[0].__class__ is int and next(tensors_in(args), None) is None:
+            args = sizes_as_tensors(operator, args)
+        if _tracing() is not None:
+            if operator is _CONVOLUTION:  # the tracer notes the _convolution that it calls (gen_trace_type.py)
+                torch._C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
+                with _no_functions(), self:
+                    return operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+            with not_traced():
+                return self.__torch_dispatch__(operator, types, args, kwargs)
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
         if types and any(map(makes_others, types)):
@@ -193,9 +236,11 @@ class DispatchMode(TorchDispatchMode):
                 if operator.name() in ON_CUDA:
                     with self.face(), self:
                         return operator.py_kernels[torch._C.DispatchKey.CUDA](*args, **kwargs)
-                raise NotModelledError(f"the simulated GPU does not model {operator}")
+                raise NotModelledError(f"the simulated GPU does not model {operator}. {OTHER_ENGINE}")
             if kind is COLLECTIVE:
                 return self.collective(operator, args, kwargs)
+            if any(one.is_nested for one in tensors_in(args)):  # of strided layout, which no simulated tensor has
+                return operator(*args, **kwargs)
             with self:
                 return autocast.composite(operator, args, kwargs)
 
@@ -295,6 +340,8 @@ class DispatchMode(TorchDispatchMode):
             return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
         if new_tensors_go is not None:
             place = self.place_of_new(place, on_meta)
+        elif place is None and all_meta(self.here.given):  # C++ makes it for a call on PyTorch's own meta tensors
+            return operator(*args, **kwargs)
         if operator is _LOCAL_SCALAR:
             return self.scalar(args[0])
         if operator is _COPY and not args[0].is_meta:
@@ -605,6 +652,8 @@ class DispatchMode(TorchDispatchMode):
 
     def explained(self, operator):
         tags = operator.tags
+        if "nested" in operator._opname:
+            return NotModelledError(NESTED)
         if "_sparse" in operator._opname:
             return NotModelledError(OTHER_LAYOUT.format(layout=f"sparse ({operator})"))
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:

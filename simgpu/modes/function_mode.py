@@ -81,11 +81,12 @@ class FunctionMode(TorchFunctionMode):
             kwargs = {**(kwargs or {}), "device": default} if default is not None else kwargs
         handler = handler_of(function)
         here = dispatch.here
-        depth = here.function_depth
+        depth, given = here.function_depth, here.given
         if depth == 0:
             self.repair()
         try:
             here.function_depth = depth + 1
+            here.given = (args, kwargs and (*kwargs.values(),))
             stand_ins = dispatch.machine.stand_ins
             if stand_ins is not None and stand_ins.numbers:
                 size_probe.look(function, args, kwargs)
@@ -117,7 +118,7 @@ class FunctionMode(TorchFunctionMode):
                 raise
             raise RuntimeError(said) from None
         finally:
-            here.function_depth = depth
+            here.function_depth, here.given = depth, given
 
     def stands_in(self, function) -> bool:
         """Whether a value that a program asks for and nobody knows is answered for it."""

@@ -50,7 +50,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def find_spec(self, fullname, path, target=None):
         change = _CHANGES.get(fullname)
-        spec = None if change is None else importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if change is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return None
         load, loader = spec.loader.exec_module, spec.loader

@@ -6,7 +6,6 @@ eager program's; its time, with the backend inductor, is that of the kernels tha
 forward and backward (modes/fusion.py), and of CUDA graphs where its mode asks for them. What is told is that.
 """
 
-import sys
 from functools import wraps
 
 import torch
@@ -25,13 +24,12 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 def patch(patches: Patches, machine: Machine) -> None:
     """Puts it into torch."""
-    patches.apply(torch, "compile", told(patches, machine, torch.compile))
-    patches.apply(torch.nn.Module, "compile", told(patches, machine, torch.nn.Module.compile))
-    if "torch._dynamo.eval_frame" in sys.modules:  # something may have been compiled before
-        force_eager(patches)
+    patches.apply(torch, "compile", told(machine, torch.compile))
+    patches.apply(torch.nn.Module, "compile", told(machine, torch.nn.Module.compile))
+    force_eager(patches)
 
 
-def told(patches: Patches, machine: Machine, compile_):
+def told(machine: Machine, compile_):
     """torch.compile or Module.compile (`compile_` is PyTorch's own): says once how it runs."""
 
     @wraps(compile_)
@@ -40,7 +38,6 @@ def told(patches: Patches, machine: Machine, compile_):
         compiled = compile_(*args, **kwargs)
         if not eagerly:
             return compiled
-        force_eager(patches)
         given = args[0] if args else kwargs.get("model", kwargs.get("self"))
         if given is None:  # a decorator, which calls this function again
             return compiled
