@@ -96,3 +96,24 @@ def test_the_command(script):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "['--flag'] tensor(..., device='cuda:0') NVIDIA GeForce RTX 4090" in done.stdout
+
+
+SAVE = """
+open("log.txt", "w").write("new")
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+torch.save(model.state_dict(), "old.pt")
+torch.save(model.state_dict(), "new.pt")
+assert open("log.txt").read() == "new" and "weight" in torch.load("old.pt")
+"""
+
+
+def test_files_that_existed_are_as_they_were(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("log.txt", "old.pt"):
+        (tmp_path / name).write_text("mine")
+    report = run(script(SAVE))
+    assert report.completed, report.ended
+    assert [(tmp_path / name).read_text() for name in ("log.txt", "old.pt")] == ["mine", "mine"]
+    assert not (tmp_path / "new.pt").exists()
+    assert {Path(one.path).name for one in report.files} == {"log.txt", "old.pt", "new.pt"}

@@ -11,12 +11,15 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from simgpu.machine import Machine
 from simgpu.patches import Patches
 from simgpu.report.files import File
-from simgpu.running.files import calls, native, tensors
-from simgpu.running.files.overlay import Overlay
+from simgpu.running.files import calls
+from simgpu.running.files.overlay import MAGIC, Overlay
+
+if TYPE_CHECKING:
+    from simgpu.machine import Machine
 
 VARIABLE = "SIMGPU_FILES"
 """The environment variable that names the scratch folder, for the processes that the program starts."""
@@ -33,8 +36,10 @@ class KeptApart:
         """Where the files are after the run; "" if they are removed."""
         return self._overlay.folder if self._stays else ""
 
-    def patch(self, patches: Patches, machine: Machine) -> None:
+    def patch(self, patches: Patches, machine: "Machine") -> None:
         """Puts the overlay between the program and the file system. `machine` has stand-ins."""
+        from simgpu.running.files import native, tensors  # here, because they import torch
+
         calls.patch(patches, self._overlay)
         native.patch(patches)
         tensors.patch(patches, machine)
@@ -43,7 +48,7 @@ class KeptApart:
 
     def finish(self) -> tuple[File, ...]:
         """Ends the program's writing; returns what the report says of files."""
-        rows = self._overlay.finish(tensors.MAGIC)
+        rows = self._overlay.finish(MAGIC)
         return rows if self._stays else tuple(one._replace(where="") for one in rows)
 
 
@@ -63,7 +68,7 @@ def kept_apart(folder: Path | None):
             os.environ.pop(VARIABLE, None)
         else:
             os.environ[VARIABLE] = before
-        overlay.finish(tensors.MAGIC)  # once more, for a run that ended otherwise
+        overlay.finish(MAGIC)  # once more, for a run that ended otherwise
         overlay.close()
         if folder is None:
             shutil.rmtree(scratch, ignore_errors=True)

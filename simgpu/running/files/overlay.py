@@ -26,6 +26,8 @@ from pathlib import Path
 from simgpu.report.files import CHANGED, DELETED, FOLDER, MAY_HOLD, REMOVED, TENSORS, File
 
 JOURNAL = "journal.jsonl"
+MAGIC = b"written on a simulated GPU: tensors without values are left out\n"
+"""The beginning of files that `tensors.py` writes."""
 _SPECIAL = tuple(os.sep + name + os.sep for name in ("dev", "proc", "sys"))
 _SHARED = os.path.join(os.sep, "dev", "shm") + os.sep
 _SEARCHED = 2**26  # bytes at the beginning of a file
@@ -111,6 +113,11 @@ class Overlay:
             self._sync()
             if not self.here:
                 self._tell(("here", os.getcwd()))
+
+    def leave_alone(self, folder: str) -> None:
+        """Takes a folder out of the overlay, such as a cache of compiled code."""
+        global _SPECIAL
+        _SPECIAL = (*_SPECIAL, os.path.realpath(folder) + os.sep)
 
     def close(self) -> None:
         """Closes the journal."""

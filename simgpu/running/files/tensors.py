@@ -20,11 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simgpu.machine import Machine
 from simgpu.patches import Patches
 from simgpu.running.files.calls import everywhere, replacing
-from simgpu.running.files.overlay import Overlay, quiet
+from simgpu.running.files.overlay import MAGIC, Overlay, quiet
 from simgpu.tensors import residence, values
 from simgpu.tensors.buffers import Buffer
-
-MAGIC = b"written on a simulated GPU: tensors without values are left out\n"
 
 
 def patch(patches: Patches, machine: Machine) -> None:

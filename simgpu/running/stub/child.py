@@ -15,6 +15,7 @@ from pathlib import Path
 
 from simgpu.running.script import Script, StepsDone
 from simgpu.running.stub.imports import AfterImport
+from simgpu.running.stub.saved import Saved
 
 MOST_EVENTS = 2_000_000
 """Events of the memory history that are kept, the newest; with its stack each needs about 1 KB."""
@@ -27,6 +28,7 @@ class Watched:
     def __init__(self, job: dict):
         self.job = job
         self.leave = ExitStack()
+        self.saved = Saved(job["caches"])
         self.owners = None
         self.reads = None
         self.began = False
@@ -37,6 +39,7 @@ class Watched:
         from simgpu.running.stub import untimed
 
         untimed.metadata_only(torch)
+        self.saved.torch_imported(torch)
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of
 
@@ -68,7 +71,7 @@ class Watched:
             autograd.graph._engine_run_backward
         )
         self.runtime = ctypes.CDLL(self.job["runtime"])
-        self.reads = Reads()
+        self.reads = Reads(self.saved.read)
         self.reads.begin(self.runtime)
 
     def count(self) -> int:
@@ -126,6 +129,7 @@ class Watched:
             "sizes_read": self.reads.sizes,
             "reads": [[*key, number] for key, number in self.reads.counts.most_common()],
         }
+        self.saved.patches.undo()
         snapshot: dict = dict(torch.cuda.memory._snapshot())
         if self.job["snapshot"]:
             import pickle
@@ -141,7 +145,8 @@ def main(path: str) -> int:
     watched = Watched(job)
     from simgpu.running.stub import untimed
 
-    sys.meta_path.insert(0, AfterImport({"torch": watched.torch_imported, **untimed.PATCHES}))
+    then = {"torch": watched.torch_imported, "safetensors.torch": watched.saved.safetensors_imported}
+    sys.meta_path.insert(0, AfterImport({**then, **untimed.PATCHES}))
     script = Script(job["program"], job["arguments"], job["module"])
     error: BaseException | None = None
     with script.as_main() as execute:
@@ -158,6 +163,7 @@ def main(path: str) -> int:
             result |= watched.result(ending == OUT_OF_MEMORY)
         except Exception:
             result["incomplete"] = traceback.format_exc()
+        watched.saved.patches.undo()
         Path(job["result"]).write_text(json.dumps(result))
         error = None
         watched.leave.close()

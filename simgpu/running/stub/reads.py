@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import Counter
+from collections.abc import Callable
 from types import FrameType
 
 from simgpu.report.places import LIBRARY, OWN, kind_of
@@ -24,7 +25,8 @@ _DEEPEST = 200
 class Reads:
     """`counts`: by (what, file, line) how often it was read. `sizes`: how often an operator read its result's size."""
 
-    def __init__(self):
+    def __init__(self, arrays: Callable[[], None]):
+        self._arrays = arrays  # called when the program reads more than a value
         self.counts: Counter[tuple[str, str, int]] = Counter()
         self.sizes = 0
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_char_p)(self._read)
@@ -53,3 +55,5 @@ class Reads:
         file, line = own or library or ("", 0)
         self.counts[what, file, line] += 1
         self.sizes += name in SIZES
+        if what.endswith(" B"):
+            self._arrays()

@@ -19,6 +19,7 @@ from simgpu.ranks.world import PER_NODE
 from simgpu.report import folder
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
+from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine
@@ -52,7 +53,8 @@ def run(
     assert build is not None
     stubs = build.stubs(extensions=True)
     nodes = min(per_node or PER_NODE, ranks) if ranks is not None else 1
-    with tempfile.TemporaryDirectory(prefix="simgpu-") as scratch:
+    files_of = None if out is None else out / folder.FILES
+    with tempfile.TemporaryDirectory(prefix="simgpu-") as scratch, kept_apart(files_of) as apart:
         job = {
             "program": program,
             "module": module,
@@ -67,13 +69,16 @@ def run(
             "result": str(Path(scratch, "result.json")),
         }
         path = Path(scratch, "job.json")
-        path.write_text(json.dumps(job))
         environ = _environment(build, stubs, gpu, memory, job)
+        job["caches"] = [str(engine.home()), environ["TORCHINDUCTOR_CACHE_DIR"], environ["TRITON_CACHE_DIR"]]
+        path.write_text(json.dumps(job))
         command = [sys.executable, "-m", "simgpu.running.stub.child", str(path)]
         status = _waited(subprocess.Popen(command, env=environ))
         found = _result(Path(job["result"]), status)
+        written = apart.finish()
     what = f"-m {module}" if module else Path(str(program)).name
     report = _report(found, spec, memory or spec.total_memory, what, chosen)
+    report = replace(report, files=written)
     if ranks is not None:
         report = replace(report, rank=(rank or 0, ranks))
     return report if out is None else _written(out, report)
