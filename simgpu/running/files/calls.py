@@ -36,7 +36,9 @@ def replacing(real: Callable, replacement: Callable) -> Callable:
     @functools.wraps(real, updated=())
     def call(*args, **kwargs):
         current = overlay()
-        return real(*args, **kwargs) if current is None else replacement(current, real, *args, **kwargs)
+        if current is None or current.leaves_alone(*args[:2]):
+            return real(*args, **kwargs)
+        return replacement(current, real, *args, **kwargs)
 
     _real[call] = real
     return call

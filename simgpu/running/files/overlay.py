@@ -96,6 +96,7 @@ class Overlay:
             journal = os.path.join(self.folder, JOURNAL)
             self._journal = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
             self._read = 0  # bytes of the journal that were read
+            self._left_alone: set[str] = set()
             self.here = ""
             self.escaped = False  # whether the program has bytes or arrays that came from simulated tensors
             self.arrays = False  # whether it has arrays or tensors of the host, in which zeros took the place of values
@@ -116,8 +117,14 @@ class Overlay:
 
     def leave_alone(self, folder: str) -> None:
         """Takes a folder out of the overlay, such as a cache of compiled code."""
-        global _SPECIAL
-        _SPECIAL = (*_SPECIAL, os.path.realpath(folder) + os.sep)
+        self._left_alone |= {os.path.join(one, "") for one in (os.path.abspath(folder), os.path.realpath(folder))}
+
+    def leaves_alone(self, *paths) -> bool:
+        """Whether one of these is a path in a folder that is not part of the overlay."""
+        if not self._left_alone:
+            return False
+        named = (os.path.abspath(os.fsdecode(one)) for one in paths if isinstance(one, (str, bytes, os.PathLike)))
+        return any(os.path.join(one, "").startswith(tuple(self._left_alone)) for one in named)
 
     def close(self) -> None:
         """Closes the journal."""
