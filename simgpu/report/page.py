@@ -38,7 +38,9 @@ def _headline(report: Report) -> str:
     if verdict.outcome == DOES_NOT_FIT:
         text = [f"{what} does not fit on {gpu}: {_failure(report)}."]
     elif verdict.outcome == FITS:
-        text = [f"{what} fits on {gpu}, with {size(verdict.spare or 0)} to spare.", _use(report, "It would use up to")]
+        aside = f"; {verdict.reason}" if verdict.reason else ""
+        text = [f"{what} fits on {gpu}, with {size(verdict.spare or 0)} to spare{aside}."]
+        text.append(_use(report, "It would use at least" if report.left_out else "It would use up to"))
     else:
         text = [f"{what} on {gpu}: undecided, {verdict.reason}."]
         if report.failure:

@@ -29,11 +29,19 @@ WORST = (DOES_NOT_FIT, FAILED, UNDECIDED, FITS)
 CONTEXT_UNCERTAINTY = 100 * 2**20
 """Bytes by which the CUDA context of a real GPU may differ from the published figure that is simulated."""
 
+ALLOWANCE, ALLOWANCE_SHARE = 2**30, 0.1
+"""Bytes, and share of the reserved peak, that are set aside for memory that is not modelled, such as cuDNN's workspaces.
+
+This is an allowance and not a measurement. A convolution whose workspace does not fit is run with the next plan that
+cuDNN offers (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`), so workspaces shrink where memory is short.
+"""
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of the four outcomes, the reason for an undecided one ("" otherwise), and the bytes to spare.
+    """One of the four outcomes, its reason, and the bytes to spare.
 
+    `reason`: why the outcome is undecided, or what is set aside of the memory to spare; "" otherwise.
     `spare` is the capacity minus the smallest capacity that was found to fit, or minus the most that nvidia-smi would
     show where no smaller one was tried. It is None for a run that did not complete.
     """
@@ -70,8 +78,14 @@ def _of_one(report: Report) -> Verdict:
     spare = report.total_memory - (report.smallest or report.nvidia_smi)
     if report.reserved == 0:
         return Verdict(UNDECIDED, "no GPU memory was used" + (f", {report.unused}" if report.unused else ""), spare)
-    if report.left_out or report.bounds:
+    if report.bounds or report.left_out.startswith("about"):
         return Verdict(UNDECIDED, "; ".join(filter(None, (*report.bounds, report.left_out))), spare)
+    aside = max(ALLOWANCE, round(report.reserved * ALLOWANCE_SHARE)) if report.left_out else 0
+    if aside and spare < CONTEXT_UNCERTAINTY + aside:
+        reason = f"{size(max(spare, 0))} are to spare, and {size(aside)} are set aside for what is not modelled"
+        return Verdict(UNDECIDED, f"too close to call: {reason} ({report.left_out})", spare)
+    if aside:
+        return Verdict(FITS, f"{size(aside)} of them are set aside for what is not modelled", spare)
     if spare < CONTEXT_UNCERTAINTY:
         short = f"only {size(spare)} are to spare" if spare else "nothing is to spare"
         reason = f"{short}, and the CUDA context is uncertain by {size(CONTEXT_UNCERTAINTY)}"
