@@ -104,8 +104,10 @@ class Fit:
             found = self._measured(plan, gpu, memory)
             less = total - CONTEXT_UNCERTAINTY
             needed = found.report.peak + found.report.context
-            if found.report.smallest is None and found.report.completed and needed <= less < found.report.nvidia_smi:
-                # Near the limit: whether the cache would make room on a GPU whose context is larger.
+            smallest = found.report.smallest or found.report.nvidia_smi
+            if found.report.completed and needed <= less < smallest:
+                # Near the limit: whether the cache would make room on a GPU whose context is larger. A run may find
+                # a smaller capacity than replays do, which look for one by halves.
                 smaller = self._measured(plan, gpu, less).report
                 if smaller.completed:
                     report = dataclasses.replace(found.report, smallest=smaller.nvidia_smi)

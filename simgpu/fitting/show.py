@@ -67,10 +67,10 @@ class Shown:
             *_, search = fit.searching(what, CONTEXT_UNCERTAINTY, (good, good + 1))
             sure = search.good
         ends = what == "length" and good == fit.subject.longest
-        after = f"{good + 1} does not fit" if not ends else f"the model takes no more than {good}"
+        after = f"{good + 1} runs out of memory" if not ends else f"the model takes no more than {good}"
         where = f"on a simulated {fit.gpu}"
         if not good:
-            answers.append(f"No {what} fits {where}: a {what} of 1 does not fit.")
+            answers.append(f"No {what} fits {where}: a {what} of 1 runs out of memory.")
         elif sure == good and ends:
             answers.append(f"The largest {what} that fits: {sure}, the most that {fit.subject.name} takes ({where}).")
         elif sure == good:
