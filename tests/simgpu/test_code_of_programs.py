@@ -149,7 +149,7 @@ def test_triton_is_refused_where_it_is_imported_later(tmp_path, monkeypatch):
     assert jit.JITFunction().run() == "ran" and driver.CudaDriver()
     assert type(jit.__spec__.loader) is importlib.machinery.SourceFileLoader
     for name in [one for one in sys.modules if one.partition(".")[0] == "triton"]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]
 
 
 @pytest.mark.filterwarnings("ignore")
