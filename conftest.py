@@ -13,7 +13,9 @@ CLEARED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CO
 
 cleared_names = pytest.StashKey[list[str]]()
 
-hypothesis.settings.register_profile("labkit", deadline=None)
+# Neither depends on how busy the machine is.
+UNTIMED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("labkit", **UNTIMED)
 hypothesis.settings.load_profile("labkit")
 
 
@@ -21,6 +23,9 @@ hypothesis.settings.load_profile("labkit")
 # would keep each other waiting. Read when torch is imported, in notebooks' kernels and the tests' other programs too.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Stored results are the meta engine's, also where the stub engine is installed.
+os.environ["SIMGPU_ENGINE"] = "meta"
 
 
 def pytest_configure(config):

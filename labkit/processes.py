@@ -15,7 +15,7 @@ import torch.multiprocessing
 Proof = Callable[[int, int], float]
 
 
-def run(ranks: int, *proofs: Proof, seconds: float = 300) -> pd.DataFrame:
+def run(ranks: int, *proofs: Proof, seconds: float = 1800) -> pd.DataFrame:
     """Starts `ranks` processes once, and each calls every proof as ``proof(rank, ranks)``.
 
     The functions must lie in a module that a new process can import, as those of `labkit.proofs` do. The table has a

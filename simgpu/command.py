@@ -1,21 +1,41 @@
 """The command `simgpu`: its arguments, and one line for what is wrong with them."""
 
 import argparse
+import difflib
+import re
 import sys
 
 import simgpu
+from simgpu.hardware.gpus import SPECS
+from simgpu.stub.engine import EngineError
 
-FIT = "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm or torchvision"
+FIT = (
+    "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm, torchvision or the Hub"
+)
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 and SIGINT's number."""
+
+STATUS = "Exit status: 0 it fits, 1 it does not fit, 2 it failed for another reason, 3 undecided, 130 after Ctrl-C."
+
+OF_SIMGPU = {"--gpu", "--memory", "--values", "--backward-passes", "--ranks"}
+"""Options that are rarely a program's own: behind its name they are probably meant for simgpu."""
+
+TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muon, or none, which is --serve"
+
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
+ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or say what is there"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns its exit status: 0 it fits, 1 it does not, 2 for another reason."""
+    """The command. Returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
     options = _parser().parse_args(argv)
     try:
         return options.command(options)
-    except (ValueError, OSError) as error:
+    except KeyboardInterrupt:
+        print(f"simgpu {options.name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, OSError, EngineError) as error:
         print(f"simgpu {options.name}: {_one_line(error)}", file=sys.stderr)
         return 2
 
@@ -24,16 +44,61 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, with the nearest word that there is."""
+
+    def error(self, message: str):
+        found = re.search(r"invalid choice: '([^']+)' \(choose from (.*)\)|unrecognized arguments: (--[\w-]+)", message)
+        known = [one.strip("' ") for one in (found[2] or "").split(",")] if found else []
+        known = self.options() if found and found[3] else known
+        near = difflib.get_close_matches(found[1] or found[3], known, n=1) if found else []
+        guess = f"; did you mean {near[0]}?" if near else ""
+        self.exit(2, f"{self.prog}: {message}{guess} ({self.prog} --help lists what there is)\n")
+
+    def options(self) -> list[str]:
+        """The long options of this parser and of its commands."""
+        found = [one for one in self._option_string_actions if one.startswith("--")]
+        for action in self._subparsers._group_actions if self._subparsers else ():
+            for parser in (action.choices or {}).values():
+                found += parser.options()  # pyright: ignore
+        return found
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="simgpu", description="PyTorch's CUDA memory, to the byte, without a GPU.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"simgpu {simgpu.__version__}")
+    epilog = f"GPUs: {', '.join(SPECS)}. For another one, name the GPU most like it, and its --memory. {STATUS}"
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
-    _run(commands.add_parser("run", help=RUN, description=RUN, allow_abbrev=False))
-    _fit(commands.add_parser("fit", help=FIT, description=FIT, allow_abbrev=False))
+    _run(commands.add_parser("run", help=RUN, description=RUN, epilog=epilog, allow_abbrev=False))
+    _fit(commands.add_parser("fit", help=FIT, description=FIT, epilog=epilog, allow_abbrev=False))
     _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
+    _engine(commands.add_parser("engine", help=ENGINE, description=ENGINE, allow_abbrev=False))
     return parser
+
+
+def _engine(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    install = actions.add_parser("install", help="find or fetch a CUDA build of PyTorch, and compile its libraries")
+    install.add_argument("--torch", metavar="VERSION", help="which version (default: the installed one, or 2.13.0)")
+    install.set_defaults(command=_install_engine)
+    status = actions.add_parser("status", help="what is there, for which versions of PyTorch, and what is missing")
+    status.set_defaults(command=_engine_status)
+
+
+def _install_engine(options) -> int:
+    from simgpu.stub.install import install
+
+    install(options.torch)
+    return 0
+
+
+def _engine_status(options) -> int:
+    from simgpu.stub.install import status
+
+    print(status())
+    return 0
 
 
 def _add_world(parser: argparse.ArgumentParser, ranks: str) -> None:
@@ -57,10 +122,10 @@ def _world(options) -> dict:
 
 def _fit(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", help="a config.json or its folder, or a name")
-    add("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
-    add("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
-    add("--train", default="adamw", metavar="OPTIMIZER", help="adamw (default), adamw-fused, adamw-8bit, sgd, …")
+    add("model", help="a config.json or its folder, a name of timm or torchvision, or one in the local Hub cache")
+    add("--gpu", default="A100-80GB", metavar="NAME", help="which GPU, of those below (default: A100-80GB)")
+    add("--memory", metavar="SIZE", help="another capacity, with its unit: 12GiB, 500MiB, 16GB")
+    add("--train", default="adamw", metavar="OPTIMIZER", help=f"{TRAIN} (default: adamw)")
     add("--serve", action="store_true", help="inference: a prompt of the whole length, and one token more")
     add("--dtype", metavar="TYPE", help="of the weights: fp32, bf16, fp16 (default: the model's own)")
     add("--autocast", metavar="TYPE", help="around the forward pass")
@@ -69,9 +134,7 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
     add("--lora", type=int, metavar="RANK", help="frozen weights, and adapters on every linear layer")
     add("--qlora", type=int, metavar="RANK", help="the same with weights of 4 bits, by formula")
-    add(
-        "--checkpoint", nargs="?", const=True, default=False, choices=[True, "half"], help="each layer, or half of them"
-    )
+    add("--checkpoint", nargs="?", const=True, default=False, choices=["half"], help="each layer, or half of them")
     add("--offload", action="store_true", help="activations wait on the host")
     add("--attention", choices=["eager", "sdpa"])
     _add_world(parser, "one rank of N GPUs that train it together")
@@ -80,13 +143,14 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--every-gpu", action="store_true", help="on which GPUs it fits, the smallest first")
     add("--table", action="store_true", help="GPUs by batch sizes, in Markdown")
     add("--techniques", action="store_true", help="what each way of saving memory does")
-    add("--budget", metavar="SIZE", help="the fastest combination of them within so much")
+    add("--budget", metavar="SIZE", help="a fast combination of them that fits into this capacity")
     parser.set_defaults(command=_fit_it)
 
 
 def _fit_it(options) -> int:
     from simgpu.fitting.fit import fit
-    from simgpu.fitting.show import shown
+    from simgpu.fitting.progress import Progress
+    from simgpu.fitting.show import Shown
 
     plan = {name: getattr(options, name) for name in ("dtype", "autocast", "accumulate", "checkpoint", "offload")}
     plan |= {
@@ -98,9 +162,22 @@ def _fit_it(options) -> int:
     if options.length is not None:
         plan["length"] = options.length
     train = None if options.serve or options.train == "none" else options.train
-    found = fit(options.model, options.batch, train, gpu=options.gpu, memory=options.memory, **plan)
-    print(shown(found, options), end="")
-    return found.status
+    progress, shown = Progress(), Shown(options)
+
+    def first():
+        progress.stage("reads the configuration")
+        return fit(options.model, options.batch, train, gpu=options.gpu, memory=options.memory, tell=progress, **plan)
+
+    try:
+        shown.make(first)
+    except KeyboardInterrupt:
+        progress.clear()
+        print(shown.so_far().rstrip())
+        return INTERRUPTED
+    finally:
+        progress.clear()
+    print(shown.text, end="")
+    return shown.status
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:
@@ -119,10 +196,20 @@ def _diff_it(options) -> int:
 
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "simgpu run [--gpu NAME] [options] (script.py | -m module) [its own arguments]"
-    parser.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
-    parser.add_argument("--memory", metavar="SIZE", help='another capacity: "12 GiB"')
+    parser.add_argument(
+        "--gpu", default="A100-80GB", metavar="NAME", help="which GPU, of those below (default: A100-80GB)"
+    )
+    parser.add_argument("--memory", metavar="SIZE", help="another capacity, with its unit: 12GiB, 500MiB, 16GB")
     _add_world(parser, "the script is one rank of N, as torchrun starts it")
-    parser.add_argument("--steps", type=int, metavar="N", help="end after N optimizer steps")
+    parser.add_argument("--engine", metavar="NAME", help="stub, meta, or auto (default; see docs/engines.md)")
+    parser.add_argument("--torch", metavar="VERSION", help="of the stub engine: simgpu engine status lists them")
+    parser.add_argument("--steps", type=int, metavar="N", help="end when each optimizer has made N steps")
+    parser.add_argument(
+        "--backward-passes",
+        type=int,
+        metavar="N",
+        help="end after N backward passes: for a script without an optimizer",
+    )
     parser.add_argument("--values", action="store_true", help="tensors have values, computed on the CPU")
     parser.add_argument("--out", metavar="FOLDER", help="page, report, timeline and snapshot go there")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="as python -m takes it")
@@ -139,9 +226,14 @@ def _run_it(options) -> int:
         rest = rest[1:]
     if options.module is not None:
         module, rest = (options.module or [None])[0], options.module[1:]
+    if options.module == []:
+        raise ValueError("wanted a module after -m: simgpu run --gpu H100 -m package.train --its --own --flags")
     if module is None and not rest:
         raise ValueError("wanted a script: simgpu run --gpu H100 train.py --its --own --flags")
     program = None if module is not None else rest.pop(0)
+    for own in OF_SIMGPU & set(rest):
+        what = f"{own} comes after {module or program}, so it is an argument of that program"
+        print(f"simgpu run: {what}; options of simgpu come before it", file=sys.stderr)
     report = run(
         program,
         rest,
@@ -149,10 +241,13 @@ def _run_it(options) -> int:
         module=module,
         values=options.values,
         steps=options.steps,
+        backward_passes=options.backward_passes,
         memory=options.memory,
         out=options.out,
+        engine=options.engine,
+        torch_version=options.torch,
         **_world(options),
     )
     sys.stdout.flush()
     print(f"\n{'─' * 100}\n{report}", end="", flush=True)
-    return report.status
+    return INTERRUPTED if report.interrupted else report.status

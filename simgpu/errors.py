@@ -12,6 +12,19 @@ class NotModelledError(NotImplementedError):
     """Something of CUDA that the simulated GPU does not model; the message names it."""
 
 
+OTHER_ENGINE = (
+    "PyTorch's own CUDA code does, without a GPU: run the program with `simgpu run --engine stub`, which needs Linux "
+    "on x86-64"
+)
+"""What to do about code that only a CUDA build runs."""
+
+
+NESTED = (
+    "the simulated GPU does not model nested tensors of strided layout: make them with layout=torch.jagged, or pad "
+    f"them and give a mask. {OTHER_ENGINE}"
+)
+
+
 class CaptureError(torch.AcceleratorError):
     """CUDA's error of something that a CUDA graph cannot hold."""
 

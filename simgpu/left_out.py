@@ -167,6 +167,11 @@ class LeftOut:
         if why is not None:
             self.add(operator.name(), why)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the operators that have run on the GPU, without namespace and overload: "mm"."""
+        return frozenset(operator._schema.name.rpartition("::")[2] for operator in self._seen)
+
     def add(self, name: str, why: str, lower_bound: bool = True) -> None:
         """Leaves `why` out, because of `name`; says so the first time that `name` is met.
 

@@ -1,10 +1,14 @@
 """One simulated GPU: its specification, its memory, its streams, and the state that CUDA libraries keep on it."""
 
+import contextlib
 import os
+import re
 import threading
 import time
 import warnings
-from functools import cache
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -21,6 +25,7 @@ from simgpu.stand_ins import StandIns
 from simgpu.timing.clock import Clock
 from simgpu.turns import Turns
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 STREAMS_PER_POOL = 32
 LOWEST_LEVEL = 3  # priorities from 0 down to -3
 
@@ -48,8 +53,14 @@ def check_number(index: int) -> None:
     machine = current()
     if index == (0 if machine is None else machine.index):
         return
+    if machine is not None and machine.movable and index >= 0 and not machine.has_context:
+        return machine.move(index)
     if machine is None or not 0 <= index < machine.count:
         raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+    if machine.world is None:
+        raise NotModelledError(
+            f"this process has used {machine.cuda} and now names cuda:{index}: a process has one simulated GPU"
+        )
     raise NotModelledError(
         f"cuda:{index} is the GPU of another rank: this process is rank {machine.world.rank} of {machine.world.ranks}, "
         f"on {machine.cuda}, and the other GPUs are not simulated. On a GPU it would take memory there, beside that "
@@ -84,24 +95,20 @@ if hasattr(os, "register_at_fork"):
 class Machine:
     """A GPU of kind `spec` with an empty memory, for PyTorch version `torch_version`.
 
-    The allocator's settings are read from PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF, as CUDA does when it
-    is initialised (ValueError if they cannot be parsed). NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set.
+    Environment variables are read when PyTorch reads them: the allocator's settings when CUDA is initialised, or
+    before that by a function that asks for them (`allocator_settings`), cuBLAS's with the first product, and which
+    GPUs are visible when PyTorch first asks for one.
     `host_memory`: where the values of all tensors are kept (tensors/host_memory.py); None if they are not asked for.
     `host`: how many times as long as the clock's own host this one takes (timing/clock.py).
     """
 
     def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None, host_memory=None, host: float = 1.0):
-        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
-            raise NotModelledError(
-                "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
-                "nothing else; unset it"
-            )
         self.spec = spec
         self.torch_version = torch_version
         self.device = Device(total_memory=spec.total_memory, context=spec.context)
         self.allocator = CachingAllocator(
             self.device,
-            settings=AllocatorSettings.from_environment(os.environ),
+            settings=self._allocator_settings,
             torch_version=torch_version,
             clock=lambda: time.time_ns() // 1000,
             frames=frames,
@@ -114,25 +121,39 @@ class Machine:
         self.named_generator: Any = None  # that the call under way names
         self.stream = 0  # handle of the current stream; 0 is the default stream
         self.operator = None  # that takes memory, or the last that did; None for a copy between host and GPU
+        self.before_memory: Callable | None = None  # called with an operator's arguments before it allocates
+        self.math_attention: Counter = Counter()  # calls of the math backend, by why the fused ones refused
         self.stand_ins: StandIns | None = None  # gives values where there are none, for `simgpu run`
         self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
         self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
         self.world: Any = None  # that the GPU's process is one rank of (ranks/world.py), or None
         self.traffic: Any = None  # of its collectives (ranks/traffic.py)
         self.links: Any = None  # between the ranks of that world (ranks/links.py)
+        self.join: Any = None  # makes a followed process a rank of a world: join(rank, ranks), from running/child.py
+        self.has_others = False  # whether other processes of the program run, for which it may wait
+        self.movable = False  # whether the process chooses its GPU by its number, as a started process does
+        self._number: int | None = None  # which GPU it has chosen
         self.turns = Turns(self.allocator, self.left_out)
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
         self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
         self.library_settings = {}  # of cuDNN, cuFFT and TunableOp, by name; they change no memory
         self.capture_failed = False  # whether the CUDA graph that is captured cannot be used
-        self._initialized = False
+        self._initialized = self._stays = False
         self._touched = False
         self._workspaces = {}
-        lt_bytes = lt_workspace_bytes(spec.compute_capability, torch_version, os.environ)
-        self.lt_apart = lt_bytes is not None
-        """Whether cuBLASLt's workspace lies apart from cuBLAS's."""
         self._raw = {}
+        self._visible_before = os.environ.get(VISIBLE)
+
+    @cached_property
+    def blas_environment(self) -> dict[str, str]:
+        """The environment variables as PyTorch reads those of cuBLAS, once, with the first product."""
+        return dict(os.environ)
+
+    @cached_property
+    def lt_apart(self) -> bool:
+        """Whether cuBLASLt's workspace lies apart from cuBLAS's."""
+        return lt_workspace_bytes(self.spec.compute_capability, self.torch_version, self.blas_environment) is not None
 
     def activate(self):
         """Makes this the GPU that "cuda" means, until `deactivate`."""
@@ -149,12 +170,41 @@ class Machine:
     @property
     def index(self) -> int:
         """The number of this GPU among those that its process sees: 0, or the local rank of one of a world's."""
+        if self._number is not None:
+            return self._number
         return 0 if self.world is None else self.world.local_rank
+
+    def move(self, index: int) -> None:
+        """Makes this the GPU number `index` of its process, which has used no other one."""
+        self._number = index
+        self.allocator.is_gpu(self.index, self.count)
 
     @property
     def count(self) -> int:
         """How many GPUs its process sees; it has memory on this one alone."""
-        return 1 if self.world is None else self.world.local_ranks
+        local = 1 if self.world is None else self.world.local_ranks
+        return 0 if self.hidden else max(local, self.index + 1)
+
+    @cached_property
+    def hidden(self) -> bool:
+        """Whether the program has hidden all GPUs by CUDA_VISIBLE_DEVICES, as it is when PyTorch first asks for one.
+
+        What the variable was before the simulated GPU was entered concerns the machine's own GPUs.
+        """
+        visible = os.environ.get(VISIBLE)
+        return visible is not None and visible != self._visible_before and not re.match(r"\s*(\d|GPU-|MIG-)", visible)
+
+    def _allocator_settings(self) -> AllocatorSettings:
+        """The allocator's settings by PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF. Raises ValueError if they cannot be
+        parsed, NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set, RuntimeError if no GPU is visible."""
+        if self.hidden:
+            raise RuntimeError("No CUDA GPUs are available")
+        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+            raise NotModelledError(
+                "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
+                "nothing else; unset it"
+            )
+        return AllocatorSettings.from_environment(os.environ)
 
     @property
     def cuda(self) -> torch.device:
@@ -163,6 +213,7 @@ class Machine:
 
     def touch(self) -> None:
         """Creates the CUDA context, as the first call that needs the device does."""
+        self.allocator.read_settings()
         self._touched = True
 
     @property
@@ -175,9 +226,20 @@ class Machine:
         """Whether PyTorch has initialised CUDA: torch.cuda.is_initialized()."""
         return self._initialized or self.has_context
 
-    @initialized.setter
-    def initialized(self, value: bool) -> None:
-        self._initialized = value
+    def initialize(self) -> None:
+        """What torch.cuda.init() does, as most functions of torch.cuda do first."""
+        if not self._stays:
+            self.allocator.read_settings()
+            self._initialized = True
+
+    @contextlib.contextmanager
+    def as_it_is(self):
+        """Inside, `initialize` does nothing."""
+        self._stays, before = True, self._stays
+        try:
+            yield
+        finally:
+            self._stays = before
 
     @property
     def used_memory(self) -> int:
@@ -188,7 +250,7 @@ class Machine:
     def synchronize(self) -> None:
         """The host waits for all work: torch.cuda.synchronize()."""
         self.forbid_in_capture()
-        self.initialized = True
+        self._initialized = True
         self.touch()
         self.allocator.synchronize()
         self.clock.synchronize()
@@ -242,24 +304,28 @@ class Machine:
     def take_blas_workspace(self, in_backward: bool, lt: bool = False) -> None:
         """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream; `lt`: for cuBLASLt.
 
-        Handles belong to a thread, and autograd runs CUDA's backward in a thread of its own, so forward and
-        backward each take one and keep it (aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace and
-        getCurrentCUDABlasHandle: one workspace per (handle, stream)). Up to torch 2.11 cuBLASLt has one of its own and
-        takes both; later it has that only where the environment says so, and then takes no other.
+        From torch 2.15 on a multiplication frees its workspace at once (`keeps_blas_workspace`), and one by cuBLASLt
+        allocates only cuBLASLt's. Before, handles keep it. They belong to a thread, and autograd runs CUDA's backward
+        in a thread of its own, so forward and backward each allocate one (aten/src/ATen/cuda/CublasHandlePool.cpp,
+        getCUDABlasLtWorkspace and getCurrentCUDABlasHandle: one workspace per (handle, stream)). Up to torch 2.11
+        cuBLASLt has one of its own and allocates both; later it has that only where the environment says so, and then
+        allocates no other.
         """
-        thread = "autograd" if in_backward else threading.get_ident()
-        key, apart = (thread, self.stream), lt and self.lt_apart
+        capability, version, environ = self.spec.compute_capability, self.torch_version, self.blas_environment
+        apart = lt and self.lt_apart
+        if not keeps_blas_workspace(version, environ):
+            sizes = lt_workspace_bytes if apart else cublas_workspace_bytes
+            block = self.allocator.malloc(sizes(capability, version, environ) or 0, self.stream)
+            if block is not None:
+                self.allocator.free(block)
+            return
+        key = ("autograd" if in_backward else threading.get_ident(), self.stream)
         if key in self._workspaces and not apart:
             return
-        capability, version, environ = self.spec.compute_capability, self.torch_version, os.environ
         of_lt = lt_workspace_bytes(capability, version, environ) if apart else None
         if key not in self._workspaces and (of_lt is None or version < (2, 12)):
-            size = cublas_workspace_bytes(capability, torch_version=version, environ=environ)
-            block = self.allocator.malloc(size, self.stream)
-            if keeps_blas_workspace(version, environ):
-                self._workspaces[key] = block
-            elif block is not None:
-                self.allocator.free(block)
+            size = cublas_workspace_bytes(capability, version, environ)
+            self._workspaces[key] = self.allocator.malloc(size, self.stream)
         of_both = (*key, "cublasLt")
         if of_lt is not None and of_both not in self._workspaces:
             self._workspaces[of_both] = self.allocator.malloc(of_lt, self.stream)

@@ -14,11 +14,17 @@ class Patches:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, replacement)
 
+    def when_undone(self, do) -> None:
+        """Calls `do()` in its turn when everything is put back."""
+        self._undo.append((do, None, None))
+
     def undo(self) -> None:
         """Puts everything back, latest first."""
         while self._undo:
             owner, name, before = self._undo.pop()
-            if before is _ABSENT:
+            if name is None:
+                owner()
+            elif before is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)

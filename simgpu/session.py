@@ -38,6 +38,8 @@ from simgpu.tensors.host_memory import HostMemory
 from simgpu.timing.clock import checked_slowness
 from simgpu.torch_face import (
     attributes,
+    build,
+    compiled_code,
     compiling,
     cuda,
     fakes,
@@ -51,24 +53,25 @@ from simgpu.torch_face import (
 )
 from simgpu.tracebacks import PATHS
 
-COMPARED = ((2, 11), (2, 12), (2, 13))
-"""The versions of PyTorch whose CUDA host code the simulated GPU was held against."""
+COMPARED = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+"""The versions of PyTorch whose CUDA host code the simulated GPU was compared with."""
 
 
 def installed_torch() -> tuple[int, int]:
-    """Major and minor version of the PyTorch that runs."""
+    """Returns major and minor version of the PyTorch that runs."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
+@cache
 def tell_of_a_newer_torch(version: tuple[int, int]) -> None:
-    """Warns, where a simulated GPU is entered, of a PyTorch that is newer than those that it was compared with."""
+    """Warns once, where a simulated GPU is entered first, of a PyTorch that is newer than all of COMPARED."""
     if version > COMPARED[-1]:
         known = ", ".join(".".join(map(str, one)) for one in COMPARED)
         warnings.warn(
-            f"the simulated GPU was compared with torch {known}, and torch {version[0]}.{version[1]} is installed: "
-            "where that allocates otherwise, its figures are those of the versions before (docs/oracle.md says how to "
-            "compare)",
+            f"the simulated GPU was compared with torch {known}, and torch {version[0]}.{version[1]} is installed. "
+            f"Where that allocates otherwise, the figures are those of torch {'.'.join(map(str, COMPARED[-1]))} "
+            "(docs/oracle.md says how to compare)",
             stacklevel=4,
         )
 
@@ -182,6 +185,7 @@ class Session:
         cuda.patch(self._patches, self.machine)
         nvml.patch(self._patches, self.machine)
         autocast.patch(self._patches)
+        build.patch(self._patches)
         compiling.patch(self._patches, self.machine)
         dispatch = DispatchMode(self.machine)
         functions = FunctionMode(dispatch)
@@ -195,6 +199,7 @@ class Session:
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(attributes.open_hooks_seen(functions))
         self._leave.enter_context(lost_interrupts.raised_again())
+        self._leave.enter_context(compiled_code.refused(self._patches))
         threads.patch(self._patches, self.machine, (dispatch, functions))
         self._leave.enter_context(other_handlers_wait(partial(stacks.as_outside, (dispatch, functions))))
         for mode in (dispatch, functions):
@@ -418,5 +423,6 @@ def _of_memory(kind: Spec, total_memory: int | None) -> Spec:
     except TypeError:
         raise TypeError(f"total_memory is a whole number of bytes, not {total_memory!r}") from None
     if nbytes <= kind.context:
-        raise ValueError(f"total_memory={nbytes} B does not hold the CUDA context of the {kind.key}, {kind.context} B")
+        given, context = (f"{one} B ({one / 2**20:,.2f} MiB)" for one in (nbytes, kind.context))
+        raise ValueError(f"total_memory={given} does not hold the CUDA context of the {kind.key}, {context}")
     return replace(kind, total_memory=nbytes)

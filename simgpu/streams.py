@@ -98,6 +98,7 @@ class Event:
 
     def record(self, stream=None):
         """Marks this point of the stream (the current one if none is given)."""
+        on().initialize()
         stream_id = on().stream if stream is None else stream.stream_id
         capture = on().clock.capture
         self._capture = capture if capture is not None and stream_id in capture.streams else None

@@ -35,6 +35,7 @@ class Turns:
     def __init__(self, allocator: CachingAllocator, left_out: LeftOut) -> None:
         self.lock = threading.RLock()
         self._left_out = left_out
+        self._read_settings = allocator.read_settings
         self.forked = False  # whether this process is the fork of one that has used the GPU
         self._busy = False
         self._of_observer = False  # whether what is raised is
@@ -74,6 +75,7 @@ class Turns:
                     if self.forked:
                         raise RuntimeError(BAD_FORK)
                     have_room(FRAMES)
+                    self._read_settings()
                 self._busy, self._of_observer = True, False
                 try:
                     return function(*args, **kwargs)

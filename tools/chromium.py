@@ -62,10 +62,10 @@ class Chromium:
             stderr=subprocess.DEVNULL,
         )
         port = self._port()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=600) as answer:
             pages = [page for page in json.load(answer) if page["type"] == "page"]
         self.socket = websocket.create_connection(
-            pages[0]["webSocketDebuggerUrl"], timeout=120, suppress_origin=True, max_size=None
+            pages[0]["webSocketDebuggerUrl"], timeout=600, suppress_origin=True, max_size=None
         )
         self.numbers = itertools.count(1)
         self.said: list[str] = []
@@ -81,7 +81,7 @@ class Chromium:
 
     def _port(self) -> int:
         written = Path(self.profile) / "DevToolsActivePort"
-        for _ in range(600):
+        for _ in range(12000):
             if written.exists() and (lines := written.read_text().splitlines()):
                 return int(lines[0])
             assert self.process.poll() is None, "Chromium ended at once"
@@ -128,7 +128,7 @@ class Chromium:
             raise RuntimeError(details.get("exception", {}).get("description") or details["text"])
         return answer["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 30) -> float:
+    def wait(self, expression: str, seconds: float = 600) -> float:
         """Wait until an expression is true; how long it took, in seconds. Raises TimeoutError."""
         began = time.monotonic()
         while not self.evaluate(expression):

@@ -15,13 +15,15 @@
     python course.py setup                    the environment alone
 
 Python 3.10 or later is all it needs; only the standard library is used here. The first run installs the
-versions of constraints.txt into .venv; a later one does so again only if what it depends on has changed.
+versions of constraints.txt into .venv, those that the command needs; a later one adds what another command needs, or
+does it again if what it depends on has changed. What pip prints goes to labkit-setup.log in that folder.
 LABKIT_TORCH_INDEX, if set, is the package index to take torch from; set to nothing, it means pip's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import hashlib
 import http.client
@@ -32,6 +34,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
 import venv
 from pathlib import Path
@@ -43,6 +46,9 @@ NOTEBOOKS = ROOT / "notebooks"
 MINE = "mine"  # the reader's copy of the notebooks, beside them, so that their links lead to the same places
 FIRST_NOTEBOOK = "00_out_of_memory.ipynb"
 STAMP = "labkit-setup.json"
+LOG = "labkit-setup.log"  # what pip prints
+PYODIDE = "flet-web"  # the package that carries Pyodide's files, for the site's playground
+LAST = 8  # lines of the log that an error shows
 COURSE_GPU = "A100-80GB"  # the GPU that the stored outputs of the notebooks are of
 
 # PyTorch's own wheel indexes (pytorch.org, "Get started"). PyPI's wheel for Linux holds the CUDA build and
@@ -74,7 +80,7 @@ def do(command: str, arguments: list[str], folder: Path) -> int:
         arguments = expand(arguments)
     check(command, arguments)
     try:
-        python = set_up(folder)
+        python = set_up(folder, needs(command))
     except OSError as error:
         sys.exit(f"course: the set-up in {folder} stopped: {error}{nearly_full(folder)}")
     except subprocess.CalledProcessError as error:  # of venv, which runs ensurepip and keeps what that prints
@@ -164,24 +170,34 @@ def known(gpu: str) -> None:
 # --- the environment ---------------------------------------------------------------------------------
 
 
-COMPILE = r"""
-import compileall, re, sysconfig
-packages = sysconfig.get_path("purelib")
-left = re.compile(re.escape(packages) + r".*[\\/](tests|transformers[\\/]models)[\\/]")
-compileall.compile_dir(packages, rx=left, quiet=2, workers=0)
-"""  # on every core; packages' own tests and the hundreds of models, a third of all, are compiled when imported
+def needs(command: str) -> set[str]:
+    """The extras of pyproject.toml that a command needs, and PYODIDE where it builds the playground."""
+    more = {
+        "test": {"test", "docs", PYODIDE},
+        "setup": {"test", "docs"},
+        "gpu": {"test"},
+        "site": {"docs", PYODIDE},
+        "slides": {"docs"},
+        "translate": {"docs"},
+    }
+    return {"course"} | more.get(command, set())
 
 
-def set_up(folder: Path) -> Path:
-    """Makes the virtual environment `folder` hold the course and returns its Python; quick if it does."""
+def set_up(folder: Path, extras: set[str]) -> Path:
+    """Makes the virtual environment `folder` hold the course with these extras, and returns its Python; quick if it
+    does."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     index = torch_index(os.environ, platform.system(), has_nvidia_gpu())
     wanted = fingerprint(index)
     stamp = folder / STAMP
-    if python.exists() and written(stamp) == wanted:
+    before = written(stamp)
+    had = before.pop("extras", None) if isinstance(before, dict) else None
+    had = set(had) if isinstance(had, list) and before == wanted else set()
+    if python.exists() and extras <= had:
         return python
 
-    say(f"setting up the course in {folder} (once; some minutes)")
+    extras |= had
+    say(f"setting up the course in {folder} (once; some minutes); what pip prints goes to {folder / LOG}")
     create(folder, python)
     stamp.unlink(missing_ok=True)
     if index and not answers(index):
@@ -192,15 +208,33 @@ def set_up(folder: Path) -> Path:
     constraints = ["-c", str(ROOT / "constraints.txt")]
     if index:
         # First and alone, so that every other package comes from where pip is set up to look.
-        pip(python, "install", "--no-deps", *constraints, "--index-url", index, "torch")
-    # pip compiles one file after the other, on one core; what is left uncompiled Python compiles as it imports.
-    pip(python, "install", "--no-compile", *constraints, "-e", f"{ROOT}[course,test,docs]")
-    tried([str(python), "-c", COMPILE])
-    # Pyodide's files for the site's playground, without the framework that they come with; the rest works without.
-    if not tried([str(python), "-m", "pip", "install", "--no-deps", *constraints, "flet-web"]):
-        say("flet-web could not be installed: the site will have no playground; all else works.")
-    stamp.write_text(json.dumps(wanted))
+        with step("PyTorch, some 200 MB"):
+            pip(python, "install", "--no-compile", "--no-deps", *constraints, "--index-url", index, "torch")
+    # pip compiles one file after the other, for minutes; Python compiles what it imports, when it first does.
+    named = ",".join(sorted(extras - {PYODIDE}))
+    with step(f"the packages of [{named}]"):
+        pip(python, "install", "--no-compile", *constraints, "-e", f"{ROOT}[{named}]")
+    if PYODIDE in extras:
+        # Pyodide's files without the framework that they come with; all but the playground works without.
+        with step(f"{PYODIDE}, for the site's playground"):
+            found = pip(python, "install", "--no-deps", *constraints, PYODIDE, optional=True)
+        if not found:
+            say(f"{PYODIDE} could not be installed: the site will have no playground; all else works.")
+    stamp.write_text(json.dumps({**wanted, "extras": sorted(extras)}))
     return python
+
+
+@contextlib.contextmanager
+def step(what: str):
+    """Around a step of the set-up: one line, with its seconds at the end."""
+    began = time.monotonic()
+    print(f"course: installs {what} ...", end="", flush=True)
+    try:
+        yield
+    except BaseException:
+        print(flush=True)
+        raise
+    print(f" {time.monotonic() - began:.0f} s", flush=True)
 
 
 def written(stamp: Path) -> dict | None:
@@ -275,7 +309,7 @@ def create(folder: Path, python: Path) -> None:
         # Debian and Ubuntu keep ensurepip in a package of its own; the pip of this Python does as well.
         if importlib.util.find_spec("pip") is None:
             sys.exit("This Python has neither pip nor ensurepip (Debian, Ubuntu: apt install python3-venv).")
-        call([sys.executable, "-m", "pip", "--python", str(python), "install", "pip"])
+        call([sys.executable, "-m", "pip", "--python", str(python), "install", "pip"], folder / LOG)
 
 
 def version_of(python: Path) -> str | None:
@@ -304,25 +338,27 @@ def answers(index: str, seconds: float = 10) -> bool:
         return False
 
 
-def pip(python: Path, *arguments: str) -> None:
-    call([str(python), "-m", "pip", "--disable-pip-version-check", *arguments])
+def pip(python: Path, *arguments: str, optional: bool = False) -> bool:
+    """Runs the environment's pip; what it prints goes to the log. Whether it succeeded, where it is `optional`."""
+    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    log = python.parents[1] / LOG
+    return call([str(python), "-m", "pip", *arguments, *quiet], log, optional)
 
 
-def tried(command: list[str]) -> bool:
-    """Runs a step that the set-up can do without; whether it succeeded."""
-    try:
-        return subprocess.run(command, cwd=ROOT).returncode == 0
-    except OSError:
-        return False
-
-
-def call(command: list[str]) -> None:
-    """Runs a step of the set-up; ends the program with a plain message if it fails."""
-    done = subprocess.run(command, cwd=ROOT)
-    if done.returncode:
-        say(f"this step of the set-up failed: {' '.join(command)}{nearly_full(ROOT)}")
-        say("what it printed above says why; the same command goes on from here")
-        sys.exit(done.returncode)
+def call(command: list[str], log: Path, optional: bool = False) -> bool:
+    """Runs a step of the set-up; ends the program if it fails, with the last lines of the log and its path."""
+    with log.open("a", encoding="utf-8") as written:
+        written.write(f"$ {' '.join(command)}\n")
+        written.flush()
+        done = subprocess.run(command, cwd=ROOT, stdout=written, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    if done.returncode == 0 or optional:
+        return done.returncode == 0
+    print(flush=True)
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST:]:
+        print(f"  {line}")
+    say(f"this step of the set-up failed: {' '.join(command)}{nearly_full(ROOT)}")
+    say(f"the lines above are the last ones of {log}; the same command continues from here")
+    sys.exit(done.returncode)
 
 
 # --- the commands: each is given the environment's Python and the rest of the command line ------------
@@ -341,6 +377,10 @@ def command_open(python: Path, arguments: list[str]) -> int:
     except OSError as error:
         sys.exit(f"course: your copy of the notebooks cannot be written: {error}{nearly_full(ROOT)}")
     # Not as JupyterLab's own argument: then the notebooks' folder would be all that it shows.
+    as_root = hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in others
+    if as_root:
+        say("you are root, so JupyterLab is started with --allow-root")
+        others.append("--allow-root")
     url = f"--LabApp.default_url=/lab/tree/{readers_path(notebooks[0] if notebooks else FIRST_NOTEBOOK)}"
     return run(python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}", url, *others)
 

@@ -9,6 +9,7 @@ BEGINS = "## Files\n"
 ROOMS = (
     "memory",
     "hardware",
+    "stub",
     "timing",
     "tensors",
     "on_cpu",

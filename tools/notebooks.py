@@ -100,6 +100,7 @@ def execute(notebook, gpu: str | None, folder: Path):
     client = nbclient.NotebookClient(
         notebook,
         timeout=SECONDS,
+        startup_timeout=SECONDS,
         kernel_name="python3",
         allow_errors=True,
         resources={"metadata": {"path": str(folder)}},

@@ -14,6 +14,7 @@ from functools import cache
 import torch
 
 from simgpu import machine as machines
+from simgpu.composites import library_casts
 from simgpu.tensors import registry, residence
 
 KEY = "AutocastPrivateUse1"
@@ -193,6 +194,9 @@ def _refuse(operator, args, kwargs):
     return operator(*args, **kwargs)
 
 
+_OF_LIBRARIES = library_casts.policy(cast)
+
+
 def _name(operator) -> str:
     """ "mm" or "sum.dim_IntList", as the lists have it."""
     return operator.name().removeprefix("aten::")
@@ -234,6 +238,13 @@ def register() -> None:
     casting = registry.library(KEY)
     for operator, kernel in _kernels():
         casting.impl(operator, kernel)
+    library_casts.forget()
+
+
+def _follow_libraries() -> None:
+    """Gives operators of libraries, which may have been imported by now, a kernel that calls what they registered."""
+    for operator in library_casts.new_ones():
+        registry.library(KEY, operator.namespace).impl(operator, _kernel(operator, _OF_LIBRARIES))
 
 
 @cache
@@ -272,6 +283,8 @@ def composite(operator, args, kwargs):
 
 def switch(enabled: bool) -> None:
     """Has this thread's operators pass through the kernels at KEY, or not."""
+    if enabled:
+        _follow_libraries()
     _here.on = enabled
     torch._C._dispatch_tls_set_dispatch_key_excluded(_key, not enabled)
     torch._C._dispatch_tls_set_dispatch_key_included(_key, enabled)

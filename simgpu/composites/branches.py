@@ -4,7 +4,6 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from simgpu import machine as machines
-from simgpu.errors import NoValueError
 from simgpu.handlers import handles
 from simgpu.kernels.launch import made_of_others
 from simgpu.tensors import residence, values
@@ -104,13 +103,11 @@ def one_hot(indices, num_classes=-1):
 
 
 def _largest(indices) -> int:
-    known = values.of(indices.max())
-    if known is None:
-        raise NoValueError(
-            "one_hot() without num_classes takes it from the largest index, and a simulated tensor has no values: say "
-            "how many classes there are"
-        )
-    return int(known.item())
+    unknown = (
+        "one_hot() without num_classes takes it from the largest index, and a simulated tensor has no values: say how "
+        "many classes there are"
+    )
+    return int(values.deciding(indices.max(), "one_hot", unknown).item())
 
 
 @branch("softmax.int")

@@ -5,7 +5,7 @@ The order of the allocations is the oracle's, torch 2.13.0.
 
 import torch
 
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import NotModelledError
 from simgpu.machine import remedy
 from simgpu.tensors import residence, values
 from simgpu.tensors.registry import branch, meta
@@ -19,12 +19,8 @@ def _read(lengths) -> list[int]:
     """Lengths as numbers: CUDA reads them on the host. NoValueError if they are on the GPU and not known."""
     if not isinstance(lengths, torch.Tensor):
         return list(lengths)
-    known = lengths if residence.of(lengths) is None else values.of(lengths)
-    if known is None:
-        raise NoValueError(
-            f"ctc_loss() reads its lengths, which are simulated and have no values: give them on the CPU. {remedy()}"
-        )
-    return known.flatten().tolist()
+    unknown = f"ctc_loss() reads its lengths, which are simulated and have no values: give them on the CPU. {remedy()}"
+    return values.deciding(lengths, "ctc_loss", unknown).flatten().tolist()
 
 
 def _cudnn_takes(log_probs, targets, inputs, ends, blank) -> bool:

@@ -8,10 +8,10 @@ layouts.
 import torch
 from torch._prims_common import suggest_memory_format
 
-from simgpu.errors import NoValueError
 from simgpu.kernels.batch_norm import channels_last
 from simgpu.tensors import meta_kernels
 from simgpu.tensors.registry import meta
+from simgpu.tensors.values import deciding
 
 
 @meta("mish_backward")
@@ -43,6 +43,24 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if want and tensor is not None else None
         for tensor, want in zip((input, weight), wanted, strict=True)
     )
+
+
+@meta("baddbmm.dtype")
+def batched_product(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
+    """aten/src/ATen/native/cuda/Blas.cpp, _baddbmm_dtype_cuda: the product in another dtype than its operands'."""
+    return torch.empty(*batch1.shape[:2], batch2.shape[2], dtype=out_dtype, device="meta")
+
+
+@meta("baddbmm.dtype_out")
+def batched_product_into(self, batch1, batch2, out_dtype, *, beta=1, alpha=1, out):
+    """The same file."""
+    return _resized(out, (*batch1.shape[:2], batch2.shape[2]))
+
+
+@meta("_scaled_mm.out")
+def scaled_product_into(self, mat2, *options, out, **named):
+    """aten/src/ATen/native/cuda/ScaledBlas.cpp, _scaled_mm_out_cuda."""
+    return _resized(out, (self.shape[0], mat2.shape[1]))
 
 
 @meta("_sample_dirichlet", "_standard_gamma", "_standard_gamma_grad", "binomial")
@@ -304,7 +322,8 @@ def padded_to_jagged(dense, offsets, total_L=None):
     NoValueError if it is not said how many there are: CUDA reads the last offset.
     """
     if total_L is None:
-        raise NoValueError("the number of rows of a jagged tensor is read from its offsets here: say total_L")
+        unknown = "the number of rows of a jagged tensor is read from its offsets here: say total_L"
+        total_L = int(deciding(offsets[0][-1], "_padded_dense_to_jagged_forward", unknown).item())
     return torch.empty(total_L, *dense.shape[2:], dtype=dense.dtype, device="meta")
 
 

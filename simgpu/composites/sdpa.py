@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from simgpu import machine as machines
-from simgpu.errors import NotModelledError
+from simgpu.errors import OTHER_ENGINE, NotModelledError
 from simgpu.handlers import handles
 from simgpu.tensors import residence
 from simgpu.tensors.registry import branch, simulated
@@ -20,6 +20,11 @@ _aten = torch.ops.aten
 
 HALF = (torch.float16, torch.bfloat16)
 LATEST = (12, 1)  # compute capability up to which the fused kernels of these versions are built
+NAMES = {
+    SDPBackend.FLASH_ATTENTION: "flash",
+    SDPBackend.EFFICIENT_ATTENTION: "memory-efficient",
+    SDPBackend.CUDNN_ATTENTION: "cuDNN",
+}
 MOST_HEADS = 65535  # and the largest batch, for cuDNN (check_cudnn_tensor_shapes)
 
 
@@ -83,18 +88,43 @@ def order(machine: machines.Machine) -> list[SDPBackend]:
 
 def fits(backend: SDPBackend, call: Call, machine: machines.Machine) -> bool:
     """Whether a backend can run this call (can_use_*_attention)."""
+    return not refusal(backend, call, machine)
+
+
+def refusal(backend: SDPBackend, call: Call, machine: machines.Machine) -> str:
+    """Why a backend cannot run this call, "" if it can (can_use_*_attention)."""
     if backend == SDPBackend.MATH:
-        return True
+        return ""
     checks = {
-        SDPBackend.FLASH_ATTENTION: flash_fits,
-        SDPBackend.EFFICIENT_ATTENTION: efficient_fits,
-        SDPBackend.CUDNN_ATTENTION: cudnn_fits,
+        SDPBackend.FLASH_ATTENTION: flash_refuses,
+        SDPBackend.EFFICIENT_ATTENTION: efficient_refuses,
+        SDPBackend.CUDNN_ATTENTION: cudnn_refuses,
     }
-    if backend not in checks or any(tensor.dim() != 4 for tensor in call.tensors):
-        return False
+    if backend not in checks:
+        return "not a backend of CUDA"
+    if any(tensor.dim() != 4 for tensor in call.tensors):
+        return f"query, key and value need 4 dimensions, and the query has {call.query.dim()}"
     if call.query.shape[2] == 0 or call.key.shape[2] == 0:
-        return False
+        return "there are no queries or no keys"
     return checks[backend](call, machine)
+
+
+def why_math(call: Call, machine: machines.Machine) -> str:
+    """Why each fused backend could not run a call that the math backend runs: "flash: …; memory-efficient: …"."""
+    enabled = {
+        SDPBackend.FLASH_ATTENTION: torch._C._get_flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: torch._C._get_mem_efficient_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: torch._C._get_cudnn_sdp_enabled(),
+    }
+    said = []
+    for backend, name in NAMES.items():
+        reason = refusal(backend, call, machine) if enabled[backend] else "switched off"
+        said.append(f"{name}: {reason or 'math has priority'}")
+    return "; ".join(said)
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def one_dtype_of(call: Call, dtypes) -> bool:
@@ -120,34 +150,54 @@ def dense_last(call: Call, one_is_dense: bool) -> bool:
     return call.mask is None or call.mask.stride(-1) == 1
 
 
-def flash_fits(call: Call, machine: machines.Machine) -> bool:
+def shapes_refuse(call: Call, may_group: bool, one_is_dense: bool, key_as_value: bool = True) -> str:
+    """Why a kernel refuses batches, heads or strides; "" if it does not."""
+    if not heads_fit(call, may_group, key_as_value):
+        heads = ", ".join(str(tensor.shape[1]) for tensor in call.tensors)
+        return f"the batches or heads of query, key and value differ ({heads} heads)"
+    if not dense_last(call, one_is_dense):
+        return "the last dimension is not contiguous"
+    return ""
+
+
+def flash_refuses(call: Call, machine: machines.Machine) -> str:
     capability = machine.spec.compute_capability
     size = call.query.shape[-1]
-    if call.mask is not None or size > 256 or {call.key.shape[-1], call.value.shape[-1]} != {size}:
-        return False
-    if not (8, 0) <= capability <= LATEST or not one_dtype_of(call, HALF):
-        return False
+    if call.mask is not None:
+        return "it takes no attn_mask"
+    if size > 256 or {call.key.shape[-1], call.value.shape[-1]} != {size}:
+        sizes = ", ".join(str(tensor.shape[-1]) for tensor in call.tensors)
+        return f"head sizes must be equal and at most 256, not {sizes}"
+    if not (8, 0) <= capability <= LATEST:
+        return f"it needs compute capability 8.0, and {machine.spec.key} has {capability[0]}.{capability[1]}"
+    if not one_dtype_of(call, HALF):
+        return f"it takes float16 and bfloat16, not {_named(call.dtype)}"
     little_shared_memory = (8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= (12, 1)
     if little_shared_memory and call.wants_gradient() and (192 < size <= 224 or (size > 224 and call.dropout > 0)):
-        return False
+        return f"it has no gradient for heads of size {size} on compute capability {capability[0]}.{capability[1]}"
     if call.causal and call.query.shape[-2] != call.key.shape[-2]:
-        return False
-    return heads_fit(call, may_group=True) and dense_last(call, one_is_dense=True)
+        return "with is_causal it needs as many queries as keys"
+    return shapes_refuse(call, may_group=True, one_is_dense=True)
 
 
-def efficient_fits(call: Call, machine: machines.Machine) -> bool:
+def efficient_refuses(call: Call, machine: machines.Machine) -> str:
     capability = machine.spec.compute_capability
     if not (5, 0) <= capability <= LATEST:
-        return False
+        return f"it needs compute capability 5.0 to {LATEST[0]}.{LATEST[1]}"
     align = alignment(call.dtype, capability)
     size, value_size = call.query.shape[-1], call.value.shape[-1]
     if size != call.key.shape[-1] or any(n % align or n == 0 for n in (size, value_size)):
-        return False
+        return f"head sizes must be equal multiples of {align}, not {size} and {value_size}"
     reads_aligned = capability >= (8, 0) and machine.torch_version >= (2, 13)
     if reads_aligned and any(tensor.storage_offset() % align for tensor in call.tensors):
-        return False  # blocks are aligned, so offsets into them decide
+        return "an input is not aligned to 16 bytes"  # blocks are aligned, so offsets into them decide
+    if refused := shapes_refuse(call, may_group=False, one_is_dense=False):
+        return refused
     dtypes = (torch.float16, torch.float32, torch.bfloat16)[: 3 if capability >= (8, 0) else 2]
-    return heads_fit(call, may_group=False) and dense_last(call, one_is_dense=False) and one_dtype_of(call, dtypes)
+    if not one_dtype_of(call, dtypes):
+        given = " and ".join(_named(one) for one in dtypes)
+        return f"it takes {given} on compute capability {capability[0]}.{capability[1]}, not {_named(call.dtype)}"
+    return ""
 
 
 def alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
@@ -158,26 +208,30 @@ def alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
     return max(least, 8 if half else 4) if tensor_cores else least
 
 
-def cudnn_fits(call: Call, machine: machines.Machine) -> bool:
+def cudnn_refuses(call: Call, machine: machines.Machine) -> str:
     capability, version = machine.spec.compute_capability, machine.torch_version
-    if not (8, 0) <= capability <= LATEST or not one_dtype_of(call, HALF) or not mask_fits_cudnn(call):
-        return False
+    if not (8, 0) <= capability <= LATEST:
+        return f"it needs compute capability 8.0, and {machine.spec.key} has {capability[0]}.{capability[1]}"
+    if not one_dtype_of(call, HALF):
+        return f"it takes float16 and bfloat16, not {_named(call.dtype)}"
+    if not mask_fits_cudnn(call):
+        return "the attn_mask requires a gradient, or its shape does not broadcast"
     if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
-        return False
+        return "deterministic algorithms are wanted"
     if version >= (2, 12) and (16 * call.dropout) % 1:
-        return False
+        return f"dropout must be a multiple of 1/16, not {call.dropout:g}"
     batch, heads, queries, size = call.query.shape
     keys, value_size = call.key.shape[2], call.value.shape[3]
-    if max(batch, heads) > MOST_HEADS or size % 8 or value_size % 8 or keys == 1 or (queries == 1 and call.dropout):
-        return False
+    if max(batch, heads) > MOST_HEADS or keys == 1 or (queries == 1 and call.dropout):
+        return "the batch or the heads are too many, or there is one key, or one query with dropout"
     limit = 128
     if capability == (9, 0) or (capability[0] == 10 and version >= (2, 14)):
         limit = 256
     elif capability[0] == 10 and (size, value_size) == (192, 128):
         limit = 192
-    if max(size, value_size) > limit:
-        return False
-    return heads_fit(call, may_group=True, key_as_value=False) and dense_last(call, one_is_dense=True)
+    if size % 8 or value_size % 8 or max(size, value_size) > limit:
+        return f"head sizes must be multiples of 8 and at most {limit}, not {size} and {value_size}"
+    return shapes_refuse(call, may_group=True, one_is_dense=True, key_as_value=False)
 
 
 def mask_fits_cudnn(call: Call) -> bool:
@@ -206,10 +260,11 @@ def fused_choice(mode, function, args, kwargs):
 @handles(torch.nn.functional.scaled_dot_product_attention)
 def of_nested_tensors(mode, function, args, kwargs):
     """NotModelledError for nested tensors, whose attention PyTorch chooses in Python by the device."""
-    if any(isinstance(one, torch.Tensor) and one.is_nested for one in (*args, *kwargs.values())):
+    tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    if any(one.is_nested and one.layout is torch.jagged and residence.on_gpu(one) for one in tensors):
         raise NotModelledError(
             "the simulated GPU does not model scaled_dot_product_attention of nested tensors: pad them "
-            "(torch.nested.to_padded_tensor) and give a mask"
+            f"(torch.nested.to_padded_tensor) and give a mask. {OTHER_ENGINE}"
         )
     transformed = torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
     if transformed and simulated((*args, *kwargs.values())):
@@ -246,6 +301,8 @@ def scaled_dot_product_attention(
         return output_of(
             _aten._scaled_dot_product_efficient_attention, *call.tensors, mask, lse, dropout_p, is_causal, scale=scale
         )
+    if machines.on().before_memory is not None:
+        machines.on().math_attention[why_math(call, machines.on())] += 1
     return in_plain_operators(call._replace(mask=mask), scale)[0]
 
 

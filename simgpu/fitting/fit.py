@@ -1,17 +1,19 @@
 """`simgpu.fit`: whether a plan fits on a GPU, the largest batch that does, and the GPUs on which it does."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from simgpu.fitting.measuring import Measured, measure
+from simgpu.fitting.measuring import SILENT, Measured, measure
 from simgpu.fitting.plan import Plan
+from simgpu.fitting.progress import Silent
 from simgpu.fitting.search import Search
 from simgpu.fitting.subject import Subject, subject_of
 from simgpu.hardware.gpus import SPECS, spec
-from simgpu.report.findings import Report
 from simgpu.report.owners import ACTIVATIONS, DATA, TEMPORARIES
-from simgpu.report.sizes import mib, parse, size
+from simgpu.report.report import Report
+from simgpu.report.sizes import capacity, mib, size
+from simgpu.report.verdict import CONTEXT_UNCERTAINTY, DOES_NOT_FIT, FITS, UNDECIDED
 
 UNLIMITED = 2**50
 """Bytes of a GPU on which everything fits, to tell what a plan would need."""
@@ -24,7 +26,7 @@ OF_THE_BATCH = (ACTIVATIONS, TEMPORARIES, DATA)
 """What a larger batch has more of, where the peak is in the forward or backward pass."""
 
 _OF_THE_REPORT = (
-    *("fits", "peak", "reserved", "nvidia_smi", "total_memory"),
+    *("fits", "completed", "verdict", "peak", "reserved", "nvidia_smi", "total_memory"),
     *("at", "parts", "lines", "left_out", "status"),
 )
 
@@ -37,12 +39,24 @@ class Fit:
     simulated clock.
     """
 
-    def __init__(self, subject: Subject, plan: Plan, gpu: str, memory: int | None = None, known: dict | None = None):
+    def __init__(
+        self,
+        subject: Subject,
+        plan: Plan,
+        gpu: str,
+        memory: int | None = None,
+        known: dict | None = None,
+        tell: Silent = SILENT,
+    ):
         subject.check(plan.length)
+        self.tell = tell
         self.subject, self.plan, self.gpu, self.memory = subject, plan, spec(gpu).key, memory
         self._known: dict[tuple, Measured] = {} if known is None else known  # of this model, by plan, GPU and memory
         self.measured = self.of(plan)
         self.report: Report = self.measured.report
+        if not self.report.completed:  # how much is missing in all decides whether it is too close to call
+            smallest = self.of(plan, memory=UNLIMITED).report.smallest
+            self.report = dataclasses.replace(self.report, smallest=smallest)
         self.step = self.measured.step
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +71,16 @@ class Fit:
         if unknown:
             known = ", ".join(one.name for one in dataclasses.fields(Plan))
             raise ValueError(f"a plan has {known}, and no {', '.join(sorted(unknown))}")
-        return Fit(self.subject, dataclasses.replace(self.plan, **fields), self.gpu, self.memory, self._known)
+        return self.on(self.gpu, self.memory, dataclasses.replace(self.plan, **fields))
+
+    def on(self, gpu: str, memory: int | None = None, plan: Plan | None = None) -> "Fit":
+        """The same model on another GPU, or with another capacity in bytes."""
+        return Fit(self.subject, plan or self.plan, gpu, memory, self._known, self.tell)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the GPU's memory."""
+        return self.memory or spec(self.gpu).total_memory
 
     def of(self, plan: Plan, gpu: str | None = None, memory: int | None = None) -> Measured:
         """What another plan takes, on this GPU or another one. Each is run once, and one that never met its GPU's limit
@@ -68,7 +91,7 @@ class Fit:
         key = plan, gpu, memory
         if key not in self._known:
             limited = self._known.get((plan, gpu, own))
-            if memory == UNLIMITED and limited is not None and limited.report.fits and not limited.retried:
+            if memory == UNLIMITED and limited is not None and limited.report.completed and not limited.retried:
                 report = dataclasses.replace(limited.report, total_memory=UNLIMITED)
                 self._known[key] = dataclasses.replace(limited, report=report)
             else:
@@ -76,23 +99,43 @@ class Fit:
         return self._known[key]
 
     def _run(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
-        if not (plan.four_bit or plan.train == "adamw-8bit"):
-            return measure(self.subject, plan, gpu, memory)
         total = memory or spec(gpu).total_memory
-        found = measure(self.subject, plan, gpu, UNLIMITED)
+        if not plan.four_bit:
+            found = self._measured(plan, gpu, memory)
+            less = total - CONTEXT_UNCERTAINTY
+            needed = found.report.peak + found.report.context
+            smallest = found.report.smallest or found.report.nvidia_smi
+            if found.report.completed and needed <= less < smallest:
+                # Near the limit: whether the cache would make room on a GPU whose context is larger. A run may find
+                # a smaller capacity than replays do, which look for one by halves.
+                smaller = self._measured(plan, gpu, less).report
+                if smaller.completed:
+                    report = dataclasses.replace(found.report, smallest=smaller.nvidia_smi)
+                    return dataclasses.replace(found, report=report)
+            return found
+        found = self._measured(plan, gpu, UNLIMITED)
         fits = found.report.nvidia_smi <= total
         report = dataclasses.replace(
             found.report,
             total_memory=total,
-            outcome="fits" if fits else "out of memory",
+            ending="completed" if fits else "out of memory",
             failure=None if fits else (found.report.nvidia_smi, total, ""),
         )
         return dataclasses.replace(found, report=report)
 
+    def _measured(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
+        """Runs a plan, and tells what came of it."""
+        with self.tell.running(plan, gpu) as told:
+            found = measure(self.subject, plan, gpu, memory, self.tell)
+            told.append(f"{mib(found.report.nvidia_smi)} MiB" if found.report.completed else "does not fit")
+        return found
+
     @property
     def needs(self) -> int:
         """Bytes that nvidia-smi would show at most, were the GPU large enough."""
-        return self.report.nvidia_smi if self.fits else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
+        return (
+            self.report.nvidia_smi if self.report.completed else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
+        )
 
     # What else would fit
 
@@ -104,33 +147,44 @@ class Fit:
         what is left free in them, and no line has those. For the same reason a still larger one may fit again; that is
         not searched for.
         """
+        *_, search = self.searching(what)
+        return search.good
+
+    def searching(self, what: str = "batch", spare: int = 0, known: tuple[int, int] | None = None) -> Iterator[Search]:
+        """The steps of the search for the largest: yields the search after each run. `spare`: bytes that stay free.
+        `known`: a number to begin with, and one that is known to be too large."""
         if what not in ("batch", "length"):
             raise ValueError(f"wanted the largest 'batch' or 'length', not {what!r}")
         if what == "length" and self.subject.length is None:
             raise ValueError(f"{self.subject.name} has no length")
-        search = Search(getattr(self.plan, what) or 1, LARGEST)
+        guess, bad = known or (getattr(self.plan, what) or 1, LARGEST)
         if what == "length" and self.subject.longest is not None:
-            search = Search(min(search.guess, self.subject.longest), self.subject.longest + 1)
-        total = self.memory or spec(self.gpu).total_memory
+            guess, bad = min(guess, self.subject.longest), min(bad, self.subject.longest + 1)
+        search, total = Search(guess, bad), self.capacity - spare
+        yield search
         while not search.done:
-            search.tell(*self._fits_with(what, search.guess), total)
-        return search.good
+            search.tell(*self._fits_with(what, search.guess, total), total)
+            yield search
 
-    def _fits_with(self, what: str, value: int) -> tuple[bool, int, int]:
-        """Whether the plan fits with another batch or length, the bytes that it would need on a GPU of any size, and
-        those of them that are made by the batch. Where the need is more than there is, and the tensors alone are less,
+    def _fits_with(self, what: str, value: int, total: int) -> tuple[bool, int, int]:
+        """Whether the plan fits with another batch or length, the bytes that it would use on a GPU of any size, and
+        those of them that are made by the batch. Where it would use more than there is, and the tensors alone are less,
         the cache makes room: there it is run."""
         plan = dataclasses.replace(self.plan, **{what: value})
-        total = self.memory or spec(self.gpu).total_memory
         report = self.of(plan, memory=UNLIMITED).report
         fits, grows = report.nvidia_smi <= total, sum(report.parts.get(part, 0) for part in OF_THE_BATCH)
         if report.nvidia_smi > total > report.peak + report.context:
-            fits = self.of(plan).report.fits
+            fits = self.of(plan, memory=None if total == self.capacity else total).report.completed
         return fits, report.nvidia_smi, grows
 
     def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
         """Each GPU, the smallest first, and whether the plan fits on it. Those far from the limit are not run."""
-        return {name: self._on(name, self.plan)[0] for name in sorted(names, key=lambda one: SPECS[one].total_memory)}
+        return {name: outcome == FITS for name, outcome in self.each_gpu(names)}
+
+    def each_gpu(self, names: Iterable[str] = SPECS) -> Iterator[tuple[str, str]]:
+        """Yields each GPU, the smallest first, and the verdict: "fits", "undecided" or "does not fit"."""
+        for name in sorted(names, key=lambda one: SPECS[one].total_memory):
+            yield name, self._on(name, self.plan)[0]
 
     def cheapest(self) -> str | None:
         """The smallest GPU on which the plan fits; None if it does on none."""
@@ -141,7 +195,7 @@ class Fit:
         combination within so many bytes (as nvidia-smi shows them). See simgpu.fitting.techniques."""
         from simgpu.fitting.techniques import techniques
 
-        return techniques(self, None if budget is None else parse(budget))
+        return techniques(self, None if budget is None else capacity(budget))
 
     def table(self, gpus: Iterable[str] | None = None, batches: Iterable[int] = (1, 2, 4, 8, 16, 32)) -> str:
         """GPUs by batch sizes in Markdown, for a model's README: MiB as nvidia-smi shows them, or a dash."""
@@ -153,18 +207,22 @@ class Fit:
             cells = []
             for batch in batches:
                 plan = dataclasses.replace(self.plan, batch=batch)
-                fits, needs = self._on(name, plan)
-                cells.append(f"{needs / 2**20:,.0f}" if fits else "–")
+                outcome, needs = self._on(name, plan)
+                close = " ?" if outcome == UNDECIDED and not self.report.left_out else ""
+                cells.append("–" if outcome == DOES_NOT_FIT else f"{needs / 2**20:,.0f}{close}")
             rows.append(f"| {name}, {mib(spec(name).total_memory)} | {' | '.join(cells)} |")
         plan = dataclasses.replace(self.plan, batch=batches[0])
         left_out = self.report.left_out
         words = str(plan).replace(f"batch {plan.batch}", "batch as above", 1)
-        own = f"Reserved as on the {self.gpu}, with each GPU's own context; near its limit each was run."
+        own = (
+            f"Reserved as on the {self.gpu}, with each GPU's own context; near its limit each was run; "
+            "–: does not fit; ?: too close to call."
+        )
         rows += ["", f"{self.subject.name}: {words}; simulated. {own}"]
         return "\n".join(rows + ([left_out] if left_out else [])) + "\n"
 
-    def _on(self, gpu: str, plan: Plan) -> tuple[bool, int]:
-        """Whether a plan fits on another GPU, and what nvidia-smi shows there: with that GPU's context, and run there
+    def _on(self, gpu: str, plan: Plan) -> tuple[str, int]:
+        """The verdict on a plan on another GPU, and what nvidia-smi shows there: with that GPU's context, and run there
         where it is near the limit."""
         if gpu != self.gpu and isinstance(plan.link, str):
             plan = dataclasses.replace(plan, link=None)  # which that GPU may not have; memory does not depend on it
@@ -172,15 +230,17 @@ class Fit:
         needs = report.reserved + spec(gpu).context
         if abs(spec(gpu).total_memory - needs) < SURE:
             report = self.of(plan, gpu).report
-            return report.fits, report.nvidia_smi
-        return spec(gpu).total_memory > needs, needs
+            return report.outcome, report.nvidia_smi
+        return DOES_NOT_FIT if needs > spec(gpu).total_memory else report.outcome, needs
 
     def __str__(self) -> str:
         """One page. Its first line is the answer."""
         report = self.report
         more = []
-        if not report.fits:
-            more.append(f"It needs {size(self.needs)} as nvidia-smi shows it.")
+        if not report.completed:
+            more.append(f"It would use up to {size(self.needs)}, as nvidia-smi shows it.")
+            if report.smallest:
+                more.append(f"The smallest capacity found to fit is {size(report.smallest)}.")
         if self.step:
             more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
         page = dataclasses.replace(report, ended=" ".join([report.ended, *more]).strip())
@@ -196,6 +256,7 @@ def fit(
     memory: int | str | None = None,
     loss=None,
     inputs=None,
+    tell: Silent = SILENT,
     **plan,
 ) -> Fit:
     """Whether a model's training fits on a GPU, without the GPU and without the weights.
@@ -207,11 +268,12 @@ def fit(
         fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
         fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # by FSDP2; parallel="ddp"
 
-    `model`: a config.json of transformers or its folder, a configuration, a name of timm or torchvision, a module, or a
-    function that makes one; for the last two, `inputs` gives a batch's tensors (a function of its size), and `loss`
-    (outputs, batch) a scalar. `optimizer`: one of simgpu.fitting.plan.OPTIMIZERS, or None for inference. Other
+    `model`: a config.json of transformers or its folder, a configuration, a name of timm or torchvision, a name of the
+    Hub whose config.json is in its local cache, a module, or a function that makes one; for the last two, `inputs`
+    gives a batch's tensors (a function of its size), and `loss` (outputs, batch) a scalar. `optimizer`: one of
+    simgpu.fitting.optimizers.OPTIMIZERS, or None for inference. `tell`: a `simgpu.fitting.progress.Progress`. Other
     arguments are those of `simgpu.fitting.plan.Plan`. Raises ValueError for what is no model, GPU, size or plan.
     """
     subject = subject_of(model, inputs, loss)
     made = Plan(train=optimizer, batch=batch, **{"length": subject.length, **plan})
-    return Fit(subject, made, gpu, None if memory is None else parse(memory))
+    return Fit(subject, made, gpu, None if memory is None else capacity(memory), tell=tell)

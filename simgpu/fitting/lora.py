@@ -6,7 +6,6 @@ by default adapts fewer layers.)
 
 from typing import Any
 
-import torch
 from torch import nn
 
 
@@ -51,8 +50,3 @@ def quantized(model: nn.Module) -> tuple[int, int]:
     bits = 4 + 8 / 64 + 32 / (64 * 256)  # a value; its share of an 8-bit scale; and of that scale's float32 scale
     saved = sum(weight.numel() * weight.element_size() - int(weight.numel() * bits / 8) for weight in bases)
     return saved, max((weight.numel() * weight.element_size() for weight in bases), default=0)
-
-
-def trainable(model: nn.Module) -> list[torch.Tensor]:
-    """The parameters that are trained."""
-    return [one for one in model.parameters() if one.requires_grad]

@@ -10,20 +10,26 @@ from torch.utils.checkpoint import checkpoint
 
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
-from simgpu.fitting import lora, parallel
+from simgpu.fitting import lora, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
+from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
 from simgpu.left_out import LeftOutWarning
-from simgpu.report.findings import FITS, OUT_OF_MEMORY, Report, report_of
-from simgpu.report.owners import PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.owners import PARAMETERS, TEMPORARIES
+from simgpu.report.report import Report, report_of
+from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
 
 STEPS = 2
 """The states of an optimizer are there from the first step on, so that the second one has the peak."""
 
-EIGHT_BIT = 2 + 8 / 256
-"""Bytes of AdamW's two states in 8 bits, a parameter: with a float32 scale for each block of 256 of each of them."""
+SILENT = Silent()
+
+EIGHT_BIT = (
+    "8-bit states are those of bitsandbytes' AdamW8bit; in 32 bits stay parameters below 4,096 elements and, as "
+    "transformers' Trainer has it, embeddings. The time of a step is that of SGD."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,38 +46,47 @@ class Measured:
     retried: bool = False
 
 
-def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, what: str = "") -> Measured:
-    """Two steps of the plan, or a prompt and a token more. Raises what the model raises, but for want of memory."""
+def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
+    """Runs two steps of the plan, or a prompt and a token more; `tell` is told of each.
+
+    Raises ValueError where the model cannot be made or decides by values, and what else the model raises, except for
+    an error because of memory.
+    """
     world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
     with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
         warnings.filterwarnings("ignore", message="simulated tensors have no values")  # what needs one is an error
         machine = machines.on()
-        torch.cuda.init()
         if plan.ranks is not None:
             parallel.joined()
         times: list[float] = []
         saved: tuple[int, int] = (0, 0)
-        parameters, dtype = 0, None
-        outcome = FITS
+        dtype = None
+        ending = COMPLETED
         with Watch(machine) as watch:
             try:
+                tell.stage("makes the model")
                 model = _model(subject, plan)
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
-                parameters = sum(parallel.local(one).numel() for one in lora.trainable(model))
                 run = _train if plan.train else _serve
-                run(model, subject, plan, lambda: times.append(_now(machine)))
+
+                def note(words: str) -> None:
+                    times.append(_now(machine))
+                    if words:
+                        tell.stage(words)
+
+                run(model, subject, plan, note)
             except torch.OutOfMemoryError:
-                outcome = OUT_OF_MEMORY
+                ending = OUT_OF_MEMORY
             except NoValueError as error:
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
-            report = report_of(watch, what or f"{subject.name} ({plan})", outcome)
+            report = report_of(watch, f"{subject.name} ({plan})", ending)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
     retried = machine.allocator.stats()["num_alloc_retries"] > 0
-    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved, parameters)
+    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved)
 
 
 def _now(machine) -> float:
@@ -82,8 +97,13 @@ def _now(machine) -> float:
 def _model(subject: Subject, plan: Plan) -> nn.Module:
     """The model on the GPU, as the plan has it."""
     device = "meta" if plan.sharded else "cuda"
-    with torch.device(device):
-        model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
+    try:
+        with torch.device(device):
+            model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
+    except (torch.OutOfMemoryError, NoValueError):
+        raise
+    except Exception as error:  # a configuration's numbers may not go together
+        raise ValueError(f"{subject.name} cannot be made: {type(error).__name__}: {error}") from error
     model.to(device)
     if plan.attention is not None and hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation(plan.attention)  # pyright: ignore[reportCallIssue]
@@ -118,16 +138,6 @@ def _checkpointed(forward):
     return call
 
 
-def _optimizer(name: str, parameters: list) -> torch.optim.Optimizer:
-    make = torch.optim
-    if name in ("adamw-8bit", "sgd"):  # whose states are by formula, and which has none
-        return make.SGD(parameters, lr=1e-3)
-    if name == "sgd-momentum":
-        return make.SGD(parameters, lr=1e-3, momentum=0.9)
-    kinds = {"adamw": make.AdamW, "adamw-fused": make.AdamW, "adam": make.Adam, "adafactor": make.Adafactor}
-    return kinds[name](parameters, **({"fused": True} if name == "adamw-fused" else {}))
-
-
 def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     """Positional and named arguments of a call, and all of the batch."""
     batch = subject.batch(plan.batch, plan.length or subject.length)
@@ -142,11 +152,10 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
 
 def _train(model, subject: Subject, plan: Plan, tell) -> None:
     model.train()
-    parameters = lora.trainable(model)
     assert plan.train is not None
-    optimizer = _optimizer(plan.train, parameters)
-    for _ in range(STEPS):
-        tell()
+    optimizer = optimizers.made(plan.train, model)
+    for number in range(STEPS):
+        tell(f"step {number + 1} of {STEPS}")
         for part in range(plan.accumulate):
             args, named, batch = _inputs(subject, plan)
             with parallel.told_of_unused(), parallel.without_sync(model, last=part == plan.accumulate - 1):
@@ -155,7 +164,7 @@ def _train(model, subject: Subject, plan: Plan, tell) -> None:
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    tell()
+    tell("")
 
 
 @contextlib.contextmanager
@@ -173,32 +182,28 @@ def _serve(model, subject: Subject, plan: Plan, tell) -> None:
     """A prompt of the whole length for each request, and one token more."""
     model.eval()
     with torch.no_grad(), _around(plan):
-        tell()
+        tell("the prompt")
         args, named, _ = _inputs(subject, plan)
         named.pop("labels", None)
         if subject.cache is None:
             model(*args, **named)
-            return tell()
+            return tell("")
         found = model(*args, **named, use_cache=True, logits_to_keep=1)
-        tell()
+        tell("one token more")
         token = torch.zeros(plan.batch, 1, dtype=torch.long, device="cuda")
         model(input_ids=token, past_key_values=found.past_key_values, use_cache=True)
-        return tell()
+        return tell("")
 
 
-def _with_formulas(found: Measured, total: int, saved: tuple[int, int], parameters: int) -> Measured:
+def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measured:
     """The same with what cannot run here added or taken off, by formula; then it fits if nvidia-smi's figure does."""
     plan, report = found.plan, found.report
-    more: dict[str, int] = {}
-    said = []
-    if plan.train == "adamw-8bit":
-        more[STATES] = round(parameters * EIGHT_BIT)
-        said.append(f"8-bit states are by formula: {EIGHT_BIT:.5f} B a parameter")
-    if plan.four_bit:
-        more[PARAMETERS], more[TEMPORARIES] = -saved[0], saved[1]
-        said.append("4-bit weights (NF4, double quantization) are by formula: 0.516 B a value, one layer expanded")
-    if not more:
-        return found
+    said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
+    if not plan.four_bit:
+        return dataclasses.replace(found, report=dataclasses.replace(report, notes=(*report.notes, *said)))
+    more = {PARAMETERS: -saved[0], TEMPORARIES: saved[1]}
+    formula = "4-bit weights (NF4, double quantization) are by formula: 0.516 B an element, one layer expanded"
+    said.append(formula)
     extra = sum(more.values())
     smi = report.nvidia_smi + extra
     parts = dict(report.parts)
@@ -210,8 +215,9 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int], paramete
         peak=report.peak + extra,
         reserved=report.reserved + extra,
         nvidia_smi=smi,
-        outcome=FITS if report.fits and smi <= total else OUT_OF_MEMORY,
+        smallest=None,
+        ending=COMPLETED if report.completed and smi <= total else OUT_OF_MEMORY,
         failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
         notes=(*report.notes, *said),
     )
-    return dataclasses.replace(found, report=report, formula="; ".join(said))
+    return dataclasses.replace(found, report=report, formula=formula)

@@ -1,9 +1,12 @@
 """How a model is trained, or served: everything that decides its memory, beside the model itself."""
 
+import difflib
+import re
 from dataclasses import dataclass
 
 import torch
 
+from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.parallel import WAYS
 from simgpu.ranks.world import world_of
 
@@ -15,9 +18,27 @@ DTYPES = {
     "fp16": torch.float16,
     "float16": torch.float16,
 }
-OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "adam", "sgd", "sgd-momentum", "adafactor")
-BY_FORMULA = ("adamw-8bit",)
 CHECKPOINTS = (False, True, "half")
+
+
+def _near(value, known) -> str:
+    """The known name that is most like a value, for the end of a message."""
+    if re.search(r"\d+$", str(value)) and str(value)[:2] in ("fp", "bf", "in"):
+        return ""  # of "fp8" no other number of bits is meant
+    near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _of_bits(name: str) -> str:
+    """Why there are no weights of 8 or 4 bits, for the end of a message."""
+    if re.search(r"fp8|float8|f8|e4m3|e5m2|int8|8.?bit", name.lower()):
+        return (
+            ". Weights that are trained have 16 or 32 bits: libraries for 8-bit training (torchao, TransformerEngine) "
+            "cast them for each matmul, and fit does not model those libraries"
+        )
+    if re.search(r"nf4|fp4|int4|4.?bit|mxfp", name.lower()):
+        return ". Frozen weights of 4 bits with LoRA's adapters: --qlora RANK, in Python four_bit=True, lora=RANK"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -58,9 +79,11 @@ class Plan:
         for name, known in (("dtype", DTYPES), ("autocast", DTYPES)):
             value = getattr(self, name)
             if value is not None and value not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
+                more = _near(value, known) or _of_bits(str(value))
+                raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}{more}")
         if self.train is not None and self.train not in OPTIMIZERS:
-            raise ValueError(f"train is one of {', '.join(OPTIMIZERS)}, not {self.train!r}")
+            near = _near(self.train, OPTIMIZERS)
+            raise ValueError(f"train is one of {', '.join(OPTIMIZERS)}, not {self.train!r}{near}")
         if self.checkpoint not in CHECKPOINTS:
             raise ValueError(f'checkpoint is False, True or "half", not {self.checkpoint!r}')
         if self.four_bit and self.lora is None:

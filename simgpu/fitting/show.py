@@ -1,32 +1,123 @@
-"""What `simgpu fit` prints: a page, or the answer to the question that was asked beside it."""
+"""What `simgpu fit` prints: the answer to the question that was asked, and the page of the plan that it is about."""
+
+from collections.abc import Callable
 
 from simgpu.fitting.fit import Fit
+from simgpu.fitting.techniques import answer, rows_so_far, techniques, within
 from simgpu.hardware.gpus import SPECS
-from simgpu.report.sizes import mib, size
+from simgpu.report.sizes import capacity, mib, size
+from simgpu.report.verdict import CONTEXT_UNCERTAINTY, DOES_NOT_FIT, FITS, UNDECIDED
+
+WORDS = {FITS: "fits", UNDECIDED: "undecided", DOES_NOT_FIT: "–"}
 
 
-def shown(fit: Fit, options) -> str:
-    """The text for the command's options."""
-    if options.table:
-        return fit.table()
-    if options.techniques or options.budget is not None:
-        return str(fit.techniques(options.budget))
-    text = [str(fit)]
-    if options.serve and fit.subject.cache is not None:
-        text.append(_cache(fit))
-    if options.largest:
-        text.append(_largest(fit, options.largest))
-    if options.every_gpu:
-        text.append(_gpus(fit))
-    return "\n".join(text)
+class Shown:
+    """The text for the command's options, and its exit status. `so_far` says what is known while it is made."""
+
+    def __init__(self, options):
+        self.options = options
+        self.text, self.status = "", 0
+        self.so_far: Callable[[], str] = lambda: "Interrupted before the first plan was run, so nothing is known yet."
+
+    def make(self, first: Callable[[], Fit]) -> None:
+        """Runs what the options ask for. `first` makes the fit of the plan that they name."""
+        fit = first()
+        self.so_far = lambda: f"Interrupted. The plan that was asked about:\n\n{fit}"
+        if self.options.table:
+            self.text, self.status = fit.table(), fit.status
+            return
+        answers: list[str] = []
+        if self.options.techniques or self.options.budget is not None:
+            fit = self._techniques(fit, answers)
+        if self.options.largest:
+            fit = self._largest(fit, self.options.largest, answers)
+        if self.options.every_gpu:
+            fit = self._gpus(fit, answers)
+        if self.options.serve and fit.subject.cache is not None:
+            answers.append(_cache(fit))
+        self.text = "\n".join([*answers, str(fit)])
+        self.status = fit.status
+
+    def _techniques(self, fit: Fit, answers: list[str]) -> Fit:
+        """The best combination, the table if it was asked for, and the fit of the combination."""
+        rows: list = []
+        budget = None if self.options.budget is None else capacity(self.options.budget)
+        self.so_far = lambda: f"Interrupted. What was tried so far:\n\n{rows_so_far(rows)}" if rows else "Interrupted."
+        if not self.options.techniques:
+            assert budget is not None
+            before, best = within(fit, budget, rows)
+            answers += [answer(budget, best, before), ""]
+        else:
+            table = techniques(fit, budget, rows)
+            best = table.best if budget is not None else (*table.together[-1:], table.before)[0]
+            if budget is None:
+                answers.append(_least(best, table.before))
+            answers.append(str(table))
+        if best is None:
+            return fit
+        return fit.on(fit.gpu, budget or fit.memory, best.plan)
+
+    def _largest(self, fit: Fit, what: str, answers: list[str]) -> Fit:
+        """The largest batch or length with bytes to spare, up to which number it is too close to call, and its fit."""
+        for search in fit.searching(what):
+            self.so_far = _searched(what, search.good, search.bad)
+        good = sure = search.good
+        if good:
+            self.so_far = _searched(what, good, good + 1)
+            *_, search = fit.searching(what, CONTEXT_UNCERTAINTY, (good, good + 1))
+            sure = search.good
+        ends = what == "length" and good == fit.subject.longest
+        after = f"{good + 1} runs out of memory" if not ends else f"the model takes no more than {good}"
+        where = f"on a simulated {fit.gpu}"
+        if not good:
+            answers.append(f"No {what} fits {where}: a {what} of 1 runs out of memory.")
+        elif sure == good and ends:
+            answers.append(f"The largest {what} that fits: {sure}, the most that {fit.subject.name} takes ({where}).")
+        elif sure == good:
+            answers.append(f"The largest {what} that fits: {sure} ({where}; {after}).")
+        elif sure:
+            close = f"{sure + 1} to {good} are" if good > sure + 1 else f"{good} is"
+            answers.append(f"The largest {what} that fits: {sure} ({where}; {close} too close to call, {after}).")
+        else:
+            answers.append(f"No {what} is sure to fit {where}: up to {good} it is too close to call, {after}.")
+        answers.append("")
+        return fit.changed(**{what: sure or good or 1})
+
+    def _gpus(self, fit: Fit, answers: list[str]) -> Fit:
+        """The smallest GPU on which the plan fits, every GPU with its verdict, and the fit on the smallest."""
+        found: dict[str, str] = {}
+        self.so_far = lambda: "\n".join(["Interrupted. So far:", *_rows(found)])
+        for name, outcome in fit.each_gpu():
+            found[name] = outcome
+        smallest = next((name for name, outcome in found.items() if outcome == FITS), None)
+        close = next((name for name, outcome in found.items() if outcome == UNDECIDED), None)
+        if smallest:
+            answers.append(f"The smallest on which it fits: {smallest}")
+        elif close:
+            answers.append(f"It is sure to fit on none of them; the smallest on which it may fit: {close}")
+        else:
+            answers.append("It fits on none of them")
+        answers += [*_rows(found), ""]
+        return fit.on(smallest or close or fit.gpu)
 
 
-def _largest(fit: Fit, what: str) -> str:
-    """The largest batch or length, and whether it is memory that ends it."""
-    found = fit.largest(what)
-    ends = what == "length" and found == fit.subject.longest
-    most = f", the most that {fit.subject.name} takes, whatever the memory" if ends else ""
-    return f"The largest {what} that fits: {found}{most}\n"
+def _searched(what: str, good: int, bad: int) -> Callable[[], str]:
+    """What a search knows so far."""
+    fits = f"a {what} of {good} fits (without a margin)" if good else "none that fits was found"
+    return lambda: f"Interrupted. So far: {fits}, and {bad} does not fit or was not tried."
+
+
+def _least(best, before) -> str:
+    """The combination of all techniques that save something, in a sentence."""
+    how = ", ".join(best.applied) or "nothing"
+    return (
+        f"With all that save something: {how}: a peak of {mib(best.peak)} MiB in place of {mib(before.peak)}, "
+        f"{best.step / before.step:.2f} of the time of a step.\n"
+    )
+
+
+def _rows(found: dict[str, str]) -> list[str]:
+    return [f"  {name:<14}{mib(SPECS[name].total_memory):>12} MiB  {WORDS[outcome]}" for name, outcome in found.items()]
 
 
 def _cache(fit: Fit) -> str:
@@ -37,15 +128,3 @@ def _cache(fit: Fit) -> str:
         f"KV cache, by formula: {token:,} B a token, {size(token * length)} a request of {length:,} tokens. "
         "How many requests at once: --largest batch\n"
     )
-
-
-def _gpus(fit: Fit) -> str:
-    """Every GPU, and the smallest that does."""
-    every = fit.every_gpu()
-    rows = [
-        f"  {name:<14}{mib(SPECS[name].total_memory):>12} MiB  {'fits' if fits else '–'}"
-        for name, fits in every.items()
-    ]
-    smallest = fit.cheapest()
-    answer = f"The smallest on which it fits: {smallest}" if smallest else "It fits on none of them"
-    return "\n".join([answer, *rows]) + "\n"

@@ -2,9 +2,11 @@
 from functions."""
 
 import copy
+import difflib
 import importlib
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+
+from simgpu.running import builds
 
 
 @dataclass(frozen=True)
@@ -103,23 +107,75 @@ def _any_loss(outputs, batch):
 # --- transformers ------------------------------------------------------------------------------------
 
 
-def _of_file(place: Path) -> Subject:
+def _of_file(place: Path, name: str | None = None) -> Subject:
+    """The subject of a config.json, or of the folder that holds one; `name`: what to call it."""
     if place.is_dir():
+        if not (place / "config.json").exists():
+            raise ValueError(f"the folder {str(place)!r} has no config.json{_contents(place)}")
         place = place / "config.json"
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-        kind = found["model_type"]
-    except OSError as error:
-        raise ValueError(f"{str(place)!r} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{str(place)!r} is no configuration of transformers: it has no model_type") from None
+    found = _read(place)
+    name = name or (place.parent.resolve().name if place.name == "config.json" else place.stem)
+    if "model_type" not in found:
+        if isinstance(found.get("architecture"), str):  # timm's configurations on the Hub
+            return replace(_of_name(found["architecture"]), name=name)
+        if isinstance(found.get("text_config"), dict) or "base_model_name_or_path" in found:
+            raise ValueError(f"{str(place)!r} has no model_type; wanted the config.json of the whole base model")
+        raise ValueError(f"{str(place)!r} has no model_type, so it is not a configuration of transformers")
+    kind = found["model_type"]
     transformers = _library("transformers")
+    known = list(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
+    if kind not in known:
+        near = difflib.get_close_matches(str(kind), known, n=2)
+        guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        own = "; its model is code of its own (auto_map), which fit does not run" if "auto_map" in found else guess
+        raise ValueError(f"transformers {transformers.__version__} knows no model_type {kind!r}{own}")
     try:
         config = transformers.AutoConfig.for_model(**found)
-    except ValueError:
-        raise ValueError(f"transformers {transformers.__version__} knows no model_type {kind!r}") from None
-    named = place.parent.resolve().name if place.name == "config.json" else place.stem
-    return replace(of_config(config), name=named)
+    except Exception as error:  # each configuration checks its fields in its own way
+        raise ValueError(f"transformers refuses {str(place)!r}: {type(error).__name__}: {error}") from None
+    return replace(of_config(config), name=name)
+
+
+def _read(place: Path) -> dict:
+    """The object in a JSON file. ValueError that says where the file is broken."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{str(place)!r} cannot be read: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{str(place)!r} is broken JSON: {error.msg} at {where}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{str(place)!r} is not JSON in UTF-8: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{str(place)!r} holds a JSON {type(found).__name__}; wanted an object with a model_type")
+    return found
+
+
+def _contents(folder: Path) -> str:
+    """What a folder has instead, for the end of a message."""
+    if any(folder.glob("adapter_config.json")):
+        return ": it holds an adapter; wanted the folder of the base model, and --lora RANK"
+    near = sorted(one.parent.name for one in folder.glob("*/config.json"))
+    return f"; did you mean {str(folder / near[0])!r}?" if near else ""
+
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+"""A model's name on the Hugging Face Hub."""
+
+
+def _in_hub_cache(name: str) -> Path | None:
+    """The config.json of a model of the Hub, if an earlier download left it on this machine."""
+    if not REPOSITORY.fullmatch(name) or importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
 
 
 def _library(name: str):
@@ -177,6 +233,8 @@ def _cache(config, dtype: torch.dtype) -> int | None:
 
 
 def _of_name(name: str) -> Subject:
+    page = re.match(r"https?://[^/]+/([^/?#]+(?:/(?!(?:tree|blob|resolve)/)[^/?#]+)?)", name)  # a model's on the Hub
+    name = page[1] if page else name
     makers = {"timm": _timm, "torchvision": _torchvision}
     tried = []
     for library, make in makers.items():
@@ -186,12 +244,34 @@ def _of_name(name: str) -> Subject:
         try:
             found = make(importlib.import_module(library), name)
         except Exception as error:  # a library that does not load is as good as none
-            tried.append(f"{library} (does not load: {type(error).__name__})")
+            tried.append(f"{library} (does not load: {type(error).__name__}{_why(library, error)})")
             continue
         if found is not None:
             return found
-        tried.append(library)
-    raise ValueError(f"no file and no model {name!r}; looked for in {' and '.join(tried)}")
+        tried.append(library + _near(library, name))
+    cached = _in_hub_cache(name)
+    if cached is not None:
+        return _of_file(cached, name.rpartition("/")[2])
+    searched = f"no file and no model {name!r}; searched {', '.join(tried)} and this machine's Hub cache"
+    if REPOSITORY.fullmatch(name):
+        searched += (
+            f". fit downloads nothing; if it is a model of the Hub, get its configuration with: hf download {name} "
+            "config.json"
+        )
+    raise ValueError(searched)
+
+
+def _near(library: str, name: str) -> str:
+    """The models of a library whose names are most like one, for a message."""
+    module = importlib.import_module(library)
+    known = module.list_models() if library == "timm" else module.models.list_models(module=module.models)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.8)
+    return f" (which has {' and '.join(near)})" if near else ""
+
+
+def _why(library: str, error: Exception) -> str:
+    """Advice for torchvision's usual error, for the end of a message."""
+    return f"; {advice}" if (advice := builds.advice(error)) else ""
 
 
 def _timm(timm, name: str) -> Subject | None:

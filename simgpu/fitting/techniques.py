@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from simgpu.fitting.fit import UNLIMITED, Fit
+from simgpu.fitting.measuring import layers_of
 from simgpu.fitting.plan import Plan
 from simgpu.report.sizes import mib
 
@@ -14,15 +15,16 @@ LEAST = 0.01
 
 
 def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float32) -> dict[str, dict]:
-    """The techniques that change something in a plan, by name, with the fields that they set. `layers`: whether the
-    model has repeated layers, between which checkpoints can stand. `dtype`: what its weights have."""
+    """The techniques that change something in a plan, by name, with the fields that they set; first those that cost
+    no time, and a weaker one before a stronger one of its kind. `layers`: whether the model has repeated layers,
+    between which checkpoints can stand. `dtype`: that of its weights."""
     found: dict[str, dict] = {}
     if plan.attention == "eager":
         found["sdpa attention"] = {"attention": "sdpa"}
     if plan.train == "adamw":
         found["fused AdamW"] = {"train": "adamw-fused"}
     if plan.train in ("adamw", "adamw-fused", "adam"):
-        found["AdamW with 8-bit states (by formula)"] = {"train": "adamw-8bit"}
+        found["AdamW with 8-bit states"] = {"train": "adamw-8bit"}
     if dtype == torch.float32 and plan.autocast is None:
         found["bf16 autocast"] = {"autocast": "bf16"}
         found["bf16 weights"] = {"dtype": "bf16"}
@@ -83,13 +85,23 @@ class Techniques:
         return "\n".join(text) + "\n"
 
     def _answer(self) -> str:
-        within = f"{mib(self.budget or 0)} MiB"
-        if self.best is None:
-            return f"Nothing that was tried fits into {within}."
-        how = ", ".join(self.best.applied) or "nothing: it fits as it is"
-        slower = f"{self.best.step / self.before.step:.2f} of the time" if self.before.step else ""
-        needs = f"{mib(self.best.nvidia_smi)} MiB in nvidia-smi, {slower} of a step"
-        return f"The fastest that fits into {within}: {how} ({needs})."
+        return answer(self.budget or 0, self.best, self.before)
+
+
+def answer(budget: int, best: Row | None, before: Row) -> str:
+    """Says in a sentence which combination fits into a budget, and what it costs."""
+    within = f"{mib(budget)} MiB"
+    if best is None:
+        return f"Nothing that was tried fits into {within}."
+    how = ", ".join(best.applied) or "nothing: it fits as it is"
+    slower = f", {best.step / before.step:.2f} of the time of a step" if before.step else ""
+    return f"The fastest that fits into {within}: {how} ({mib(best.nvidia_smi)} MiB in nvidia-smi{slower})."
+
+
+def rows_so_far(rows: list[Row]) -> str:
+    """The rows of an interrupted search, the first one unchanged."""
+    named = [(row, " + ".join(row.applied) or "as it is") for row in rows]
+    return "\n".join([_header(), *(_line(row, rows[0], name) for row, name in named)])
 
 
 def _header() -> str:
@@ -103,19 +115,22 @@ def _line(row: Row, before: Row, name: str) -> str:
     return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{row.step * 1e3:>10.1f}{times:>8}  {name}"
 
 
-def techniques(fit: Fit, budget: int | None = None) -> Techniques:
-    """Runs the techniques on a fit's plan, without a limit of memory but the budget. ValueError for a plan of
-    inference."""
-    if fit.plan.train is None:
-        raise ValueError("the techniques are those of training, and the plan is of inference")
-    runner = _Runner(fit, budget)
-    before = runner.row((), fit.plan)
-    dtype = fit.of(fit.plan, memory=UNLIMITED).dtype
-    found = candidates(fit.plan, runner.has_layers(), dtype or torch.float32)
+def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = None) -> Techniques:
+    """Runs the techniques on a fit's plan, without a limit of memory but the budget.
+
+    `rows` is filled while they run. Raises ValueError for a plan of inference.
+    """
+    runner = _Runner(fit, budget, rows)
+    before, found = runner.begin()
     alone = [runner.row((name,), dataclasses.replace(fit.plan, **changed)) for name, changed in found.items()]
     alone.sort(key=lambda row: _merit(row, before), reverse=True)
     together = _together(runner, before, alone, found)
-    best = None if budget is None else _best(runner, [before, *alone, *together], found)
+    best = None
+    if budget is not None:
+        fitting = [row for row in (before, *alone, *together) if row.fits]
+        quick = _quickly(runner, before, found)
+        best = min(fitting + ([] if quick is None else [quick]), key=lambda row: row.step, default=None)
+        best = best and _fewer(runner, best, found, best.applied)
     return Techniques(
         fit.subject.name, fit.gpu, before, tuple(alone), tuple(together), budget, best, fit.report.left_out
     )
@@ -143,36 +158,73 @@ def _together(runner: "_Runner", before: Row, alone: list[Row], found: dict[str,
     return rows
 
 
-def _best(runner: "_Runner", rows: list[Row], found: dict[str, dict]) -> Row | None:
-    """The fastest that fits: of what was run, and of the fastest of these with one technique less, again and again."""
-    fitting = [row for row in rows if row.fits]
-    if not fitting:
-        return None
-    best = min(fitting, key=lambda row: row.step)
-    while len(best.applied) > 1:
-        fewer = []
-        for name in best.applied:
-            rest = tuple(one for one in best.applied if one != name)
-            changed = {key: value for one in rest for key, value in found[one].items()}
-            fewer.append(runner.row(rest, dataclasses.replace(runner.fit.plan, **changed)))
-        faster = [row for row in fewer if row.fits and row.step <= best.step]
-        if not faster:
+def within(fit: Fit, budget: int, rows: list[Row] | None = None) -> tuple[Row, Row | None]:
+    """The plan as it is, and a fast combination of techniques that fits into `budget` bytes, None if none was found.
+
+    It needs a run for each technique that is added until the plan fits, and one for each that is taken off again;
+    `techniques` tries more. `rows` is filled while they run. Raises ValueError for a plan of inference.
+    """
+    runner = _Runner(fit, budget, rows)
+    before, found = runner.begin()
+    best = _quickly(runner, before, found)
+    return before, best
+
+
+def _quickly(runner: "_Runner", before: Row, found: dict[str, dict]) -> Row | None:
+    """Adds one technique after the other until the plan fits, those that cost no time first; then takes off again those
+    that made a step slower and are not needed."""
+    last, slow = before, []
+    for name, fields in found.items():
+        if last.fits:
             break
-        best = min(faster, key=lambda row: row.step)
+        others = [one for one in last.applied if not set(found[one]) & set(fields)]  # a stronger one replaces a weaker
+        tried = runner.combined((*others, name), found)
+        if tried.fits or tried.peak < last.peak - LEAST * before.peak:
+            slow += [name] if tried.step > last.step else []
+            last = tried
+    return _fewer(runner, last, found, slow) if last.fits else None
+
+
+def _fewer(runner: "_Runner", best: Row, found: dict[str, dict], names) -> Row:
+    """The row with those of the named techniques taken off that it fits and is faster without."""
+    for name in names:
+        rest = tuple(one for one in best.applied if one != name)
+        if len(rest) == len(best.applied):
+            continue
+        tried = runner.combined(rest, found)
+        if tried.fits and tried.step <= best.step:
+            best = tried
     return best
 
 
 class _Runner:
     """Runs plans on a GPU of any size, and says whether they fit into the budget."""
 
-    def __init__(self, fit: Fit, budget: int | None):
+    def __init__(self, fit: Fit, budget: int | None, rows: list[Row] | None = None):
+        if fit.plan.train is None:
+            raise ValueError("the techniques are those of training, and the plan is of inference")
         self.fit, self.budget = fit, budget
+        self.rows = [] if rows is None else rows
+
+    def begin(self) -> tuple[Row, dict[str, dict]]:
+        """The plan as it is, and the techniques for it."""
+        before = self.row((), self.fit.plan)
+        dtype = self.fit.of(self.fit.plan, memory=UNLIMITED).dtype
+        return before, candidates(self.fit.plan, self.has_layers(), dtype or torch.float32)
+
+    def combined(self, applied: tuple[str, ...], found: dict[str, dict]) -> Row:
+        """The row of the plan with several techniques."""
+        changed = {key: value for name in applied for key, value in found[name].items()}
+        return self.row(applied, dataclasses.replace(self.fit.plan, **changed))
 
     def row(self, applied: tuple[str, ...], plan: Plan) -> Row:
         found = self.fit.of(plan, memory=UNLIMITED)
         report = found.report
         fits = self.budget is not None and self._fits(plan, report)
-        return Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits)
+        row = Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits)
+        if row not in self.rows:
+            self.rows.append(row)
+        return row
 
     def _fits(self, plan: Plan, report) -> bool:
         """Whether it fits. Near the limit a GPU of that size gives its cache back, so there it is run."""
@@ -181,12 +233,9 @@ class _Runner:
             return True
         if report.peak + report.context > self.budget or self.budget <= report.context:
             return False
-        return self.fit.of(plan, memory=self.budget).report.fits
+        return self.fit.of(plan, memory=self.budget).report.completed
 
     def has_layers(self) -> bool:
         """Whether the model has repeated layers."""
-        try:
-            self.fit.of(dataclasses.replace(self.fit.plan, checkpoint=True), memory=UNLIMITED)
-        except ValueError:
-            return False
-        return True
+        with torch.device("meta"):
+            return bool(layers_of(self.fit.subject.build(None)))

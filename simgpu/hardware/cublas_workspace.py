@@ -47,10 +47,12 @@ def cublas_workspace_bytes(
 
 
 def keeps_blas_workspace(torch_version: tuple[int, int], environ: Mapping[str, str]) -> bool:
-    """Whether PyTorch keeps a cuBLAS workspace for the next multiplication.
+    """Says whether PyTorch keeps a cuBLAS workspace for the next multiplication.
 
-    From 2.15 on it is taken before and given back after each one, unless TORCH_CUBLAS_WORKSPACE_CACHE=1 (as PyTorch's
-    CUDA host code under stub libraries has it in 2.15.0).
+    From 2.15 on each multiplication allocates its workspace and frees it, unless TORCH_CUBLAS_WORKSPACE_CACHE is 1.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, isCUDABlasWorkspaceCachingEnabled; as PyTorch's CUDA host code
+    under stub libraries has it in 2.15.0.
     """
     return torch_version < (2, 15) or environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
@@ -58,20 +60,24 @@ def keeps_blas_workspace(torch_version: tuple[int, int], environ: Mapping[str, s
 def lt_workspace_bytes(
     compute_capability: tuple[int, int], torch_version: tuple[int, int], environ: Mapping[str, str]
 ) -> int | None:
-    """Bytes of the workspace that cuBLASLt has besides cuBLAS's for a handle on one stream; None if it shares that one.
+    """Returns the bytes of the workspace that cuBLASLt has apart from cuBLAS's, or None if it shares that one.
 
-    It shares it from torch 2.12 on unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0, and before only where that is 1. Its
-    own has 1 MiB, or as many KiB as CUBLASLT_WORKSPACE_SIZE says; no more than cuBLAS's unless that variable is 0.
+    Where workspaces are kept, it shares that one from torch 2.12 on unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0, and
+    before 2.12 only where that is 1. Where each multiplication allocates its own (2.15), it never shares. A workspace
+    apart has 1 MiB, or as many KiB as CUBLASLT_WORKSPACE_SIZE says. One that is kept is at most as large as cuBLAS's,
+    unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
 
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspaceSize; as PyTorch's CUDA host code under stub
-    libraries has it in 2.11.0 and 2.13.0.
+    libraries has it in 2.11.0, 2.13.0 and 2.15.0.
     """
-    shared = environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
-    if shared == "1" or (shared != "0" and torch_version >= (2, 12)):
+    shared, kept = environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE"), keeps_blas_workspace(torch_version, environ)
+    if kept and (shared == "1" or (shared != "0" and torch_version >= (2, 12))):
         return None
     wanted = re.match(r"\s*\+?(\d+)", environ.get("CUBLASLT_WORKSPACE_SIZE", ""))  # what follows the digits is ignored
     size = int(wanted[1]) * KIB if wanted else 1024 * KIB
-    return size if shared == "0" else min(size, cublas_workspace_bytes(compute_capability, torch_version, environ))
+    if shared == "0" or not kept:
+        return size
+    return min(size, cublas_workspace_bytes(compute_capability, torch_version, environ))
 
 
 def _default_bytes(major: int, torch_version: tuple[int, int]) -> int:

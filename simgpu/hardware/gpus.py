@@ -104,11 +104,12 @@ def spec(name: str) -> Spec:
     key = _KEYS.get(_plain(name))
     if key is None:
         near = _nearest(name)
+        quoted = f'"{near[0]}"' if near and " " in near[0] else (near or ["A100-80GB"])[0]
         guess = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(
-            f"unknown GPU {name!r}; {guess}known: {', '.join(SPECS)}. For another one take the known GPU that is most "
-            f"like it, with the memory of yours: simgpu.simulated_gpu({(near or ['A100-80GB'])[0]!r}, "
-            "total_memory=...), in bytes"
+            f"unknown GPU {name!r}; {guess}known: {', '.join(SPECS)}. For another one, use the known GPU that is most "
+            f"like it, with the memory of yours: --gpu {quoted} --memory 12GiB, or in Python "
+            f"simgpu.simulated_gpu({(near or ['A100-80GB'])[0]!r}, total_memory=...), in bytes"
         )
     return SPECS[key]
 

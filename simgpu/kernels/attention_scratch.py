@@ -154,18 +154,23 @@ def _flash_backward(launch: Launch, grad_out, query, key, out) -> None:
 
 
 def keep_on_host(launch: Launch, *tensors) -> None:
-    """Seed and offset of memory-efficient attention, which lie on the host outside CUDA graphs."""
+    """Puts seed and offset of memory-efficient attention on the host, where they are outside CUDA graphs."""
     for tensor in tensors:
         residence.settle_on_host(tensor.untyped_storage(), launch.machine, tensor.nbytes)
 
 
 @rule("_scaled_dot_product_efficient_attention.default")
 def efficient(launch: Launch) -> None:
-    """_efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads."""
+    """_efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads.
+
+    From torch 2.14 on seed and offset are zeros on the GPU where nothing is dropped."""
     query, value = launch["query", "value"]
     out, lse, seed, offset = tensors_of(launch)
-    launch.give(out, lse)
-    keep_on_host(launch, seed, offset)
+    if launch.machine.torch_version >= (2, 14) and not launch["dropout_p"]:
+        launch.give(seed, offset, out, lse)
+    else:
+        launch.give(out, lse)
+        keep_on_host(launch, seed, offset)
     if query.dtype in HALF and max(query.shape[3], value.shape[3]) > 128:
         launch.scratch(out.numel() * FLOAT)  # the output is summed up in memory, not in registers
 

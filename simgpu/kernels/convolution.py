@@ -204,3 +204,10 @@ def _cudnn_is_faster(input, weight, stride: int) -> bool:
     if size == 1:
         return batch <= 16 and channels >= 128 and width <= 7
     return channels >= 512 or (channels >= 256 and width >= 28)
+
+
+@made_of_others("_convolution.default")
+def convolution_of_a_trace(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *flags):
+    """aten/src/ATen/native/Convolution.cpp: what convolution calls, with cuDNN's settings."""
+    given = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    return torch.ops.aten.convolution.default(*given)

@@ -42,9 +42,10 @@ def sum_over_positions(grad_output):
     return grad_output.sum([dim for dim in range(grad_output.dim()) if dim != 1])
 
 
-def take_workspace() -> None:
-    """What a product by cuBLAS takes."""
-    machines.on().take_blas_workspace(engine.in_its_thread())
+def take_workspaces(input, of_a_sample: int = 1) -> None:
+    """Allocates what the products by cuBLAS need, `of_a_sample` for each sample of the input, one after the other."""
+    for _ in range(len(input) * of_a_sample):
+        machines.on().take_blas_workspace(engine.in_its_thread())
 
 
 def part(tensor, dim: int, groups: int, group: int):
@@ -185,7 +186,7 @@ def plain_forward(input, weight, bias, geometry):
     columns = None
     if not geometry.is_pointwise(weight):
         columns = columns_of(weight.shape[1], weight, output.shape[2:], input)
-    take_workspace()
+    take_workspaces(input)
     del columns, bias
     return output
 
@@ -196,14 +197,14 @@ def plain_backward(grad_output, input, weight, geometry, wanted):
     if wanted[0]:
         grad_input = new(input.shape, input)
         columns = columns_of(weight.shape[1], weight, grad.shape[2:], input)
-        take_workspace()
+        take_workspaces(input)
     if wanted[2]:
         grad_bias = sum_over_positions(grad)
     if wanted[1]:
         grad_weight = new(weight.shape, weight)
         if columns is None:
             columns = columns_of(weight.shape[1], weight, grad.shape[2:], input)
-        take_workspace()
+        take_workspaces(input)
     del columns
     del grad
     return grad_input, grad_weight, grad_bias
@@ -219,7 +220,7 @@ def dilated_forward(input, weight, bias, geometry):
     bias = as_a_row(bias)
     output = new(geometry.output_shape(input, weight), input)
     columns = columns_of(weight.shape[1], weight, output.shape[2:], input)
-    take_workspace()
+    take_workspaces(input)
     del columns, bias
     return output
 
@@ -233,8 +234,7 @@ def dilated_backward(grad_output, input, weight, geometry, wanted):
     if wanted[0] or wanted[1]:
         columns = columns_of(weight.shape[1], weight, grad.shape[2:], grad)
     for sample in grad:
-        if wanted[0] or wanted[1]:
-            take_workspace()
+        take_workspaces(sample[None], wanted[0] + wanted[1])
         if wanted[2]:
             grad_bias += sample.sum(list(range(1, sample.dim())))
     del columns, sample
@@ -260,7 +260,7 @@ def transposed_forward(input, weight, bias, geometry):
         output.resize_(shape)
     columns = columns_of(weight.shape[1], weight, input.shape[2:], input)
     ones = None if bias is None else new(shape[2:], input)
-    take_workspace()
+    take_workspaces(input, 1 if ones is None else 2)
     del ones
     del columns, bias
     return output
@@ -277,7 +277,7 @@ def transposed_backward(grad_output, input, weight, geometry, wanted):
         grad = grad_output.contiguous()
         grad_input = new(input.shape, grad)
         unfolded = columns()
-        take_workspace()
+        take_workspaces(input)
         del unfolded
         del grad
     if wanted[1]:
@@ -288,7 +288,7 @@ def transposed_backward(grad_output, input, weight, geometry, wanted):
         grad = grad_output.contiguous()
         unfolded = columns()
         if wanted[1]:
-            take_workspace()
+            take_workspaces(input)
         if wanted[2]:
             torch.sum(grad, [dim for dim in range(grad.dim()) if dim != 1], out=grad_bias)
         del unfolded

@@ -14,7 +14,7 @@ def pdist_backward(launch: Launch) -> None:
     """pdist_backward_kernel_impl: what each row takes from every other one, then the sum."""
     (output,) = launch.outputs
     launch.give(output)
-    grad, tensor, p = launch["grad", "self", "p"]
+    grad, (tensor, p) = launch.first, launch["self", "p"]  # called grad_output from torch 2.14 on
     if p == 0 or grad.numel() == 0 or tensor.numel() == 0:
         return
     shares = torch.empty(tensor.shape[0] - 1, *output.shape, dtype=output.dtype, device="meta")
@@ -27,7 +27,7 @@ def cdist_backward(launch: Launch) -> None:
     """Distance.cpp, _cdist_backward, and cdist_backward_kernel_impl: for each row of the second tensor what each row
     of the first takes from it, then the sum."""
     (output,) = launch.outputs
-    grad, first, second, p, distances = launch["grad", "x1", "x2", "p", "cdist"]
+    grad, (first, second, p, distances) = launch.first, launch["x1", "x2", "p", "cdist"]
     if 0 in (grad.numel(), first.numel(), second.numel()):
         launch.give(output)
         return

@@ -15,6 +15,7 @@ from simgpu.kernels.refused_calls import WITH_BOOL
 from simgpu.tensors.layout import is_dense
 
 CHUNK = 65536  # elements of a tensor that one block of threads reduces (MultiTensorApply.cuh, kChunkSize)
+OFFSET = 8  # bytes of the place of a tensor's partial results
 
 
 def _alike(tensors) -> bool:
@@ -40,9 +41,19 @@ made_of_others("_foreach_powsum.Scalar", when=powers_one_by_one)
 made_of_others("_foreach_max.default", when=lambda tensors: not _alike(tensors))
 
 
-def _chunks(tensors) -> int:
-    """Partial results: as many for each tensor as the largest one needs."""
-    return len(tensors) * max(math.ceil(tensor.numel() / CHUNK) for tensor in tensors)
+def _partial_results(launch: Launch, element: int) -> list:
+    """ForeachReduceOp.cu: what comes before the results, and a function that allocates the partial results, `element`
+    bytes each.
+
+    From torch 2.15 on there is one for each chunk, and their offsets, one of 8 bytes for each tensor that is not empty
+    and one more, are copied to the GPU. Before, each tensor has as many as the largest one needs.
+    """
+    tensors = launch["self"]
+    chunks = [math.ceil(tensor.numel() / CHUNK) for tensor in tensors]
+    if launch.machine.torch_version < (2, 15):
+        return [], lambda: launch.scratch(len(tensors) * max(chunks) * element)
+    offsets = launch.scratch((1 + sum(count > 0 for count in chunks)) * OFFSET)
+    return [offsets], lambda: launch.scratch(sum(chunks) * element)
 
 
 @rule("_foreach_norm.Scalar", "_foreach_powsum.Scalar")
@@ -51,21 +62,24 @@ def norms(launch: Launch) -> None:
     empty and an unused one for each that is, then theirs."""
     tensors = launch["self"]
     element = launch.outputs[0].element_size()
-    partial = launch.scratch(_chunks(tensors) * max(element, torch.float32.itemsize))
+    offsets, partial_results = _partial_results(launch, max(element, torch.float32.itemsize))
+    partial = partial_results()
     results = {True: [], False: []}
     for tensor, output in zip(tensors, launch.outputs, strict=True):
         results[tensor.numel() == 0].append(output)
     launch.give(*results[False])
     unused = [launch.scratch(element) for _ in results[True]]
     launch.give(*results[True])
-    launch.release(*unused, partial)
+    launch.release(*unused, partial, *offsets)
 
 
 @rule("_foreach_max.default")
 def maxima(launch: Launch) -> None:
     """ForeachReduceOp.cu, foreach_tensor_max_cuda: the results, then partial ones."""
+    element = launch.outputs[0].element_size()
+    offsets, partial_results = _partial_results(launch, element)
     launch.give(*launch.outputs)
-    launch.scratch(_chunks(launch["self"]) * launch.outputs[0].element_size())
+    launch.release(partial_results(), *offsets)
 
 
 def _lie_alike(lists) -> bool:

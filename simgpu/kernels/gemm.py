@@ -122,7 +122,15 @@ def product(launch: Launch) -> None:
     _gemm(launch, left, right, output)
 
 
-@rule("addmm.default", "addmm.out", "addmm_.default", "_addmm_activation.default", "_addmm_activation.out")
+@rule(
+    "addmm.default",
+    "addmm.out",
+    "addmm.dtype",
+    "addmm.dtype_out",
+    "addmm_.default",
+    "_addmm_activation.default",
+    "_addmm_activation.out",
+)
 def product_with_addend(launch: Launch) -> None:
     """The addend is copied into the output first, or added by cublasLt as it writes (a 1-D bias)."""
     (output,) = launch.outputs
@@ -134,7 +142,7 @@ def product_with_addend(launch: Launch) -> None:
 def _by_lt(launch: Launch, beta, addend, right, output) -> bool:
     """isInputCompliesAddmmCudaLt: whether cuBLASLt multiplies, which adds a row of biases, or applies an activation.
 
-    Memory depends on it where cuBLASLt's workspace lies apart from cuBLAS's, as up to torch 2.11.
+    Memory depends on it where cuBLASLt's workspace is apart from cuBLAS's: up to torch 2.11, and from 2.15 on.
     """
     if not launch.machine.lt_apart or beta != 1 or right.dtype not in _BY_LT or min(right.shape) < 2:
         return False
@@ -155,7 +163,7 @@ def batched_product(launch: Launch) -> None:
     _batched_gemm(launch, left, right, output)
 
 
-@rule("baddbmm.default", "baddbmm.out", "baddbmm_.default")
+@rule("baddbmm.default", "baddbmm.out", "baddbmm.dtype", "baddbmm.dtype_out", "baddbmm_.default")
 def batched_product_with_addend(launch: Launch) -> None:
     """baddbmm_out_cuda_impl: the addend is copied into the output first."""
     (output,) = launch.outputs
@@ -235,7 +243,7 @@ def inner_product(launch: Launch) -> None:
 FLOAT8 = (8, 9)  # compute capability from which there are products of 8-bit floats
 
 
-@rule("_scaled_mm.default")
+@rule("_scaled_mm.default", "_scaled_mm.out")
 def scaled_product(launch: Launch) -> None:
     """aten/src/ATen/native/cuda/ScaledBlas.cpp, _scaled_mm_out_cuda: by cuBLASLt, in cuBLAS's workspace."""
     if launch.machine.spec.compute_capability < FLOAT8:

@@ -1,7 +1,9 @@
 """Group norm (aten/src/ATen/native/cuda/group_norm_kernel.cu)."""
 
 import torch
+from torch._prims_common import suggest_memory_format
 
+from simgpu.kernels.convolution_geometry import CHANNELS_LAST
 from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.scalar_types import name, read_as
 
@@ -9,6 +11,27 @@ from simgpu.kernels.scalar_types import name, read_as
 def accumulator(dtype: torch.dtype) -> int:
     """Bytes of the type that sums are kept in: float32 for the half types."""
     return max(4, dtype.itemsize)
+
+
+def _copies(launch: Launch, tensor: torch.Tensor, *others: torch.Tensor) -> list:
+    """native_group_norm and its backward, from torch 2.14 on: scratch of the copies of `others` and of the input, each
+    where it does not have the layout that the kernel reads, and None where it has. From 2.15 on that layout is the
+    input's own, channels last too. Before 2.14, callers copy."""
+    version = launch.machine.torch_version
+    if version < (2, 14):
+        return []
+    layout = suggest_memory_format(tensor) if version >= (2, 15) else torch.contiguous_format
+    return [None if one.is_contiguous(memory_format=layout) else launch.scratch_like(one) for one in (*others, tensor)]
+
+
+def _channels_last(launch: Launch, tensor: torch.Tensor) -> bool:
+    """GroupNormKernelImplInternal, from torch 2.15 on: says whether the kernels for channels last run. They do for what
+    is both channels last and contiguous, too: a single channel, or a single pixel."""
+    layout = CHANNELS_LAST.get(tensor.dim())
+    if launch.machine.torch_version < (2, 15) or layout is None:
+        return False
+    both = tensor.shape[1] == 1 or tensor[0, 0].numel() == 1 if tensor.numel() else True
+    return both or tensor.is_contiguous(memory_format=layout)
 
 
 @rule("native_group_norm.default")
@@ -26,15 +49,17 @@ def group_norm(launch: Launch) -> None:
     mixed = bool(given) and given[0].dtype != tensor.dtype
     if mixed:
         _check_mixed(tensor, given)
-    launch.contiguous(tensor)
+    if launch.machine.torch_version < (2, 14):
+        launch.contiguous(tensor)
     launch.give(launch.outputs[0])
     if mixed:
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
         read_as(tensor.dtype, *given)
     launch.give(*launch.outputs)
+    _copies(launch, tensor)
     if tensor.dtype.itemsize < size and launch.machine.torch_version >= (2, 13):
         launch.scratch(samples * groups * size), launch.scratch(samples * groups * size)
-    if pixels > 1 and (weight is not None or bias is not None):
+    if _channels_last(launch, tensor) or (pixels > 1 and (weight is not None or bias is not None)):
         launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
         read_as(tensor.dtype, *given)
     elif tensor.dtype.itemsize >= size:  # GroupNorm1dForward's iterator takes what there is for half types alone
@@ -54,14 +79,18 @@ def _check_mixed(tensor, given: list) -> None:
 @rule("native_group_norm_backward.default")
 def group_norm_backward(launch: Launch) -> None:
     """GroupNormBackwardKernelImplInternal: two sums a channel; for the input's gradient a factor for each channel
-    and two for each group."""
-    tensor, weight = launch["input", "weight"]
+    and two for each group. From torch 2.14 on a single pixel needs no sums, and from 2.15 on channels last needs no
+    factors."""
+    tensor, weight, grad_output = launch["input", "weight", "grad_out"]
     samples, channels, pixels, groups, mask = launch["N", "C", "HxW", "group", "output_mask"]
     size = accumulator(tensor.dtype)
+    _copies(launch, tensor, grad_output)
     launch.give(*launch.outputs)
-    launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
+    channels_last = _channels_last(launch, tensor)
+    if pixels > 1 or channels_last or launch.machine.torch_version < (2, 14):
+        launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
     if mask[0]:
         of_groups = [launch.scratch(samples * groups * size) for _ in range(2)]
-        if pixels > 1 and weight is not None:
+        if pixels > 1 and weight is not None and not channels_last:
             launch.scratch(samples * channels * size)
         launch.release(*reversed(of_groups))

@@ -1,4 +1,4 @@
-"""Selecting by a mask: how much it selects only its values tell, so they have to be known."""
+"""Selecting by a mask: how much it selects depends on its values, so they have to be known, or nothing is selected."""
 
 import torch
 
@@ -15,6 +15,11 @@ MOST_AT_ONCE = 2**31 - 1
 def is_known(mask: torch.Tensor) -> bool:
     """Whether a mask of the GPU or of the host has values."""
     return residence.of(mask) is None or values.of(mask) is not None
+
+
+def is_answered(mask: torch.Tensor) -> bool:
+    """Whether nonzero() of a mask has an answer: its values are known, or there are stand-ins for them."""
+    return machines.on().stand_ins is not None or is_known(mask)
 
 
 @rule("nonzero.default")
@@ -71,7 +76,7 @@ def _indices(tensor, indices) -> OfMasks:
 @prepared("index.Tensor", when=_has_masks)
 def index(tensor, indices):
     """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info."""
-    if not all(index is None or index.dtype not in MASKS or is_known(index) for index in indices):
+    if not all(index is None or index.dtype not in MASKS or is_answered(index) for index in indices):
         return tensor, indices  # the size is not known: an error that says so
     return tensor, _indices(tensor, indices)
 
@@ -108,7 +113,7 @@ def index_put_to_copy(tensor, indices, value, accumulate=False):
     return _aten.index_put_.default(tensor.clone(), indices, value, accumulate)
 
 
-@made_of_others("masked_select.default", when=lambda tensor, mask: is_known(mask))
+@made_of_others("masked_select.default", when=lambda tensor, mask: is_answered(mask))
 def masked_select(tensor, mask):
     """aten/src/ATen/native/cuda/IndexKernel.cpp, masked_select_out_cuda_impl."""
     mask, tensor = torch.broadcast_tensors(*(one.unsqueeze(0) if one.dim() == 0 else one for one in (mask, tensor)))

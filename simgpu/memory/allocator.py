@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 from simgpu.memory import snapshot as snapshots
@@ -45,7 +46,8 @@ class CachingAllocator:
     """The caching allocator of one device.
 
     - `device`: the memory it draws on.
-    - `settings`: see `AllocatorSettings`; None for PyTorch's defaults. The attribute may be replaced later.
+    - `settings`: see `AllocatorSettings`; None for PyTorch's defaults. A function is called for them at first use, as
+      PyTorch reads its environment variables. The attribute may be replaced later.
     - `torch_version`: the version whose rules apply, e.g. `(2, 13)`.
     - `clock`: returns the time in microseconds, for the history.
     - `frames`: returns the current Python frames, innermost first, as dictionaries with `filename`, `line`,
@@ -58,7 +60,7 @@ class CachingAllocator:
     def __init__(
         self,
         device: Device,
-        settings: AllocatorSettings | None = None,
+        settings: AllocatorSettings | Callable[[], AllocatorSettings] | None = None,
         torch_version: tuple[int, ...] = (2, 13),
         clock: Callable[[], int] | None = None,
         frames: Callable[[], list] | None = None,
@@ -67,9 +69,7 @@ class CachingAllocator:
         record_event: Callable[[int], Callable[[], bool]] | None = None,
     ) -> None:
         self.device = device
-        self.settings = settings or AllocatorSettings()
-        # PyTorch reports the value of the start, also when the settings change later.
-        self._reported_split_size = self.settings.as_snapshot()["max_split_size"]
+        self._read_settings = settings if callable(settings) else lambda: settings or AllocatorSettings()
         self.torch_version = tuple(torch_version)[:2]
         self.index, self._gpus = index, index + 1
         self.history = History(frames, clock)
@@ -85,6 +85,7 @@ class CachingAllocator:
         self._segments: dict[int, Segment] = {}
         self._counter = 0
         self._allowed: int | None = None
+        self._reported_split_size = -1
         self._expandable = ExpandableSegments(
             device,
             self._statistics,
@@ -93,7 +94,21 @@ class CachingAllocator:
             self._new_counter,
             self._split_counter,
         )
-        self.set_memory_fraction(self.settings.per_process_memory_fraction)
+        if not callable(settings):
+            self.read_settings()
+
+    @cached_property
+    def settings(self) -> AllocatorSettings:
+        """The settings that hold, read at first use. Raises what reading them raises."""
+        found = self._read_settings()
+        # PyTorch reports the value of the start, also when the settings change later.
+        self._reported_split_size = found.as_snapshot()["max_split_size"]
+        self.set_memory_fraction(found.per_process_memory_fraction)
+        return found
+
+    def read_settings(self) -> None:
+        """Reads the settings now, unless that was done. Raises what reading them raises."""
+        _ = self.settings
 
     def is_gpu(self, index: int, of: int) -> None:
         """Its GPU is number `index` of those that the process sees, `of` in all, from now on."""
@@ -274,6 +289,14 @@ class CachingAllocator:
                     return block.frames
         return None
 
+    def annotate(self, address: int, text: str) -> None:
+        """Record that a text belongs to the block at this address: `torch.cuda.memory._annotate_tensor` (torch 2.14).
+        Nothing is recorded of an address that no block in use has."""
+        for block in (block for segment in self._segments.values() for block in segment):
+            if block.address == address and block.allocated and self.history.enabled:
+                pool, frames = block.pool.id, self.history.frames(ALL)
+                self.history.record("annotate", address, block.requested_size, block.stream, frames, pool, text)
+
     def snapshot_segments(self, pool_id: PoolId = DEFAULT_POOL) -> list[dict]:
         """The segments and their blocks, by address: `torch.cuda.memory_snapshot()`; those of a private pool only, if
         its id is given."""
@@ -292,6 +315,7 @@ class CachingAllocator:
             "device_traces": [trace if index == self.index else [] for index in range(self._gpus)],
             "allocator_settings": self.settings.as_snapshot(self.torch_version),
             "external_annotations": [],
+            **({"host_segments": [], "host_traces": []} if self.torch_version >= (2, 14) else {}),
         }
 
     # Finding a block (get_pool, get_free_block).

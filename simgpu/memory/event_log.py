@@ -24,6 +24,7 @@ ACTIONS = (
     "segment_unmap",
     "snapshot",
     "oom",
+    "annotate",
 )
 
 DEFAULT_POOL = (0, 0)
@@ -89,12 +90,16 @@ class History:
         stream: int,
         frames: list | None,
         pool_id: tuple[int, int] = DEFAULT_POOL,
+        metadata: str | None = None,
     ) -> None:
-        """Keep one event; `address` is the free memory for "oom". Sizes in bytes."""
+        """Keep one event; `address` is the free memory for "oom". Sizes in bytes. `metadata`: the event's own text, if
+        it is not that of `self.metadata`."""
         if action not in self._skip:
             time = self._clock() if self._clock is not None else 0
             kept = frames if self._context >= ALLOC else None
-            self.entries.append((action, address, size, stream, time, kept, pool_id, self.metadata))
+            self.entries.append(
+                (action, address, size, stream, time, kept, pool_id, self.metadata if metadata is None else metadata)
+            )
 
     def as_trace(self, torch_version: tuple[int, ...] = (2, 13)) -> list[dict]:
         """The events, oldest first, as in `device_traces` of a memory snapshot of that torch version."""

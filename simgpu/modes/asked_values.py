@@ -3,6 +3,7 @@
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from simgpu import stand_in_numbers
 from simgpu.errors import NotModelledError, NoValueError
 from simgpu.handlers import handles
 from simgpu.left_out import users_frame
@@ -78,7 +79,8 @@ def item(mode, function, args, kwargs):
         return known
     if not tensor.dtype.is_floating_point:
         raise NoValueError(_no_value("item()", tensor))
-    return values.nan()
+    number = values.nan()
+    return stand_in_numbers.exact(number) if function is Tensor.__float__ else number
 
 
 _TRUTH = (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero)
@@ -190,6 +192,7 @@ STANDING_IN += (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_nonzero
 STANDING_IN += (torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, Tensor.__contains__)
 
 
+_EXACT = {Tensor.__float__, Tensor.__int__, Tensor.__index__}  # of which Python makes an exact number in any case
 _TRUE_OR_FALSE = {*_TRUTH, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 
 
@@ -201,10 +204,11 @@ def stand_in(machine, function, args, kwargs):
     if wanted is not None:
         machine.stand_ins.note("assert, as one that holds")
         return wanted
-    machine.stand_ins.note(f"{function.__name__.strip('_')}()")
     given = tuple(_or_zeros(one) if isinstance(one, Tensor) and residence.of(one) is not None else one for one in args)
     with torch._C.DisableTorchFunction(), _disable_current_modes():
-        return function(*given, **kwargs)
+        answer = function(*given, **kwargs)
+    answer = stand_in_numbers.given(machine.stand_ins, f"{function.__name__.strip('_')}()", answer)
+    return stand_in_numbers.exact(answer, function is Tensor.__index__) if function in _EXACT else answer
 
 
 def _or_zeros(tensor):

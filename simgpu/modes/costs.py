@@ -260,8 +260,8 @@ def _of_convolution_backward(grad, given, weight, transposed, outputs) -> int:
 
 
 def _counted(plan, args, kwargs, outputs) -> int:
-    """What flop_counter says; 0 where it cannot read a legal call, however it fails: it knows an operator's usual
-    shapes alone, and an estimate ends no call."""
+    """Returns the operations that flop_counter counts. It knows an operator's usual shapes alone. Where it fails, this
+    returns 0 and adds the operator to `unread`, because an estimate of time must not end the program."""
     result = outputs[0] if len(outputs) == 1 else tuple(outputs)
     try:
         if plan.own:
@@ -272,6 +272,7 @@ def _counted(plan, args, kwargs, outputs) -> int:
             return _of_convolution_backward(args[0], args[1], args[2], args[7], outputs)
         return plan.flops(*args, **{"out_val": result} | {name: kwargs[name] for name in kwargs if name != "out"})
     except Exception:
+        unread.add(plan.name)
         return 0
 
 
@@ -369,6 +370,9 @@ def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) ->
 
 LIMIT = 20_000  # calls whose cost is remembered; beyond, all are forgotten
 _costs: dict[tuple, tuple[Spec, int, float]] = {}
+
+unread: set[str] = set()
+"""Operators of which flop_counter could not read a call: the time of such a call is that of its memory traffic."""
 
 
 def forget() -> None:

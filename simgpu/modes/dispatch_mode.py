@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from simgpu import machine as machines
 from simgpu.composites import autocast
-from simgpu.errors import NotModelledError, NoValueError
+from simgpu.errors import NESTED, OTHER_ENGINE, NotModelledError, NoValueError
 from simgpu.interrupts import uninterrupted
-from simgpu.kernels import Launch, any_device, dtype_checks, others_of, preparation_of, transfer
+from simgpu.kernels import Launch, any_device, custom, dtype_checks, others_of, preparation_of, transfer
 from simgpu.memory.allocator import OutOfMemory
-from simgpu.modes import costs, stacks
+from simgpu.modes import costs, size_probe, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
 from simgpu.ranks import operators
@@ -44,8 +44,11 @@ from simgpu.timing.clock import TO_HOST
 
 GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
+_tracing, _trace = torch._C._get_tracing_state, torch._C._set_tracing_state
+_TRACER = torch._C._dispatch_key_parse("Tracer")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _aten = torch.ops.aten
+_CONVOLUTION = _aten.convolution.default
 _UNIFORM = _aten.uniform_.default  # of fake tensors it is a copy_, which needs a build with CUDA
 _COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_dense.default, _aten.as_strided.default
 
@@ -119,12 +122,44 @@ def is_refusal_of_meta(error: RuntimeError) -> bool:
     return "INTERNAL ASSERT FAILED" in str(error)
 
 
+def all_meta(arguments) -> bool:
+    """Whether the tensors among a call's arguments are PyTorch's own meta tensors, and there are any."""
+    found = list(tensors_in(arguments))
+    return bool(found) and all(one.is_meta and residence.of(one) is None for one in found)
+
+
+@contextmanager
+def not_traced():
+    """Inside an operator that torch.jit.trace has noted: what it is made of here is not noted."""
+    key, state = _TRACER, _tracing()
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    _trace(None)
+    try:
+        yield
+    finally:
+        _trace(state)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
+
+
+def sizes_as_tensors(operator, args) -> tuple:
+    """The arguments of an operator in a traced program, where a size is a tensor without dims: it comes here as a
+    number."""
+    kinds = [str(argument.type) for argument in operator._schema.arguments]
+    return tuple(
+        torch.tensor(given) if type(given) in (bool, int, float) and kind == "Tensor" else given
+        for given, kind in zip(args, kinds, strict=False)
+    )
+
+
 class _OfThread(threading.local):
     """The state of a mode that is one for each thread."""
 
+    given: tuple = ()  # the arguments of the call by Python that is under way
     new_tensors_go = None
     function_depth = 0
     count = 0
+    lines: tuple = ()  # of stand-ins that decide the size of what the host makes now
     apart = False  # whether what runs stands for a kernel of CUDA's whose values are computed whole
     lengths: tuple[int, int] = (0, 0)  # of the stacks of modes, when they were last looked at
 
@@ -162,6 +197,15 @@ class DispatchMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if args and args[0].__class__ is int and next(tensors_in(args), None) is None:
+            args = sizes_as_tensors(operator, args)
+        if _tracing() is not None:
+            if operator is _CONVOLUTION:  # the tracer notes the _convolution that it calls (gen_trace_type.py)
+                torch._C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
+                with _no_functions(), self:
+                    return operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+            with not_traced():
+                return self.__torch_dispatch__(operator, types, args, kwargs)
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
         if types and any(map(makes_others, types)):
@@ -192,9 +236,11 @@ class DispatchMode(TorchDispatchMode):
                 if operator.name() in ON_CUDA:
                     with self.face(), self:
                         return operator.py_kernels[torch._C.DispatchKey.CUDA](*args, **kwargs)
-                raise NotModelledError(f"the simulated GPU does not model {operator}")
+                raise NotModelledError(f"the simulated GPU does not model {operator}. {OTHER_ENGINE}")
             if kind is COLLECTIVE:
                 return self.collective(operator, args, kwargs)
+            if any(one.is_nested for one in tensors_in(args)):  # of strided layout, which no simulated tensor has
+                return operator(*args, **kwargs)
             with self:
                 return autocast.composite(operator, args, kwargs)
 
@@ -276,7 +322,7 @@ class DispatchMode(TorchDispatchMode):
         if facts.dtypes is not None and (place == GPU or (not tensors and self.makes_on_gpu(kwargs))):
             dtype_checks.check(facts.dtypes, operator, args, kwargs, tensors)
         if facts.takes_host_values:
-            args = tuple(map(of_the_host, args))
+            args = tuple(of_the_host(one, operator) for one in args)
         if facts.may_be_others and (place == GPU or (facts.makes_by_others and self.makes_on_gpu(kwargs))):
             others = others_of(operator, args, kwargs)
             if others is not None and not (self.called_by_engine() and self.works_in_place(operator, args)):
@@ -294,6 +340,8 @@ class DispatchMode(TorchDispatchMode):
             return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
         if new_tensors_go is not None:
             place = self.place_of_new(place, on_meta)
+        elif place is None and all_meta(self.here.given):  # C++ makes it for a call on PyTorch's own meta tensors
+            return operator(*args, **kwargs)
         if operator is _LOCAL_SCALAR:
             return self.scalar(args[0])
         if operator is _COPY and not args[0].is_meta:
@@ -323,6 +371,7 @@ class DispatchMode(TorchDispatchMode):
         if place is HOST:
             for output in outputs:
                 self.count_on_host(output)
+            self.keep_lines(tensors, outputs)
         else:
             self.take_memory(facts, args, kwargs, outputs)
             costs.issue(self.machine, operator, args, kwargs, outputs)
@@ -368,6 +417,10 @@ class DispatchMode(TorchDispatchMode):
         except NotImplementedError:
             return self.of_known_size(operator, given, named)
         except RuntimeError as error:
+            if custom.has_fake(operator):
+                found = custom.smallest(operator, args, kwargs)
+                if found is not None:
+                    return self.of_library(operator, found, given, named)
             if is_refusal_of_meta(error):
                 raise self.explained(operator) from None
             raise
@@ -378,6 +431,9 @@ class DispatchMode(TorchDispatchMode):
         They lie as on the CPU, but for nonzero's (Nonzero.cu: a row for each dim, transposed).
         """
         try:
+            if custom.is_of_library(operator):
+                found = values.computed(operator, args, kwargs)
+                return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
             if not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
                 raise values.UnknownError
             found = values.computed(operator, *self.standing_in(operator, args, kwargs))
@@ -387,13 +443,32 @@ class DispatchMode(TorchDispatchMode):
             found = found.t().contiguous().t()
         return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
 
+    def of_library(self, operator, smallest, args, kwargs):
+        """The results of a library's operator whose fake kernel says that sizes depend on values: as its kernel for
+        the CPU makes them of known values; else, with stand-ins, the `smallest` ones that the fake kernel allows."""
+        try:
+            return pytree.tree_map_only(torch.Tensor, meta_kernels.like, values.computed(operator, args, kwargs))
+        except NotImplementedError:
+            raise self.explained(operator) from None
+        except values.UnknownError:
+            if self.machine.stand_ins is None:
+                raise NoValueError(DATA_DEPENDENT.format(operator=operator, remedy=machines.remedy())) from None
+        self.machine.stand_ins.note(operator._schema.name).decides_size()
+        return smallest
+
     def standing_in(self, operator, args, kwargs):
         """The arguments, with zeros for the values that are not known where the GPU has stand-ins."""
         if self.machine.stand_ins is None or all(
             values.of(tensor) is not None for tensor in tensors_in((*args, *kwargs.values())) if tensor.is_meta
         ):
             return args, kwargs
-        self.machine.stand_ins.note(operator._schema.name.removeprefix("aten::"))
+        line = self.machine.stand_ins.note(operator._schema.name.removeprefix("aten::"))
+        if torch.Tag.data_dependent_output in operator.tags:
+            line.branches = True
+        elif any(map(on_gpu, tensors_in((*args, *kwargs.values())))):
+            line.decides_size()
+        else:
+            self.here.lines = (line,)
 
         def known(one):
             return zeros_like(one) if one.is_meta and values.of(one) is None else one
@@ -437,6 +512,8 @@ class DispatchMode(TorchDispatchMode):
     def take_memory(self, facts, args, kwargs, outputs) -> None:
         """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
         operator = self.machine.operator = facts.operator
+        if self.machine.before_memory is not None:
+            self.machine.before_memory(args)
         if facts not in self.ran:
             self.ran.add(facts)
             self.machine.left_out.ran(operator)
@@ -468,6 +545,8 @@ class DispatchMode(TorchDispatchMode):
         if known is None:
             block = self.machine.allocator.malloc(nbytes, self.machine.stream)
             residence.settle(storage, self.machine, block, nbytes)
+            if block is None:
+                self.machine.initialize()
         elif known.nbytes < nbytes:
             residence.resize(known, nbytes)
 
@@ -476,6 +555,17 @@ class DispatchMode(TorchDispatchMode):
             storage = output.untyped_storage()
             if residence.find(storage) is None:
                 residence.settle_on_host(storage, self.machine, storage.nbytes())
+
+    def keep_lines(self, tensors, outputs) -> None:
+        """On the host a size that depends on a stand-in takes no memory of the GPU; but its line is kept with what is
+        made of it, in case that is copied to the GPU."""
+        homes = [residence.find(one.untyped_storage()) for one in tensors if one.is_meta]
+        lines = dict.fromkeys(line for home in homes if home is not None for line in home.lines)
+        lines, self.here.lines = (*lines, *self.here.lines), ()
+        for output in outputs if lines else ():
+            home = residence.of(output) if isinstance(output, torch.Tensor) else None
+            if home is not None and home.home is HOST:
+                home.lines = lines
 
     def adopt(self, tensor) -> None:
         """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
@@ -494,6 +584,9 @@ class DispatchMode(TorchDispatchMode):
         except OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
         costs.cross(self.machine, destination, source, non_blocking)
+        home = residence.of(source) if to_gpu else None
+        for line in () if home is None else home.lines:
+            line.decides_size()
 
     def read_value(self, tensor) -> None:
         """The host asks for a tensor's value: a copy of an element, for which it waits."""
@@ -513,8 +606,12 @@ class DispatchMode(TorchDispatchMode):
         if tensor.dtype.is_floating_point:
             return values.nan()
         if self.machine.stand_ins is not None:
-            self.machine.stand_ins.note("item()")
-            return zeros_like(tensor).item()
+            line, number = self.machine.stand_ins.note("item()"), zeros_like(tensor).item()
+            if tensor.dtype == torch.bool:
+                line.branches = True
+            else:
+                size_probe.look_inside(line, self.functions)
+            return number
         raise NoValueError(
             f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "
             f"simulated GPU computes memory, not values. {machines.remedy()}."
@@ -555,25 +652,29 @@ class DispatchMode(TorchDispatchMode):
 
     def explained(self, operator):
         tags = operator.tags
+        if "nested" in operator._opname:
+            return NotModelledError(NESTED)
         if "_sparse" in operator._opname:
             return NotModelledError(OTHER_LAYOUT.format(layout=f"sparse ({operator})"))
         if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return NoValueError(DATA_DEPENDENT.format(operator=operator, remedy=machines.remedy()))
-        return NotModelledError(f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results")
+        message = f"the simulated GPU does not model {operator}: PyTorch has no shapes of its results"
+        if custom.is_of_library(operator):
+            message += (
+                ". Register them (torch.library.register_fake), or use values=True (--values), with which the "
+                "operator's kernel for the CPU makes the results, if it has one"
+            )
+        return NotModelledError(message)
 
 
-def of_the_host(argument):
+def of_the_host(argument, operator):
     """A tensor of the host for one that was copied there from the GPU, where an operator reads it: the values that are
-    known. Raises NoValueError where they are not. Any other argument is itself."""
+    known, or stand-ins. Raises NoValueError where there are neither. Any other argument is itself."""
     place = residence.of(argument) if isinstance(argument, torch.Tensor) else None
     if place is None or place.home is not HOST:
         return argument
-    known = values.of(argument)
-    if known is None:
-        raise NoValueError(
-            f"the lengths were copied from the simulated GPU, where they have no values. {machines.remedy()}."
-        )
-    return known
+    unknown = f"the lengths were copied from the simulated GPU, where they have no values. {machines.remedy()}."
+    return values.deciding(argument, operator._opname, unknown, least=1)
 
 
 def without_host_values(args, kwargs, scalars_too: bool):

@@ -25,7 +25,17 @@ from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.interrupts import in_one_piece, uninterrupted
 from simgpu.machine import current
-from simgpu.modes import asked_values, deep_copies, from_data, indexing, moves, sound_run, stacks, tensor_face  # noqa: F401
+from simgpu.modes import (  # noqa: F401
+    asked_values,
+    deep_copies,
+    from_data,
+    indexing,
+    moves,
+    size_probe,
+    sound_run,
+    stacks,
+    tensor_face,
+)
 from simgpu.modes.devices import META, means_gpu
 from simgpu.modes.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.streams import Generator
@@ -71,11 +81,15 @@ class FunctionMode(TorchFunctionMode):
             kwargs = {**(kwargs or {}), "device": default} if default is not None else kwargs
         handler = handler_of(function)
         here = dispatch.here
-        depth = here.function_depth
+        depth, given = here.function_depth, here.given
         if depth == 0:
             self.repair()
         try:
             here.function_depth = depth + 1
+            here.given = (args, kwargs and (*kwargs.values(),))
+            stand_ins = dispatch.machine.stand_ins
+            if stand_ins is not None and stand_ins.numbers:
+                size_probe.look(function, args, kwargs)
             if kwargs and kwargs.get("generator") is not None:
                 check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:
@@ -104,7 +118,7 @@ class FunctionMode(TorchFunctionMode):
                 raise
             raise RuntimeError(said) from None
         finally:
-            here.function_depth = depth
+            here.function_depth, here.given = depth, given
 
     def stands_in(self, function) -> bool:
         """Whether a value that a program asks for and nobody knows is answered for it."""
@@ -175,6 +189,7 @@ class FunctionMode(TorchFunctionMode):
         """A call for pinned memory of the host. What torch.empty makes waits for a copy from the GPU, as save_on_cpu's
         does: it is counted and has no values, unless all have. Others have theirs, in memory that is not pinned.
         """
+        self.dispatch.machine.allocator.read_settings()  # the allocator of pinned memory asks for them
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if function is torch.empty and self.dispatch.machine.host_memory is None:
             made = self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})

@@ -2,7 +2,7 @@
 
 import torch
 
-from simgpu.errors import NotModelledError
+from simgpu.errors import NESTED, NotModelledError
 from simgpu.handlers import handles
 from simgpu.modes import host_copies
 from simgpu.modes.devices import META, means_gpu, named
@@ -17,6 +17,8 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
     here = residence.device_of(tensor)
     gpu = mode.dispatch.machine.cuda
     there = here if device is None else gpu if means_gpu(device) else named(device)
+    if tensor.is_nested and tensor.layout is torch.strided and there == gpu:
+        raise NotModelledError(NESTED)
     if tensor.layout is not torch.strided and gpu in (here, there):
         raise NotModelledError(f"the simulated GPU does not model tensors of layout {tensor.layout}")
     if here == there:

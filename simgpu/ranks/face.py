@@ -15,7 +15,7 @@ import torch
 from simgpu import machine as machines
 from simgpu.machine import Machine
 from simgpu.patches import Patches
-from simgpu.ranks import ddp, dtensor_handlers, objects, pipelines, processes, world
+from simgpu.ranks import dtensor_handlers, meeting, objects, pipelines, processes, world
 from simgpu.ranks.traffic import Traffic
 
 TIMEOUT = timedelta(minutes=10)
@@ -37,7 +37,6 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
         replacement = RankGroup if name == "ProcessGroupNCCL" else lambda: True
         for owner in (dist, c10d):
             patches.apply(owner, name, replacement)
-    ddp.patch(patches)
     patches.apply(c10d, "_NCCL_AVAILABLE", True)
     patches.apply(c10d, "default_pg_nccl_timeout", TIMEOUT)
     patches.apply(c10d, "ProcessGroupGloo", face.gloo(c10d.ProcessGroupGloo))
@@ -46,8 +45,10 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     logger = torch.distributed.Logger
     patches.apply(logger, "set_runtime_stats_and_log", face.logged(logger.set_runtime_stats_and_log))
     receive, batch = pipelines.receiving(c10d.recv_object_list), pipelines.batching(c10d.batch_isend_irecv)
-    broadcast, scatter = objects.broadcasting(c10d.broadcast_object_list), objects.scattering(c10d.scatter_object_list)
-    gather, all_gather = objects.gathering(c10d.gather_object), objects.all_gathering(c10d.all_gather_object)
+    broadcast = meeting.broadcasting(objects.broadcasting(c10d.broadcast_object_list))
+    scatter = meeting.scattering(objects.scattering(c10d.scatter_object_list))
+    gather = meeting.gathering(objects.gathering(c10d.gather_object))
+    all_gather = meeting.all_gathering(objects.all_gathering(c10d.all_gather_object))
     for owner in (dist, c10d):
         patches.apply(owner, "gather_object", gather)
         patches.apply(owner, "all_gather_object", all_gather)
@@ -94,6 +95,10 @@ class _Face:
                 return make(*args, **kwargs)
             given = signature.bind_partial(*args, **kwargs).arguments
             backend = given.get("backend")
+            if self.world is None and self.machine.join is not None:
+                rank, size = self.named(given, "rank", "RANK"), self.named(given, "world_size", "WORLD_SIZE")
+                if rank is not None and size is not None:
+                    self.machine.join(rank, size)
             if self.world is None and backend is not None and "nccl" not in str(backend).lower():
                 return make(*args, **kwargs)
             self.check(given)
@@ -172,13 +177,17 @@ class _Face:
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
     def rendezvous(self, meet):
-        """rendezvous (`meet` is PyTorch's own): the others are not there, so a store of this process's is all."""
+        """rendezvous (`meet` is PyTorch's own): a store of this process's is all, unless the other ranks really run."""
 
         @wraps(meet)
         def rendezvous(url, rank=-1, world_size=-1, **kwargs):
             if not self.ours:
                 return meet(url, rank, world_size, **kwargs)
             here = self.world or world.World(0, 1, 1)
+            if here.started:
+                store, rank, size = next(meet(url, rank, world_size, **kwargs))
+                meeting.enter(store, rank)
+                return iter([(store, rank, size)])
             return iter([(torch.distributed.HashStore(), here.rank, here.ranks)])
 
         return rendezvous

@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup
 
 from simgpu import left_out
 from simgpu import machine as machines
-from simgpu.ranks import messages, objects, peers, refused, scratch, transfers
+from simgpu.ranks import meeting, messages, objects, peers, refused, scratch, transfers
 from simgpu.ranks.shelves import Shelves
 from simgpu.ranks.traffic import Collective, Traffic, sent_by_ring
 from simgpu.ranks.works import Finished
@@ -427,12 +427,19 @@ class RankGroup(ProcessGroup):
     def barrier(self, opts=None, timeout=None) -> Finished:
         """All ranks come here before any goes on."""
         done = self._count("barrier", (), 0, opts=opts)
+        self._meet()
         kept = scratch.barrier(self, getattr(opts, "device", None), not getattr(opts, "asyncOp", False))
         return Finished(kept=kept, arrival=done)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
-        """The same, of gloo's."""
+        """A barrier of gloo's."""
         self._count("barrier", (), 0)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Waits for the ranks of this group that are processes."""
+        if meeting.here is not None:
+            meeting.here.barrier(self._ranks())
 
     def start_coalescing(self, device) -> None:
         """What follows would be one call of NCCL's."""

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.errors import NoValueError
+from simgpu.ranks import meeting
 from simgpu.tensors import residence, values
 
 Way = tuple[tuple[int, ...], int, int]  # the ranks of the group, the sender and the receiver among them
@@ -75,7 +76,10 @@ def send(way: Way, tensor: torch.Tensor) -> None:
     if known is not None:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             # To the host: on a real GPU what is kept for another rank takes none of this one's memory.
-            _kept.setdefault(way, []).append(known.detach().to("cpu", copy=True))
+            copy = known.detach().to("cpu", copy=True)
+            _kept.setdefault(way, []).append(copy)
+            if meeting.here is not None:
+                meeting.here.send(way, copy)
         if _wanted and _wanted[-1].way == way and _objects(_kept[way]) >= _wanted[-1].number:
             raise Enough
 
@@ -84,6 +88,7 @@ def receive(way: Way, tensor: torch.Tensor) -> bool:
     """Puts into `tensor` what the other rank has sent, or what it can only have sent; whether anything is known."""
     if tensor.is_floating_point() or tensor.is_complex():
         return False
+    _fetch(way, wait=False)
     there, at = _kept.get(way, ()), _read.get(way, 0)
     if at < len(there) and (there[at].dtype, there[at].numel()) == (tensor.dtype, tensor.numel()):
         _read[way] = at + 1
@@ -111,9 +116,22 @@ def _put(tensor: torch.Tensor, known: torch.Tensor) -> None:
 
 
 def waiting(way: Way) -> bool:
-    """Whether an object is what comes next: its size, then its bytes."""
+    """Whether an object is what comes next: its size, then its bytes. It is waited for if its sender really runs."""
+    _fetch(way, wait=False)
+    while meeting.here is not None and len(_kept.get(way, [])) < _read.get(way, 0) + 2:
+        _fetch(way, wait=True)
     next_two = _kept.get(way, [])[_read.get(way, 0) :][:2]
     return [one.dtype for one in next_two] == [torch.int64, torch.uint8]
+
+
+def _fetch(way: Way, wait: bool) -> None:
+    """Keeps what a rank that really runs has sent; `wait`: until there is one message more."""
+    while meeting.here is not None:
+        found = meeting.here.receive(way, wait)
+        if found is None:
+            return
+        _kept.setdefault(way, []).append(found)
+        wait = False
 
 
 def _objects(messages: list[torch.Tensor]) -> int:

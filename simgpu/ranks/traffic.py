@@ -104,7 +104,8 @@ def sent_by_ring(name: str, nbytes: int, ranks: int, root: bool = True) -> int:
     """Bytes that one rank sends in a collective of `nbytes` among `ranks`, rounded up to a whole byte.
 
     `gather`: `nbytes` is one rank's part, which all but the root send. `scatter`: `nbytes` is one rank's part, of which
-    the root sends one to each other. `send`: all of it; `recv` and `barrier`: nothing.
+    the root sends one to each other. `send`: all of it; `recv` and `barrier`: nothing. Raises ValueError for another
+    name.
     """
     if name in RING:
         return -((-RING[name](ranks) * nbytes) // 1)
@@ -114,4 +115,6 @@ def sent_by_ring(name: str, nbytes: int, ranks: int, root: bool = True) -> int:
         return 0 if root else nbytes
     if name == "scatter":
         return (ranks - 1) * nbytes if root else 0
-    return 0
+    if name in ("recv", "barrier"):
+        return 0
+    raise ValueError(f"{name!r} is not a collective whose traffic is known; known are {', '.join(KINDS)}")

@@ -11,7 +11,7 @@ import torch
 
 from simgpu import machine as machines
 from simgpu.patches import Patches
-from simgpu.ranks import links, messages, remembered
+from simgpu.ranks import links, meeting, messages, remembered
 from simgpu.ranks.traffic import Traffic
 
 PER_NODE = 8
@@ -24,12 +24,13 @@ ADDRESS, PORT = "127.0.0.1", "29500"
 @dataclass(frozen=True)
 class World:
     """`ranks` processes of one GPU each, `per_node` to a machine; this one is `rank`. `link`: what connects them
-    (`links.Links`)."""
+    (`links.Links`). `started`: whether the other ranks are processes that really run, each on a simulated GPU."""
 
     rank: int
     ranks: int
     per_node: int
     link: str | float | None = None
+    started: bool = False
 
     @property
     def local_rank(self) -> int:
@@ -72,7 +73,7 @@ class World:
         }
 
 
-def world_of(rank, ranks, per_node=None, link=None) -> World:
+def world_of(rank, ranks, per_node=None, link=None, started: bool = False) -> World:
     """A world, checked: TypeError for what is no whole number, ValueError for a rank that the world does not have, or
     for a link that nobody knows."""
     ranks = _whole("ranks", ranks)
@@ -84,7 +85,7 @@ def world_of(rank, ranks, per_node=None, link=None) -> World:
     per_node = min(PER_NODE, ranks) if per_node is None else _whole("per_node", per_node)
     if per_node < 1:
         raise ValueError(f"per_node={per_node}: a machine has one GPU or more")
-    return World(rank, ranks, min(per_node, ranks), links.checked(link))
+    return World(rank, ranks, min(per_node, ranks), links.checked(link), started)
 
 
 def _whole(name: str, number) -> int:
@@ -105,6 +106,7 @@ class Alone:
 
     spec: Any = None
     links: Any = None
+    join: Any = None
     world: World | None = None
     traffic: Traffic = Traffic()
 
@@ -191,8 +193,10 @@ def enter(machine: machines.Machine | Alone, world: World, leave: contextlib.Exi
     leave.callback(setattr, sys, "excepthook", sys.excepthook)  # init_process_group's own says which rank raised
     remembered.begin(leave)
     leave.callback(destroy_groups)
+    leave.callback(meeting.leave)
     _set(machine, world, traffic, connected)
-    os.environ.update(world.environment())
+    if not world.started:
+        os.environ.update(world.environment())
     messages.begin(world.rank, world.ranks)
     return Rank(world.rank, world.ranks, world.local_rank, traffic)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from simgpu.torch_face.build import INSTALLED
+
 CHECKOUT = Path(__file__).parents[2]
 GPU = "a GPU"
 SIMULATED = "the simulated GPU; no GPU was involved"
@@ -57,8 +59,8 @@ def of_device(commit: str | None = None) -> dict[str, object]:
         "gpu": properties.name,
         "total memory": properties.total_memory,
         "driver": _driver() if made_by == GPU else "none",
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda or ("none" if made_by == SIMULATED else None),
+        "torch": INSTALLED,
+        "cuda": "none" if made_by == SIMULATED else torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() or ("none" if made_by == SIMULATED else None),
         "transformers": metadata.version("transformers"),
         "python": platform.python_version(),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from simgpu.memory import snapshot
 from simgpu.report import folder
-from simgpu.report.findings import Report
+from simgpu.report.report import Report
 from simgpu.report.sizes import mib, size
 
 SHOWN = 12

@@ -1,199 +1,351 @@
-"""What was found of one run: a plain record that can be printed, stored, and compared with another one."""
+"""Findings about a run: what its memory shows that the sizes alone do not, each with its evidence and a remedy.
 
-import json
+Each function below looks for one of them in the `Facts` of a run; `findings` calls them in the order of the page.
+"""
+
+from __future__ import annotations
+
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
+from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.replays import Attempt
+from simgpu.report.sizes import MIB, share, size
 
-from simgpu.machine import Machine
-from simgpu.report.owners import PARTS
-from simgpu.report.watch import Held, Moment, Watch
+if TYPE_CHECKING:
+    from simgpu.report.growth import Grown
+    from simgpu.report.report import Line
 
-CACHE = "cache (reserved, not allocated)"
-FITS, OUT_OF_MEMORY, FAILED = "fits", "out of memory", "failed"
-STATUS = {FITS: 0, OUT_OF_MEMORY: 1, FAILED: 2}
-"""Exit status of the command."""
+SMALL = 0.03
+"""Share of the reserved memory below which a part or a line is not worth a remedy."""
+
+CACHE_SHARE, CACHE_LEAST = 0.15, 32 * MIB
+"""Share of the reserved memory, and bytes, from which the cache counts as fragmentation."""
+
+BLOCKWISE = (2 + 8 / 256) / 8
+"""Size of AdamW's two states in 8 bits, with a float32 scale per block of 256, relative to two in float32."""
+
+SCORES = ("_safe_softmax", "_softmax", "softmax", "SafeSoftmaxBackward0", "SoftmaxBackward0")
+LOSS = ("_log_softmax", "LogSoftmaxBackward0", "NllLossBackward0", "nll_loss", "CrossEntropyLossBackward0")
+COPIES = ("clone", "contiguous", "CloneBackward0")
 
 
 @dataclass(frozen=True)
-class Line:
-    """What one line of the program holds at the peak: bytes, in how many blocks, what part, and which operator took
-    them in which stage."""
+class Finding:
+    """One finding: its name, what was found, the bytes it concerns, the program's lines, and what helps."""
 
+    name: str
+    text: str
     nbytes: int
-    blocks: int
-    part: str
-    operator: str
-    stage: str
-    place: str
-    library: str = ""
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Where something happened: the operator and what it asked for, the stage, how many optimizer steps had been made,
-    and the lines of the stack, innermost first."""
-
-    operator: str
-    asked: int
-    stage: str
-    steps: int
-    place: str
-    stack: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run did to a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
-
-    `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
-    them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
-    `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
-    were asked for in vain, those that were free, and PyTorch's text. `rank`: which one of how many the program was.
-    `traffic`: of each kind of collective how many there were, the bytes of their messages, and the bytes that this rank
-    sent for them. `not_in_nvidia_smi`: what its figure leaves out. `printed` is the page.
-    """
-
-    what: str
-    gpu: str
-    torch: str
-    total_memory: int
-    context: int
-    outcome: str
-    peak: int
-    reserved: int
-    nvidia_smi: int
-    at: Spot | None
-    parts: dict[str, int]
-    lines: tuple[Line, ...]
-    left_out: str
-    steps: int
-    seconds: float
-    ended: str = ""
-    failure: tuple[int, int, str] | None = None
-    caught: int = 0
-    stand_ins: tuple[tuple[str, str, int], ...] = ()
-    files: tuple[tuple[str, int, int], ...] = ()
-    values: bool = False
-    simulated: bool = True
-    written: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-    rank: tuple[int, int] | None = None
-    traffic: tuple[tuple[str, int, int, int], ...] = ()
-    not_in_nvidia_smi: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the program had all the memory that it asked for, up to where it ended."""
-        return self.outcome == FITS
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 it fits, 1 it does not, 2 the program failed for another reason."""
-        return STATUS[self.outcome]
+    lines: tuple[str, ...]
+    remedy: str
 
     def __str__(self) -> str:
-        from simgpu.report.page import page
-
-        return page(self)
-
-    def save(self, path: Path) -> None:
-        """Writes it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> "Report":
-        """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            found["lines"] = tuple(Line(**line) for line in found["lines"])
-            if found["at"] is not None:
-                found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
-            if found["failure"] is not None:
-                found["failure"] = tuple(found["failure"])
-            if found.get("rank") is not None:
-                found["rank"] = tuple(found["rank"])
-            for name in ("stand_ins", "files", "written", "notes", "traffic"):
-                found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
-            return cls(**found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no report of a run: {error!r}") from None
+        at = f" ({', '.join(self.lines)})" if self.lines else ""
+        return f"{self.text}{at}." + (f" {self.remedy}." if self.remedy else "")
 
 
-def report_of(watch: Watch, what: str, outcome: str, **more) -> Report:
-    """The report of what `watch` saw."""
-    machine: Machine = watch.machine
-    moment = watch.at_peak()
-    stand_ins = machine.stand_ins
-    return Report(
-        what=what,
-        gpu=machine.spec.key,
-        torch=torch.__version__,
-        total_memory=machine.spec.total_memory,
-        context=machine.spec.context,
-        outcome=outcome,
-        peak=watch.peak.allocated if watch.peak else 0,
-        reserved=watch.reserved,
-        nvidia_smi=watch.reserved + machine.spec.context if machine.has_context else 0,
-        at=None if moment is None else _spot(moment),
-        parts=_parts(moment),
-        lines=lines_of(moment.held if moment else ()),
-        left_out=str(machine.left_out),
-        not_in_nvidia_smi=machine.left_out.of_nvidia_smi,
-        rank=None if machine.world is None else (machine.world.rank, machine.world.ranks),
-        traffic=tuple((kind, one.count, one.nbytes, one.sent) for kind, one in _traffic(machine).items()),
-        steps=watch.owners.steps,
-        seconds=max(machine.clock.host, machine.clock.done()),
-        failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure else None,
-        caught=watch.failures if outcome != OUT_OF_MEMORY else watch.failures - 1,
-        stand_ins=tuple((what, f"{file}:{line}", n) for (what, file, line), n in stand_ins.counts.most_common())
-        if stand_ins
-        else (),
-        files=tuple((path, *found) for path, found in stand_ins.files.items()) if stand_ins else (),
-        **more,
-    )
+@dataclass
+class Facts:
+    """What is known of a run when its report is made. Sizes in bytes.
+
+    `missing`: of the failed request, None if memory did not run out. `model`: of all parameters and buffers of the
+    module that was being moved when it ran out, `building`: whether one was being moved or built. `dtypes`: bytes of
+    the parameters by dtype. `attention`: calls of the math backend by why the fused ones refused. `fused_attention`:
+    whether a fused backend ran. `attempts`: replays under other settings. `steps`: bytes allocated and reserved after
+    each optimizer step.
+    """
+
+    capacity: int
+    peak: int
+    reserved: int
+    parts: dict[str, int]
+    lines: tuple[Line, ...]
+    stage: str = ""
+    missing: int | None = None
+    cache: int = 0
+    model: int = 0
+    building: bool = False
+    dtypes: Counter = field(default_factory=Counter)
+    autocast: bool = False
+    attention: Counter = field(default_factory=Counter)
+    fused_attention: bool = False
+    grown: list[Grown] = field(default_factory=list)
+    grown_per: str = "optimizer step"
+    attempts: list[Attempt] = field(default_factory=list)
+    steps: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def whole(self) -> int:
+        """All reserved bytes at the moment that the parts describe."""
+        return sum(self.parts.values())
+
+    def of(self, operators: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+        """Bytes of the lines of some operators, and the program's lines, the largest first."""
+        chosen = [one for one in self.lines if one.operator.split(" ")[0].rstrip(",") in operators]
+        return sum(one.nbytes for one in chosen), _places(chosen)
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the model alone exceeds the GPU."""
+        return self.missing is not None and self.model > self.capacity
 
 
-def _traffic(machine: Machine) -> dict:
-    return {} if machine.traffic is None else machine.traffic.by_kind()
+def _places(lines) -> tuple[str, ...]:
+    """Up to two of the program's lines."""
+    return tuple(dict.fromkeys(one.place or one.library for one in lines if one.place or one.library))[:2]
 
 
-def _spot(moment: Moment) -> Spot:
-    return Spot(
-        str(moment.origin),
-        moment.asked,
-        moment.origin.stage,
-        moment.steps,
-        str(moment.origin.own or moment.origin.library or ""),
-        tuple(map(str, moment.stack)),
-    )
+def findings(facts: Facts) -> tuple[Finding, ...]:
+    """All findings about a run."""
+    return tuple(one for look in LOOKS for one in look(facts))
 
 
-def _parts(moment: Moment | None) -> dict[str, int]:
-    """Bytes of each part at a moment, those that there are; their sum is what is reserved."""
-    if moment is None:
-        return {}
-    sizes: Counter = Counter()
-    for one in moment.held:
-        sizes[one.part()] += one.size
-    parts = {part: sizes[part] for part in PARTS if sizes[part]}
-    return {**parts, CACHE: moment.reserved - moment.allocated}
-
-
-def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
-    """Blocks by the line that asked for them, largest first."""
-    sizes: Counter = Counter()
-    blocks: Counter = Counter()
-    for one in held:
-        key = (
-            one.part(),
-            str(one.origin),
-            one.origin.stage,
-            str(one.origin.own or ""),
-            str(one.origin.library or ""),
+def the_model(facts: Facts) -> Iterator[Finding]:
+    """The model alone is larger than the GPU, or memory ran out while it was being built."""
+    if facts.too_large:
+        cards = math.ceil(facts.model / facts.capacity)
+        half = f"bfloat16 weights are {size(facts.model // 2)}; " if _mostly_float32(facts) else ""
+        yield Finding(
+            "model larger than the GPU",
+            f"the model's parameters and buffers alone are {size(facts.model)}, and a GPU of this capacity leaves "
+            f"{size(facts.capacity)} for PyTorch",
+            facts.model,
+            (),
+            f"{half}sharding (FSDP2) takes at least {cards} GPUs for the parameters alone; 4-bit weights with LoRA "
+            "take about a quarter of bfloat16's bytes",
         )
-        sizes[key] += one.size
-        blocks[key] += 1
-    return tuple(Line(nbytes, blocks[key], *key) for key, nbytes in sizes.most_common())
+    elif facts.building and facts.missing is not None:
+        yield Finding(
+            "model not complete",
+            f"memory ran out while the model was being built or moved, with {size(facts.parts.get(PARAMETERS, 0))} of "
+            "parameters and buffers on the GPU",
+            facts.parts.get(PARAMETERS, 0),
+            (),
+            "Its size decides, not the batch: "
+            + ("bfloat16 weights halve it, " if _mostly_float32(facts) else "")
+            + "simgpu fit gives the whole of it, and --ranks shards it",
+        )
+
+
+def missing(facts: Facts) -> Iterator[Finding]:
+    """How much was missing for the request that failed."""
+    if facts.missing is not None and not facts.too_large and not facts.building:
+        yield Finding(
+            "missing memory",
+            f"{size(facts.missing)} are missing for this one request",
+            facts.missing,
+            (),
+            "How much the whole run would use, a run with a larger --memory shows",
+        )
+
+
+def fragmentation(facts: Facts) -> Iterator[Finding]:
+    """Reserved memory that is not allocated, and the settings that reduce it, as replays of the requests measured."""
+    if facts.too_large or facts.building:
+        return
+    if facts.missing is not None:
+        cache, whole = facts.cache, facts.whole
+        if cache < max(facts.missing, 1):
+            return
+        text = (
+            f"the cache holds {size(cache)}, which is {share(cache, whole)} of the reserved memory and at least what "
+            "is missing, but in pieces that are too small for the request (fragmentation)"
+        )
+        better = [one for one in facts.attempts if one.served]
+        if better:
+            remedy = f"With PYTORCH_CUDA_ALLOC_CONF={better[0].settings} the request is served (a replay of the run)"
+        elif facts.attempts:
+            remedy = f"None of {', '.join(one.settings for one in facts.attempts)} would serve it (a replay of the run)"
+        else:
+            remedy = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may join the pieces: run it again with that set"
+        yield Finding("fragmentation", text, cache, (), remedy)
+        return
+    cache = facts.reserved - facts.peak
+    if cache < max(CACHE_SHARE * facts.reserved, CACHE_LEAST):
+        return
+    text = (
+        f"at most {size(facts.reserved)} were reserved for at most {size(facts.peak)} allocated, so the cache makes up "
+        f"{share(cache, facts.reserved)} (fragmentation)"
+    )
+    if len(facts.steps) > 2 and facts.steps[-1][1] > facts.steps[0][1] and facts.steps[-1][0] <= facts.steps[0][0]:
+        grown = facts.steps[-1][1] - facts.steps[0][1]
+        text += f"; reserved memory grew by {size(grown)} over {len(facts.steps)} steps, and allocated memory did not"
+    better = sorted(
+        (one for one in facts.attempts if one.reserved < 0.98 * facts.reserved), key=lambda one: one.reserved
+    )
+    if better:
+        found = ", ".join(f"{one.settings} reserves {size(one.reserved)}" for one in better)
+        remedy = f"PYTORCH_CUDA_ALLOC_CONF helps: {found} (replays of the run)"
+    elif facts.attempts:
+        remedy = f"Neither {' nor '.join(one.settings for one in facts.attempts)} reduces it (replays of the run)"
+    else:
+        remedy = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may reduce it: run it again with that set"
+    yield Finding("fragmentation", text, cache, (), remedy)
+
+
+def math_attention(facts: Facts) -> Iterator[Finding]:
+    """scaled_dot_product_attention ran its math backend, which stores all scores, and why."""
+    if not facts.attention:
+        return
+    nbytes, places = facts.of(SCORES)
+    reason, _ = facts.attention.most_common(1)[0]
+    calls = facts.attention.total()
+    yield Finding(
+        "attention by the math backend",
+        f"scaled_dot_product_attention ran its math backend in {calls:,} call{'s' * (calls != 1)}, which stores the "
+        f"attention scores" + (f" ({size(nbytes)} of softmax at the peak)" if nbytes else "") + f"; {reason}",
+        nbytes,
+        places,
+        _for_fused(reason),
+    )
+
+
+def _for_fused(reason: str) -> str:
+    """What would let a fused backend run."""
+    if "switched off" in reason:
+        return "Fused backends are switched off by sdpa_kernel or torch.backends.cuda.enable_*_sdp: switch one on"
+    if "not bfloat16" in reason:
+        return "float16 instead of bfloat16, or a GPU of compute capability 8.0, has a fused kernel"
+    if "last dimension is not contiguous" in reason:
+        return "Make the last dimension of query, key, value and mask contiguous"
+    if "not aligned" in reason or "multiples of" in reason:
+        return "Pad the head size to a multiple of 8"
+    if "heads" in reason and "differ" in reason:
+        return "Repeat keys and values to as many heads as the query has, or use enable_gqa with float16 or bfloat16"
+    if "dimensions" in reason:
+        return "Give query, key and value 4 dimensions: batch, heads, sequence, head size"
+    if "not float32" in reason or "not float64" in reason:
+        return "Autocast, or weights in bfloat16 or float16, has a fused kernel"
+    return "A fused kernel would not store the scores"
+
+
+def eager_attention(facts: Facts) -> Iterator[Finding]:
+    """A softmax of attention scores that no scaled_dot_product_attention computes."""
+    nbytes, places = facts.of(SCORES)
+    if facts.attention or facts.fused_attention or nbytes < max(0.1 * facts.whole, 1):
+        return
+    yield Finding(
+        "attention scores",
+        f"softmax holds {size(nbytes)} at the peak",
+        nbytes,
+        places,
+        "If these are attention scores, scaled_dot_product_attention (attn_implementation='sdpa') does not store them",
+    )
+
+
+def growth(facts: Facts) -> Iterator[Finding]:
+    """What each step leaves alive."""
+    for one in facts.grown:
+        many = "one more block" if one.blocks == 1 else f"{one.blocks} more blocks"
+        held = f", held by {one.holder}" if one.holder else ""
+        place = str(one.origin.place or "")
+        yield Finding(
+            "memory grows",
+            f"each {facts.grown_per} leaves {many} ({size(one.nbytes)}) of {one.origin} alive{held}",
+            one.nbytes,
+            (place,) if place else (),
+            "Keep numbers instead of tensors (.item() or .detach().cpu()), and drop what the next step does not need",
+        )
+
+
+def copies(facts: Facts) -> Iterator[Finding]:
+    """Copies of tensors that are not contiguous, or of expanded ones."""
+    chosen = [
+        one
+        for one in facts.lines
+        if one.part not in (PARAMETERS, STATES)
+        and ("contiguous copy" in one.operator or one.operator.split(" ")[0] in COPIES)
+        and one.nbytes >= max(SMALL * facts.whole, MIB)
+    ]
+    if chosen:
+        nbytes = sum(one.nbytes for one in chosen)
+        yield Finding(
+            "copy of an input",
+            f"{chosen[0].operator} holds {size(nbytes)}: a copy of a tensor that is strided or expanded",
+            nbytes,
+            _places(chosen),
+            "An operator copies what it cannot read with those strides. Of a matmul whose batch is expanded, fold the "
+            "batch into the rows (or use a 2-D matrix); make a transposed tensor contiguous once, before the loop",
+        )
+
+
+def logits(facts: Facts) -> Iterator[Finding]:
+    """The loss over a vocabulary is what peaks."""
+    nbytes, places = facts.of(LOSS)
+    if nbytes >= max(0.15 * facts.whole, MIB):
+        yield Finding(
+            "logits",
+            f"the loss holds {size(nbytes)} at the peak, beyond the logits themselves: log-probabilities and gradients "
+            "of every token and class",
+            nbytes,
+            places,
+            "A chunked or fused cross-entropy (Liger, cut-cross-entropy, or the head and the loss over chunks of "
+            "tokens in a checkpoint) never has all of them at once",
+        )
+
+
+def parts(facts: Facts) -> Iterator[Finding]:
+    """What would make each part smaller, where memory ran out. The largest part comes first."""
+    if facts.missing is None or facts.too_large:
+        return
+    yield from of_parts(facts)
+
+
+def of_parts(facts: Facts) -> Iterator[Finding]:
+    """What would make each of the parts smaller."""
+    remedies = {
+        ACTIVATIONS: _of_activations,
+        STATES: _of_states,
+        GRADIENTS: _of_gradients,
+        PARAMETERS: _of_parameters,
+        TEMPORARIES: _of_temporaries,
+    }
+    held = sorted(((facts.parts.get(part, 0), part) for part in remedies), reverse=True)
+    for nbytes, part in held:
+        if nbytes > SMALL * facts.whole:
+            yield Finding(part, f"{part} hold {size(nbytes)}", nbytes, (), remedies[part](facts, nbytes))
+
+
+def _mostly_float32(facts: Facts) -> bool:
+    return facts.dtypes["float32"] > sum(facts.dtypes.values()) / 2
+
+
+def _of_activations(facts: Facts, nbytes: int) -> str:
+    halves = ", and bfloat16 autocast halves most of them" if _mostly_float32(facts) and not facts.autocast else ""
+    return f"Half the batch with twice the accumulation leaves {size(nbytes // 2)}, gradient checkpointing less{halves}"
+
+
+def _of_states(facts: Facts, nbytes: int) -> str:
+    text = "SGD without momentum has none, and they can be kept on the host"
+    if _mostly_float32(facts):
+        text = f"8-bit states of AdamW are {size(round(nbytes * BLOCKWISE))} (by formula); {text}"
+    return text
+
+
+def _of_gradients(facts: Facts, nbytes: int) -> str:
+    half = f", and bfloat16 weights have {size(nbytes // 2)} of them" if _mostly_float32(facts) else ""
+    return (
+        "zero_grad(set_to_none=True) before the forward pass, or an optimizer step in backward "
+        f"(register_post_accumulate_grad_hook), frees them earlier{half}"
+    )
+
+
+def _of_parameters(facts: Facts, nbytes: int) -> str:
+    if _mostly_float32(facts):
+        return (
+            f"They are float32, and bfloat16 weights are {size(nbytes // 2)}; LoRA has almost no gradients and states"
+        )
+    return "LoRA has almost no gradients and states; 4-bit weights are about a quarter of 16-bit ones"
+
+
+def _of_temporaries(facts: Facts, nbytes: int) -> str:
+    if facts.stage == "optimizer step":
+        return "The optimizer's own: fused=True updates the parameters without them, and foreach=False one at a time"
+    return "The lines above allocate them: a fused kernel, or less at a time, makes them smaller"
+
+
+LOOKS = (the_model, missing, fragmentation, growth, math_attention, eager_attention, logits, copies, parts)

@@ -2,25 +2,48 @@
 
 import dataclasses
 import importlib.util
+import os
+import shutil
 from pathlib import Path
 
 from simgpu.machine import Machine
 from simgpu.memory import snapshot
-from simgpu.report.findings import Report
+from simgpu.report.report import Report
 from simgpu.report.watch import Watch
 
 PAGE, REPORT, SNAPSHOT, PICTURE = "page.txt", "report.json", "snapshot.pickle", "timeline.png"
+FILES = "files"
+"""The folder for files that the program wrote and that hold simulated tensors."""
 NEWEST = 100_000
 """Events that the snapshot holds, the newest."""
 
 
 def prepare(folder: Path) -> Path:
-    """The folder, made if it is not there. ValueError if it cannot be."""
+    """The folder, made if there is none. What an earlier run wrote there is removed: it has a report.
+
+    ValueError if the folder cannot be made, or has a file by one of these names that no run wrote.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"the folder {str(folder)!r} cannot be made: {error.strerror}") from None
+    there = [folder / name for name in (PAGE, SNAPSHOT, PICTURE, FILES, REPORT) if os.path.lexists(folder / name)]
+    if there and not _of_a_run(folder):
+        raise ValueError(
+            f"{there[0]} exists, and no run wrote it (there is no {REPORT} of one beside it): wanted a new folder, an "
+            "empty one, or that of an earlier run"
+        )
+    for path in there:  # the report last, so that what an interrupt leaves is still a run's
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return folder
+
+
+def _of_a_run(folder: Path) -> bool:
+    try:
+        Report.load(folder / REPORT)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def record(machine: Machine) -> None:
@@ -31,6 +54,7 @@ def record(machine: Machine) -> None:
 def write(folder: Path, report: Report, watch: Watch) -> Report:
     """Writes all of it, and returns the report with a line about each file."""
     said = []
+    report.save(folder / REPORT)  # first: it says whose the folder is
     snapshot.write(watch.machine.allocator.snapshot(), folder / SNAPSHOT)
     said.append(f"{folder / SNAPSHOT}: open it at https://pytorch.org/memory_viz")
     if importlib.util.find_spec("matplotlib") is None:

@@ -1,13 +1,16 @@
 """A limit on memory: a simulated GPU that is watched, and what is said if more is taken than is allowed."""
 
 import contextlib
+import dataclasses
 
 import torch
 
 from simgpu import machine as machines
-from simgpu.report import advice, page
-from simgpu.report.findings import FITS, OUT_OF_MEMORY, Report, report_of
-from simgpu.report.sizes import parse, size
+from simgpu.report import page
+from simgpu.report.findings import of_parts
+from simgpu.report.report import Report, facts_of, report_of
+from simgpu.report.sizes import capacity, parse, size
+from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
 
@@ -25,7 +28,7 @@ class Gate:
         asked = {"peak": peak, "reserved": reserved, "nvidia_smi": nvidia_smi}
         self.limits = {name: parse(limit) for name, limit in asked.items() if limit is not None}
         options = {"values": True} if values else {}
-        self._gpu = simulated_gpu(gpu, None if memory is None else parse(memory), **options)
+        self._gpu = simulated_gpu(gpu, None if memory is None else capacity(memory), **options)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Gate":
@@ -36,10 +39,10 @@ class Gate:
     def __exit__(self, *error) -> None:
         self._stack.close()
 
-    def report(self, outcome: str = FITS) -> Report:
+    def report(self, ending: str = COMPLETED) -> Report:
         """What was taken so far."""
         self._watch.close()
-        return report_of(self._watch, "the test", outcome)
+        return report_of(self._watch, "the test", ending)
 
     def ran_out(self, error: BaseException) -> bool:
         """Whether an error is PyTorch's for want of memory on this GPU."""
@@ -64,6 +67,7 @@ class Gate:
         if not said:
             return ""
         over = max(getattr(report, name) - limit for name, limit in self.limits.items())
-        helps = ["What would help", *(f"  - {one}" for one in advice.measures(report.parts))]
-        sections = ["\n".join(said), page.where(report), page.parts(report), page.lines(report), "\n".join(helps)]
-        return "\n\n".join([*sections, page.left_out(report)])
+        levers = tuple(of_parts(facts_of(self._watch, report)))
+        report = dataclasses.replace(report, findings=(*report.findings, *levers))
+        sections = ["\n".join(said), page.where(report), page.parts(report), page.lines(report), page.findings(report)]
+        return "\n\n".join(filter(None, [*sections, page.not_modelled(report)]))

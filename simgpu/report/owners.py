@@ -1,4 +1,4 @@
-"""Whose memory it is: parameters, gradients and states of optimizers, found by asking modules and optimizers."""
+"""The owner of each block: parameters, gradients and optimizer states, found by asking modules and optimizers."""
 
 import contextlib
 import gc
@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.tensors import residence
 
@@ -22,7 +24,7 @@ STATES = "optimizer states"
 ACTIVATIONS = "activations kept for backward"
 TEMPORARIES = "temporaries"
 WORKSPACES = "workspaces"
-DATA = "data from the host"
+DATA = "inputs and data"
 PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
 
 
@@ -43,9 +45,9 @@ class _Wanted(dict):
 class Owners:
     """Asks the optimizers that step, and the modules that are alive, which tensors are theirs.
 
-    Optimizers are asked before and after each step; modules, which take longer to find, at steps 1, 2, 4, 8 and so on,
-    and at the end. `steps`: how many steps the optimizer that has made most has made. `stepping`: whether one does.
-    `on_step(optimizer)` and `before_step(optimizer)`, if they are set, are called too.
+    Optimizers are asked before and after each step. Modules, which take longer to find, are asked at steps 1, 2, 4, 8
+    and so on, after backward passes, and at the end. `steps`: how many steps the optimizer with most of them has made.
+    `stepping`: whether one steps now. `on_step(optimizer)` and `before_step(optimizer)`, if they are set, are called.
     """
 
     def __init__(self):
@@ -54,17 +56,22 @@ class Owners:
         self.on_step: Callable | None = None
         self.before_step: Callable | None = None
         self.counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._parameter_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._handles: list = []
         self._mark: Callable = lambda tensor, owner: None
+        self._stepped: Callable | None = None
+        self._modules: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # that have registered parameters
         self._next_look = 1
         self.roots: list[nn.Module] | None = None  # where they are known, nobody else is asked
 
-    def begin(self, mark: Callable[[torch.Tensor, str], None]) -> None:
-        """From here on `mark(tensor, owner)` is called for each tensor whose owner is known."""
-        self._mark = mark
+    def begin(self, mark: Callable[[torch.Tensor, str], None], stepped: Callable[[int], None] | None = None) -> None:
+        """From here on `mark(tensor, owner)` is called for each tensor whose owner is known, and `stepped(steps)` after
+        the step of an optimizer that has made more steps than any other."""
+        self._mark, self._stepped = mark, stepped
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
+            register_module_parameter_registration_hook(self._registers),
         ]
 
     def end(self) -> None:
@@ -81,14 +88,35 @@ class Owners:
 
     def _after(self, optimizer, args, kwargs) -> None:
         self.stepping = False
-        self.counts[optimizer] = self.counts.get(optimizer, 0) + 1
+        self.counts[optimizer] = max(self._count(optimizer), self.counts.get(optimizer, 0))
+        more = self.counts[optimizer] > self.steps
         self.steps = max(self.steps, self.counts[optimizer])
         self._of_optimizer(optimizer)
         if self.steps >= self._next_look:
             self._next_look *= 2
             self.look()
+        if more and self._stepped is not None:
+            self._stepped(self.steps)
         if self.on_step is not None:
             self.on_step(optimizer)
+
+    def _count(self, optimizer: Optimizer) -> int:
+        """Steps that the most often stepped of an optimizer's parameters have made.
+
+        DeepSpeed's ZeRO calls `step` once for each group of parameters (runtime/zero/stage_1_and_2.py,
+        `_optimizer_step`), which together are one step.
+        """
+        stepped = self._parameter_steps.setdefault(optimizer, WeakIdKeyDictionary())
+        most = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                count = stepped[parameter] = stepped.get(parameter, 0) + 1
+                most = max(most, count)
+        return most
+
+    def fewest(self, optimizer: Optimizer) -> int:
+        """Steps that the least often stepped of an optimizer's parameters have made; those never stepped aside."""
+        return min(self._parameter_steps.get(optimizer, {}).values(), default=0)
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
@@ -106,14 +134,35 @@ class Owners:
         if gradient is not None:
             self._mark(gradient, GRADIENTS)
 
-    def look(self) -> None:
-        """Asks all modules and optimizers that are alive, or those of `roots`."""
+    def _registers(self, module, name, parameter) -> None:
+        self._modules[id(module)] = module
+
+    def after_backward(self, passes: int) -> None:
+        """Marks the gradients after backward pass number `passes`: those of all leaves that are alive after passes 1,
+        2, 4 and so on, and those of the modules that are known after the others."""
+        if passes & (passes - 1) == 0:
+            self.look(leaves=True)
+            return
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            for module in list(self._modules.values()):
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        self._of_parameter(parameter)
+
+    def look(self, leaves: bool = False) -> None:
+        """Asks all modules and optimizers that are alive, or those of `roots`; `leaves`: also all tensors that have a
+        gradient of their own."""
         if self.roots is not None:
             found = [module for root in self.roots for module in root.modules()]
         else:
             wanted = _Wanted()
-            found = [one for one in gc.get_objects() if wanted[type(one)]]
+            alive = gc.get_objects()
+            found = [one for one in alive if wanted[type(one)]]
         with torch._C.DisableTorchFunction(), _disable_current_modes():
+            if leaves and self.roots is None:
+                for one in alive:
+                    if type(one) in (torch.Tensor, nn.Parameter) and one.is_leaf and one.grad is not None:
+                        self._mark(one.grad, GRADIENTS)
             for one in found:
                 if isinstance(one, Optimizer):
                     with contextlib.suppress(AttributeError):  # one that was never finished: its __init__ raised

@@ -1,47 +1,78 @@
-"""The page that a run ends with: does it fit, where the peak is, what it is made of, and what is not known."""
+"""The page that a run ends with: the verdict, the peak and what it consists of, findings, and what is not modelled."""
 
-from simgpu.report import advice
-from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Line, Report
+from simgpu.report import files, processes, stand_ins
+from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
+from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
 
 LINES = 8  # the largest ones that are shown
-STAND_INS = 6
 STACK = 6
 
 
 def page(report: Report) -> str:
-    """The page, as text."""
-    sections = [_headline(report), _numbers(report), where(report), parts(report), lines(report)]
-    sections += [_traffic(report), _advice(report), left_out(report), _stand_ins(report), _written(report)]
+    """Returns the page as text."""
+    if report.processes:
+        sections = [report.engine, processes.headline(report), *processes.sections(report)]
+        sections += body(report) if report.nvidia_smi else []
+    else:
+        sections = [report.engine, _headline(report), *body(report)]
+    sections += [processes.started(report), files.section(report.files), _written(report)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def body(report: Report) -> list[str]:
+    """Returns the sections that follow the verdict, about one process. Sections may be empty."""
+    sections = [_numbers(report), where(report), parts(report), lines(report), findings(report)]
+    return [*sections, _traffic(report), not_modelled(report), stand_ins.section(report)]
+
+
 def _headline(report: Report) -> str:
-    """The answer, in a sentence."""
+    """The answer, in a sentence, and how the program ended."""
     gpu, what = f"a simulated {report.gpu}", report.what
     if report.rank is not None:
         what = f"{what}, as rank {report.rank[0]} of {report.rank[1]},"
-    memory = f"{mib(report.nvidia_smi)} of {size(report.total_memory)} as nvidia-smi shows it"
-    if report.outcome == FITS:
-        first = f"{what} fits on {gpu}: {memory}."
-    elif report.outcome == FAILED:
-        first = f"{what} failed on {gpu}, and not for want of memory: {report.ended}"
-        return f"{first}\nUp to there it took {memory}."
+    verdict = report.verdict
+    if verdict.outcome == FAILED:
+        first = f"{what} failed on {gpu}, and not because of memory: {report.ended}"
+        return f"{first}\n{_use(report, 'Until then it used')}"
+    if verdict.outcome == DOES_NOT_FIT:
+        text = [f"{what} does not fit on {gpu}: {_failure(report)}."]
+    elif verdict.outcome == FITS:
+        aside = f"; {verdict.reason}" if verdict.reason else ""
+        text = [f"{what} fits on {gpu}, with {size(verdict.spare or 0)} to spare{aside}."]
+        text.append(_use(report, "It would use at least" if report.left_out else "It would use up to"))
     else:
-        assert report.failure is not None
-        asked, free, _ = report.failure
-        at = f" at {report.at.place}" if report.at and report.at.place else ""
-        operator = report.at.operator if report.at else "an allocation"
-        first = (
-            f"{what} does not fit on {gpu}: {operator}{at} asks for {size(asked)}, and {mib(free)} of "
-            f"{size(report.total_memory)} are free."
-        )
-    lines = [first]
+        text = [f"{what} on {gpu}: undecided, {verdict.reason}."]
+        if report.failure:
+            text.append(f"{_sentence(_failure(report))}.")
+        elif report.reserved:
+            at_least = "at least" if report.left_out or report.bounds else "up to"
+            at_least = at_least if all(smallest for *_, smallest in report.sizes) else "about"
+            text.append(_use(report, f"It would use {at_least}"))
     if report.ended:
-        lines.append(report.ended)
+        text.append(report.ended)
     if report.caught:
-        lines.append(f"{report.caught} allocation(s) failed, and the program caught the error and went on.")
-    return "\n".join(lines)
+        text.append(f"{report.caught} allocation(s) failed, and the program caught the error and continued.")
+    return "\n".join(text)
+
+
+def _failure(report: Report) -> str:
+    """The request that failed."""
+    assert report.failure is not None
+    asked, free, _ = report.failure
+    at = f" at {report.at.place}" if report.at and report.at.place else ""
+    operator = report.at.operator if report.at else "an allocation"
+    return f"{operator}{at} asks for {size(asked)}, and {mib(free)} of {size(report.total_memory)} are free"
+
+
+def _use(report: Report, it_used: str) -> str:
+    """The memory that nvidia-smi would show, and the smallest capacity that was found to fit."""
+    text = f"{it_used} {mib(report.nvidia_smi)} of {size(report.total_memory)}, as nvidia-smi shows it."
+    if report.smallest:
+        text += (
+            f"\nThe smallest capacity found to fit is {size(report.smallest)}, if the program asks for the same there."
+        )
+    return text
 
 
 def _numbers(report: Report) -> str:
@@ -54,9 +85,8 @@ def _numbers(report: Report) -> str:
         context = f"with a CUDA context of {size(report.context)} (published, ±100)"
         rows.append(("nvidia-smi, at most", report.nvidia_smi, context))
     text = [f"  {name:<24}{mib(nbytes):>12} MiB   {more}" for name, nbytes, more in rows]
-    text.append(
-        f"  {_steps(report.steps)}; {report.seconds:.3g} s on the simulated clock (an estimate); torch {report.torch}"
-    )
+    clock = f" {report.seconds:.3g} s on the simulated clock (an estimate);" if report.seconds else ""
+    text.append(f"  {_steps(report.steps)};{clock} torch {report.torch}")
     return "\n".join(text)
 
 
@@ -68,10 +98,11 @@ def where(report: Report) -> str:
     """The moment of the peak, or of the error."""
     at = report.at
     if at is None:
-        return "It took no memory of the GPU."
-    title = "Where it ran out" if report.outcome == OUT_OF_MEMORY else "Where the peak is"
-    during = f"after {_steps(at.steps)}"
-    text = [title, f"  {at.operator}, {at.stage}, {during}; it asks for {size(at.asked)}"]
+        return ""
+    title = "Where memory ran out" if report.ending == OUT_OF_MEMORY else "Where the peak is"
+    text = [title, f"  {at.operator}, {at.stage}, after {_steps(at.steps)}; it allocates {size(at.asked)}"]
+    if report.ending == OUT_OF_MEMORY:
+        text[1] = text[1].replace("it allocates", "it asks for")
     text += [f"    {place}" for place in at.stack[:STACK]]
     if len(at.stack) > STACK:
         text.append(f"    … {len(at.stack) - STACK} more")
@@ -81,24 +112,24 @@ def where(report: Report) -> str:
 
 
 def parts(report: Report) -> str:
-    """What the peak is made of."""
+    """The parts of the reserved memory at that moment."""
     if not report.parts:
         return ""
     whole = sum(report.parts.values())
     rows = [f"  {name:<34}{mib(nbytes):>12} MiB{share(nbytes, whole):>8}" for name, nbytes in report.parts.items()]
-    rows.append(f"  {'reserved then':<34}{mib(whole):>12} MiB")
-    return "\n".join(["What it is made of there", *rows])
+    rows.append(f"  {'reserved at that moment':<34}{mib(whole):>12} MiB")
+    return "\n".join(["Memory by kind", *rows])
 
 
 def lines(report: Report) -> str:
-    """Who asked for it."""
+    """The lines that allocated it."""
     if not report.lines:
         return ""
     rows = [_line(one) for one in report.lines[:LINES]]
     rest = report.lines[LINES:]
     if rest:
         rows.append(f"  {mib(sum(one.nbytes for one in rest)):>12} MiB  of {len(rest)} other lines and operators")
-    return "\n".join(["Who asked for it", *rows])
+    return "\n".join(["Allocated by", *rows])
 
 
 def _line(line: Line) -> str:
@@ -109,17 +140,28 @@ def _line(line: Line) -> str:
     return f"  {mib(line.nbytes):>12} MiB  {line.part}: {line.operator}{many}{asked}"
 
 
+def findings(report: Report) -> str:
+    """The findings, each with its remedy."""
+    if not report.findings:
+        return ""
+    return "\n".join(["Findings", *(f"  - {_sentence(str(one))}" for one in report.findings)])
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
+
+
 OTHERS = (
-    "The other ranks are not there. Where the program reads values, collectives gave it what they would if every rank",
-    "had this one's: no loss or sum over ranks is that of a real run, and what another rank alone has is not known.",
+    "No tensor's values come from another rank. Where the program reads values, collectives gave it what they would if",
+    "every rank had this one's: no loss or sum over ranks is that of a real run.",
 )
 
 
 def _traffic(report: Report) -> str:
-    """What a rank's collectives move."""
+    """The bytes that a rank's collectives move."""
     if not report.traffic:
         return ""
-    text = ["What this rank sends, by the ring's formulas (collectives, bytes of their messages, bytes sent)"]
+    text = ["Sent by this rank, by the ring's formulas (collectives, bytes of their messages, bytes sent)"]
     for kind, count, nbytes, sent in report.traffic:
         text.append(f"  {kind:<20}{count:>8,}{mib(nbytes):>16} MiB{mib(sent):>16} MiB")
     if any(sent for *_, sent in report.traffic) or any(kind == "recv" for kind, *_ in report.traffic):
@@ -127,38 +169,19 @@ def _traffic(report: Report) -> str:
     return "\n".join(text)
 
 
-def _advice(report: Report) -> str:
-    """What would help, where memory ran out."""
-    helps = advice.helps(report)
-    return "\n".join(["What would help", *(f"  - {one}" for one in helps)]) if helps else ""
-
-
-def left_out(report: Report) -> str:
-    """What the figures do not hold."""
-    text = ["What is left out"]
-    text += [f"  {report.left_out}" if report.left_out else "  nothing: every operator that ran was compared"]
+def not_modelled(report: Report) -> str:
+    """What the figures do not include."""
+    text = [f"  {report.left_out}"] if report.left_out else []
+    text += [f"  at least: {one}" for one in report.bounds]
     text += [f"  {note}" for note in report.notes]
-    text += [f"  of nvidia-smi's figure: {report.not_in_nvidia_smi}"] if report.not_in_nvidia_smi else []
-    return "\n".join(text)
-
-
-def _stand_ins(report: Report) -> str:
-    """Values that were made up, and files that were not written."""
-    if report.values or not (report.stand_ins or report.files):
-        return ""
-    text = []
-    if report.stand_ins:
-        total = sum(count for _, _, count in report.stand_ins)
-        text.append(f"Values that do not exist here, and were answered as 0 ({total} times; --values computes them)")
-        text += [f"  {count:>6} × {what:<16} {where}" for what, where, count in report.stand_ins[:STAND_INS]]
-        if len(report.stand_ins) > STAND_INS:
-            text.append(f"  … from {len(report.stand_ins) - STAND_INS} more lines")
-    if report.files:
-        text.append("Files that were counted, and not written in full")
-        for path, times, nbytes in report.files:
-            many = f", {'written' if path else 'in'} {times} {'times' if path else 'pieces'}" if times > 1 else ""
-            text.append(f"  {path or 'buffers'}: {size(nbytes)} of tensors{many}")
-    return "\n".join(text)
+    text += [f"  in nvidia-smi's figure: {report.not_in_nvidia_smi}"] if report.not_in_nvidia_smi else []
+    if not text and report.reserved:
+        until = "until the error " if report.ending == STOPPED else ""
+        text = [f"  nothing: each operator that ran {until}was compared with PyTorch's CUDA code"]
+        text = ["  nothing of PyTorch's own code"] if report.engine.startswith("Engine stub") else text
+    if report.compared and report.reserved and report.completed:
+        text.append(f"  the smallest capacity: {report.compared}")
+    return "\n".join(["Not modelled", *text]) if text else ""
 
 
 def _written(report: Report) -> str:

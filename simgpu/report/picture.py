@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from simgpu.report.findings import Report
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.report import Report
 from simgpu.report.sizes import MIB
 from simgpu.report.watch import EVENTS, Watch
 

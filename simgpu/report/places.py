@@ -1,6 +1,7 @@
 """Where in a program an allocation comes from: the innermost line of the user's, and of a library's, on the stack."""
 
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -28,6 +29,8 @@ _LIBRARIES = tuple(  # the innermost first, so that a file's short name is alway
     )
 )
 OWN, LIBRARY, TORCH = "own", "library", "torch"
+_STANDARD = tuple(str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "platstdlib"))
+_INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _RUNNERS = ("running/run.py", "running/script.py", "fitting/measuring.py")  # of this package: they call a program
 _RUNNER = tuple(str(Path(__file__).parents[1] / name) for name in _RUNNERS)
 _OTHERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "IPython", "ipykernel"))  # that call one
@@ -49,35 +52,45 @@ class Place(NamedTuple):
 
 
 def shortened(file: str) -> str:
-    """A file's name for a reader: from site-packages (which may lie in the current folder), or from there, or whole."""
+    """A file's name for a reader: from site-packages (which may be in the current folder), or from a folder of Python's
+    path, or whole."""
     path = Path(file)
     if _CELL in file:
         return "a cell of the notebook"
     for folder in (*map(Path, _LIBRARIES), Path.cwd()):
         if path.is_relative_to(folder):
             return path.relative_to(folder).as_posix()
-    return file
+    inside = _INSTALLED.sub("", file)
+    if inside != file:
+        return inside
+    roots = [Path(one) for one in sys.path if one and path.is_relative_to(one)]
+    return path.relative_to(max(roots, key=lambda one: len(one.parts))).as_posix() if roots else file
 
 
 @cache
 def kind_of(file: str) -> str:
-    """Whose file it is: TORCH (PyTorch's, or this package's), LIBRARY (installed, or Python's own), or the user's OWN.
+    """Classifies a file: TORCH (PyTorch's, Python's own, or this package's; pages show none of these), LIBRARY
+    (installed), or the user's OWN.
 
-    What torch has installed beside it stays a library. Text that was given to exec() is the user's."""
-    if file.startswith(_TORCH):
+    Text that was given to exec() is the user's."""
+    if file.startswith(_TORCH) or file.startswith("<frozen"):
         return TORCH
-    if file.startswith("<frozen") or (file.startswith(_LIBRARIES) and not file.startswith("<")):
-        return LIBRARY
-    return OWN
+    if file.startswith("<"):
+        return OWN
+    installed = _INSTALLED.match(file) is not None
+    if not installed and file.startswith(_STANDARD):
+        return TORCH
+    return LIBRARY if installed or file.startswith(_LIBRARIES) else OWN
 
 
 class Seen(NamedTuple):
     """What a stack says: the innermost place of the user's own and of a library inside of that, and the innermost code
-    of those that were looked for."""
+    of those that were looked for. `by_function`: whether the user's own code there is no method."""
 
     own: Place | None
     library: Place | None
     code: object
+    by_function: bool = False
 
 
 @cache
@@ -86,27 +99,38 @@ def runs_it(file: str) -> bool:
     return file.startswith(_RUNNER) or (any(name in file for name in _OTHERS) and _CELL not in file)
 
 
-def seen(frame, codes: dict, weak=None) -> Seen:
+def seen(frame, codes: dict, weak=()) -> Seen:
     """The innermost places of a stack from `frame` outwards. `codes`: code objects that are looked for on the way, of
-    which the innermost counts; but one whose answer is `weak` gives way to another further out."""
+    which the innermost counts; but one whose answer is in `weak` gives way to another further out."""
     own = library = None
+    by_function = False
     found = None
     for _ in range(DEEPEST):
         if frame is None:
             break
         code = frame.f_code
-        if code in codes and (found is None or found == weak):
+        if code in codes and (found is None or found in weak):
             found = codes[code]
         if runs_it(code.co_filename):
             break
         kind = kind_of(code.co_filename)
         if kind is OWN:
             own = Place(code.co_filename, frame.f_lineno, code.co_name)
+            by_function = library is None and code.co_varnames[:1] != ("self",)
             break
         if kind is LIBRARY and library is None:
             library = Place(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
-    return Seen(own, library, found)
+    return Seen(own, library, found, by_function)
+
+
+def codes_of(frame) -> list:
+    """The code objects of a stack, innermost first."""
+    codes = []
+    while frame is not None:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return codes
 
 
 def stack(frame) -> list[Place]:

@@ -5,6 +5,7 @@ import re
 MIB = 2**20
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.|e|$)", re.IGNORECASE)
+_BARE = re.compile(r"[\d,_]*\.?\d+(e\+?\d+)?", re.IGNORECASE)
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
@@ -47,3 +48,14 @@ def parse(text: str | int) -> int:
     if found <= 0:
         raise ValueError(f"{text!r} is no size: it must be more than 0 B")
     return found
+
+
+def capacity(text: str | int) -> int:
+    """Bytes of a memory's capacity, as `parse` reads them.
+
+    Raises ValueError for a text without a unit that is less than 1 MiB, too, because "12" hardly means 12 B.
+    """
+    number = str(text).strip()
+    if isinstance(text, str) and _BARE.fullmatch(number) and 0 < parse(f"{number}MiB") < MIB * MIB:
+        raise ValueError(f"{number!r} is {number} B, as it has no unit; write '{number}GiB' or '{number}MiB'")
+    return parse(text)

@@ -1,18 +1,21 @@
-"""Watches a GPU's allocator while a program runs: which blocks live at the peak, and who asked for them."""
+"""Watches a GPU's allocator while a program runs: which blocks are alive at the peak, and what allocated them."""
 
 import sys
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu.composites import autocast
 from simgpu.kernels.launch import Launch
 from simgpu.machine import Machine
 from simgpu.memory.out_of_memory import OutOfMemory
+from simgpu.memory.requests import Requests
 from simgpu.modes import host_copies
 from simgpu.report import owners
+from simgpu.report.growth import Grown, Growth
 from simgpu.report.owners import (
     ACTIVATIONS,
     DATA,
@@ -23,18 +26,30 @@ from simgpu.report.owners import (
     WORKSPACES,
     Owners,
 )
-from simgpu.report.places import Place, Seen, seen, stack
+from simgpu.report.places import Place, Seen, codes_of, seen, stack
 
 FORWARD, NO_GRAD, BACKWARD, STEP = "forward", "without gradients", "backward", "optimizer step"
+INPUT = "input"
+COPIES = "contiguous copies"  # inside operators: temporaries
 EVENTS = 100_000
 """Allocations and frees of which the timeline keeps every one; of a longer run it keeps the highest points."""
 
 _CODES = {
     Machine.take_blas_workspace.__code__: WORKSPACES,
     Launch.scratch.__code__: WORKSPACES,
+    Launch.scratch_like.__code__: TEMPORARIES,
+    Launch.contiguous.__code__: COPIES,
     torch.nn.Module._apply.__code__: PARAMETERS,
     host_copies.copied.__code__: DATA,
 }
+_WEAK = (DATA, WORKSPACES)  # these give way to code further out on the stack
+_FACTORIES = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("arange", "empty", "empty_strided", "eye", "full", "linspace", "normal", "ones", "rand", "randint", "randn"),
+        *("randperm", "zeros"),
+    )
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +61,7 @@ class Origin:
     stage: str
     own: Place | None
     library: Place | None
+    copy: bool = False  # a copy that the operator makes of an argument that is not contiguous
 
     @property
     def place(self) -> Place | None:
@@ -54,15 +70,19 @@ class Origin:
 
     def __str__(self) -> str:
         what = f"{self.node} ({self.operator})" if self.node and self.operator else self.node or self.operator
-        return what or "a copy from the host"
+        return (what or "a copy from the host") + (", contiguous copy of an argument" if self.copy else "")
 
 
 class Held:
-    """A block that was handed out: its `size` in bytes, its origin, and whose it is (None while that is not known)."""
+    """A block that was handed out: its `size` in bytes, its origin, and whose it is (None while that is not known).
 
-    __slots__ = ("backwards", "hint", "number", "origin", "owner", "size", "survived")
+    `recorded`: whether autograd recorded the operator that allocated it.
+    """
 
-    def __init__(self, size, origin, hint, number, backwards):
+    __slots__ = ("backwards", "hint", "number", "origin", "owner", "recorded", "size", "survived")
+
+    def __init__(self, size, origin, hint, number, backwards, recorded):
+        self.recorded = recorded
         self.size = size
         self.origin = origin
         self.hint = hint
@@ -76,7 +96,7 @@ class Held:
         if self.owner is not None:
             return self.owner
         if self.hint is not None:
-            return self.hint
+            return TEMPORARIES if self.hint is COPIES else self.hint
         if self.origin.stage == FORWARD and self.survived:
             return ACTIVATIONS
         return TEMPORARIES
@@ -112,8 +132,12 @@ class Watch:
     """Inside the `with`, everything that `machine` allocates and frees is taken note of.
 
     `peak`: the moment with most bytes allocated, None before the first allocation. `failed`: the moment of the last
-    allocation that failed, and `failure`, None if none has; `failures`: how many have. `reserved`: most bytes of all
-    segments. It keeps no tensor alive, and its own work takes no memory of the GPU.
+    allocation that failed, and `failure`, None if none has; `failures`: how many have; `failing`: the code objects on
+    the stack then. `served`: whether an allocation succeeded after that. `reserved`: most bytes of all segments.
+    `requests`: the record of all requests. `model`: bytes of the module that was being moved when an allocation failed,
+    `building`: whether one was being built or moved then, `autocast`: whether autocast was on. `dtypes`: bytes of the
+    parameters by dtype. `step_sizes`: bytes allocated and reserved after each optimizer step. `grown`: what grows with
+    each `grown_per`. It keeps no tensor alive, and its own work allocates no GPU memory.
     """
 
     def __init__(self, machine: Machine):
@@ -122,7 +146,15 @@ class Watch:
         self.failed: Moment | None = None
         self.failure: Failure | None = None
         self.failures = 0
+        self.failing: frozenset = frozenset()
+        self.served = True
         self.reserved = 0
+        self.requests = Requests()
+        self.grown: list[Grown] = []
+        self.grown_per = ""
+        self._growth = {STEP: Growth(), BACKWARD: Growth(), INPUT: Growth()}
+        self._input: Origin | None = None  # the first one that the program makes inputs at
+        self._inputs = 0
         self.events = 0
         self.log: list[Held] = []  # of the first EVENTS, each twice: when it is handed out and when it is given back
         self.curve = array("q")  # highest allocated and reserved bytes of each `stride` events, one after the other
@@ -136,29 +168,64 @@ class Watch:
         self._allocated = 0
         self._task, self._backwards = -1, 0
         self._inner: tuple = ()
+        self.model = 0
+        self.building = False
+        self.to_come = ""
+        self.autocast = False
+        self.dtypes: Counter = Counter()
+        self.step_sizes: list[tuple[int, int]] = []
+        self._recorded = False  # whether autograd records the operator that runs
+        self._settings = machine.allocator.settings
+        self._marked = 0  # the number of the block at the peak when gradients were last looked for
 
     def __enter__(self) -> "Watch":
         allocator = self.machine.allocator
-        self._inner = allocator.malloc, allocator.free
+        self._inner = allocator.malloc, allocator.free, allocator.record_stream, allocator.empty_cache
         allocator.malloc, allocator.free = self._malloc, self._free
-        self.owners.begin(self._mark)
+        allocator.record_stream, allocator.empty_cache = self._record_stream, self._empty_cache
+        self.machine.before_memory = self._operator
+        if allocator.used:
+            self.requests.give_up("memory was allocated before the program began")
+        self.owners.begin(self._mark, self._after_step)
         return self
 
     def __exit__(self, *error) -> None:
         self.owners.end()
         allocator = self.machine.allocator
-        allocator.malloc, allocator.free = self._inner
+        self.machine.before_memory = None
+        allocator.malloc, allocator.free, allocator.record_stream, allocator.empty_cache = self._inner
 
     def close(self) -> None:
         """Finds out whose the blocks are that live now. To be called at the end, before the program's objects go."""
         self.owners.look()
+        allocator = self.machine.allocator
+        if allocator.settings != self._settings:
+            self.requests.give_up("the program changes the allocator's settings")
+        if allocator.memory_fraction != 1:
+            self.requests.give_up("the program limits its share of the GPU's memory")
+        self._find_growth()
 
-    # The allocator's two calls
+    # The allocator's calls
+
+    def _operator(self, args) -> None:
+        """Called before an operator allocates: notes whether autograd records it."""
+        self._recorded = torch.is_grad_enabled() and _requires_grad(args)
+
+    def _record_stream(self, block, stream: int) -> None:
+        held = self._live.get(block.address)
+        if held is not None:
+            self.requests.use(held.number - 1, stream)
+        self._inner[2](block, stream)
+
+    def _empty_cache(self, *args, **kwargs) -> None:
+        self.requests.empty_cache()
+        self._inner[3](*args, **kwargs)
 
     def _malloc(self, nbytes: int, stream: int = 0):
         try:
             block = self._inner[0](nbytes, stream)
         except OutOfMemory as error:
+            self.requests.failed(nbytes, stream)
             self._fail(error)
             raise
         if block is None:
@@ -168,7 +235,15 @@ class Watch:
             stage = self._stage()
             origin, hint = self._origin(frame, stage)
             self._number += 1
-            held = self._live[block.address] = Held(block.size, origin, hint, self._number, self._backwards)
+            recorded = self._recorded and origin.stage is FORWARD
+            held = Held(block.size, origin, hint, self._number, self._backwards, recorded)
+            self._live[block.address] = held
+            if hint is DATA and not self._backwards:
+                self._tick(origin)
+            self.served = True
+            self.requests.malloc(nbytes, stream)
+            if self.machine.allocator.pools.active:
+                self.requests.give_up("the program uses private pools of memory")
             self._allocated += block.size
             reserved = self.machine.allocator.reserved
             self.reserved = max(self.reserved, reserved)
@@ -184,6 +259,7 @@ class Watch:
             held = self._live.pop(block.address, None)
             if held is not None:
                 self._stage()
+                self.requests.free(held.number - 1)
                 held.survived = held.survived or self._backwards > held.backwards
                 self._allocated -= held.size
                 if held.number <= self._at_peak:
@@ -193,13 +269,28 @@ class Watch:
 
     def _fail(self, error: OutOfMemory) -> None:
         self.failures += 1
+        self.served = False
         frame = sys._getframe(2)
+        self.failing = frozenset(codes_of(frame))
         origin, _ = self._origin(frame, self._stage())
+        self.autocast = torch.is_autocast_enabled("cuda")
+        self.building, self.model = model_of(frame)
+        self.to_come = self._to_come(origin.stage)
         self.owners.look()
         free = self.machine.device.mem_get_info()[0]
         self.failure = Failure(error.alloc_size or error.size, free, str(error))
         self.failed = self._moment(self.failure.asked, origin, frame)
         self.failed.held = list(self._live.values())
+
+    def _to_come(self, stage: str) -> str:
+        """Why the program is known to need more than the request that failed, "" if it is not."""
+        if self.building:
+            return "the model was not complete"
+        if stage is FORWARD and self._recorded:
+            return "the forward pass was not complete"
+        if stage in (BACKWARD, STEP) and not self.owners.steps:
+            return "the first optimizer step was not complete"
+        return ""
 
     # Who, when, where
 
@@ -209,6 +300,8 @@ class Watch:
         if task not in (-1, self._task):
             self._task = task
             self._backwards += 1
+            if self.owners.roots is None:  # else the optimizer's steps are enough
+                torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
         if self.owners.stepping:
             return STEP
         if torch.is_grad_enabled():
@@ -216,16 +309,19 @@ class Watch:
         return BACKWARD if task != -1 else NO_GRAD
 
     def _origin(self, frame, stage: str) -> tuple[Origin, Any]:
-        found: Seen = seen(frame, _CODES, DATA)
+        found: Seen = seen(frame, _CODES, _WEAK)
         operator = self.machine.operator
+        hint = found.code
         node = torch._C._current_autograd_node() if stage is BACKWARD else None
         named = "" if node is None else node.name()
-        key = (operator, named, stage, found.own, found.library)
+        key = (operator, named, stage, found.own, found.library, hint is COPIES)
         origin = self._origins.get(key)
         if origin is None:
             name = "" if operator is None else operator._schema.name.removeprefix("aten::")
-            origin = self._origins[key] = Origin(name, named, stage, found.own, found.library)
-        return origin, found.code
+            origin = self._origins[key] = Origin(name, named, stage, found.own, found.library, hint is COPIES)
+        if hint is None and found.by_function and operator is not None and operator._schema.name in _FACTORIES:
+            hint = DATA  # a tensor that the program makes outside any module
+        return origin, hint
 
     def _moment(self, asked, origin, frame) -> Moment:
         return Moment(
@@ -245,6 +341,36 @@ class Watch:
         held = None if block is None else self._live.get(block.address)
         if held is not None and held.owner is None:
             held.owner = owner
+            if owner is PARAMETERS:
+                self.dtypes[str(tensor.dtype).removeprefix("torch.")] += held.size
+
+    def _after_backward(self) -> None:
+        """Looks for gradients when a backward pass ends, if the peak has moved since the last look."""
+        if not self.owners.steps:
+            self._growth[BACKWARD].step(self._backwards, self._live.values())
+        if self._marked != self._at_peak:
+            self._marked = self._at_peak
+            self.owners.after_backward(self._backwards)
+
+    def _after_step(self, steps: int) -> None:
+        """Called after each optimizer step: compares what is alive with the step before."""
+        self._growth[STEP].step(steps, self._live.values())
+        if len(self.step_sizes) < EVENTS:
+            self.step_sizes.append((self._allocated, self.machine.allocator.reserved))
+
+    def _tick(self, origin: Origin) -> None:
+        """Where there are no backward passes, an equal point of a loop is where it makes its first input."""
+        self._input = self._input or origin
+        if origin is self._input:
+            self._inputs += 1
+            self._growth[INPUT].step(self._inputs, self._live.values())
+
+    def _find_growth(self) -> None:
+        """What grows with each step, backward pass or input, whichever the program has."""
+        kind = STEP if self.owners.steps else BACKWARD if self._backwards else INPUT
+        found = self._growth[kind].find(self._live, self.machine)
+        self.grown = [one for one in found if one.origin is not self._input]
+        self.grown_per = {STEP: "optimizer step", BACKWARD: "backward pass", INPUT: "input"}[kind]
 
     def _note(self, held: Held, reserved: int) -> None:
         """Adds a point to the timeline."""
@@ -268,17 +394,43 @@ class Watch:
 
     # What was found
 
-    def at_peak(self) -> Moment | None:
-        """The peak, with what lived then; of a run that ended in an error for want of memory, that moment."""
-        moment = self.failed if self.failed is not None else self.peak
+    def at_peak(self, ran_out: bool) -> Moment | None:
+        """The peak with what was alive then; or, if the program `ran_out` of memory, the moment of that error."""
+        moment = self.failed if ran_out and self.failed is not None else self.peak
         if moment is not None and moment is self.peak:
             live = [one for one in self._live.values() if one.number <= self._at_peak]
             for one in live:  # of one that is gone it was told when it went
                 one.survived = one.survived or self._backwards > one.backwards
             moment.held = live + self._gone
         for one in moment.held if moment is not None and moment is self.failed else ():
-            one.survived = True  # the pass that would tell did not come
+            one.survived = one.survived or one.recorded  # the backward pass that would tell did not come
         return moment
 
 
-__all__ = ["ACTIVATIONS", "GRADIENTS", "STATES", "Failure", "Held", "Moment", "Origin", "Watch", "autocast"]
+def model_of(frame) -> tuple[bool, int]:
+    """Whether a stack builds or moves a module, and the bytes of the outermost module that it moves, 0 if none."""
+    building, nbytes = False, 0
+    while frame is not None:
+        if frame.f_code is torch.nn.Module._apply.__code__:
+            building = True
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                tensors = (*frame.f_locals["self"].parameters(), *frame.f_locals["self"].buffers())
+                nbytes = sum(one.numel() * one.element_size() for one in tensors)
+        elif frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), torch.nn.Module):
+            building = True
+        frame = frame.f_back
+    return building, nbytes
+
+
+def _requires_grad(args) -> bool:
+    """Whether a tensor among an operator's arguments requires a gradient."""
+    for one in args:
+        if isinstance(one, torch.Tensor):
+            if one.requires_grad:
+                return True
+        elif isinstance(one, (list, tuple)) and _requires_grad(one):
+            return True
+    return False
+
+
+__all__ = ["ACTIVATIONS", "GRADIENTS", "STATES", "Failure", "Held", "Moment", "Origin", "Watch"]

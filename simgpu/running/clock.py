@@ -2,6 +2,7 @@
 
 Python's own library keeps this machine's clocks, since it waits for what really happens here (DataLoader's workers,
 locks with a timeout), and so does whoever took the functions before the run. `datetime` is not changed.
+A program that has other processes sleeps really too, because it may wait for them.
 """
 
 import sys
@@ -65,6 +66,8 @@ def _sleep(real, machine: Machine):
     def sleep(seconds) -> None:
         if _asked_by_python(sys._getframe(1)):
             return real(seconds)
+        if machine.has_others:
+            real(seconds)
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         return machine.clock.pass_time(seconds)

@@ -1,29 +1,23 @@
 """Runs a program on a simulated GPU and reports what it took: `simgpu.run`, and the command `simgpu run`."""
 
 import contextlib
-import inspect
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from simgpu import machine as machines
-from simgpu.errors import NoValueError
-from simgpu.patches import Patches
+from simgpu import engines
 from simgpu.ranks.messages import Enough, NotSentError
 from simgpu.report import folder
-from simgpu.report.findings import FAILED, FITS, OUT_OF_MEMORY, Report, report_of
-from simgpu.report.sizes import parse
-from simgpu.report.watch import Watch
-from simgpu.running import clock, files
+from simgpu.report.report import Report, report_of
+from simgpu.report.sizes import capacity
+from simgpu.running import files
+from simgpu.running.child import Process
 from simgpu.running.in_turn import in_turn
+from simgpu.running.processes import Processes
 from simgpu.running.script import Script
-from simgpu.running.steps import Limit, StepsDone
-from simgpu.session import simulated_gpu
-from simgpu.stand_ins import StandIns
+from simgpu.running.simulation import End, Simulated, ended_by, simulation
+from simgpu.running.stub.run import run as on_stubs
 from simgpu.tracebacks import as_on_gpu
 
 
@@ -35,12 +29,15 @@ def run(
     module: str | None = None,
     values: bool = False,
     steps: int | None = None,
+    backward_passes: int | None = None,
     memory: int | str | None = None,
     out: str | Path | None = None,
     ranks: int | None = None,
     rank: int | None = None,
     per_node: int | None = None,
     link: str | float | None = None,
+    engine: str | None = "meta",
+    torch_version: str | None = None,
 ) -> Report:
     """Runs a program, unmodified, on a simulated GPU, and reports what it did to the GPU's memory.
 
@@ -50,64 +47,65 @@ def run(
 
     `program`: the path of a script; or a function, which is called with `arguments`; or `module`, as `python -m` takes
     it. `values`: whether tensors have values, computed on the CPU; without, what asks for one gets a zero, and the
-    report lists these. `steps`: the program ends after so many optimizer steps. `memory`: another capacity, in bytes or
-    like "12 GiB". `out`: a folder for the page, a timeline, a snapshot and the report as JSON. `ranks`, `rank`: the
+    report lists these. `steps`: the program ends when each optimizer has made this many steps; `backward_passes`:
+    before it makes one pass more than these, for a program without an optimizer. `memory`: another capacity, in bytes
+    or like "12 GiB". `out`: a folder for the page, a timeline, a snapshot, the report as JSON, and, without `values`,
+    for files that the program wrote and that hold simulated tensors (see simgpu/running/files). `ranks`, `rank`: the
     program is one rank of so many, as torchrun would start it; `per_node`, `link`: GPUs of a machine, and what connects
     them (see `simgpu.one_rank`).
 
+    `engine`: "meta", "stub" or "auto"; None is $SIMGPU_ENGINE or "auto" (docs/engines.md). `torch_version`: of the stub
+    engine, "2.13.0".
+
     The program's output is its own. Raises ValueError for an unknown GPU, a rank or a link that there is not, a size
-    that is none, `steps` below 1, and ScriptError (a ValueError) where there is no such program. An error of the
-    program's is in the report, and is not raised.
+    that is none, `steps` or `backward_passes` below 1, and ScriptError (a ValueError) where there is no such program.
+    An error of the program's is in the report, and is not raised.
     """
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ValueError(f"steps is a whole number of 1 or more, not {steps!r}")
+    for name, given in (("steps", steps), ("backward_passes", backward_passes)):
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+            raise ValueError(f"{name} is a whole number of 1 or more, not {given!r}")
     if (program is None) == (module is None):
         raise ValueError("wanted a script or a module, and one of them")
+    chosen = engines.choose(engine, program, values=values, torch=torch_version)
     place = None if out is None else folder.prepare(Path(out))
-    options = _options(values, memory) | {"ranks": ranks, "per_node": per_node, "link": link}
+    if chosen.stub is not None:
+        if link is not None:
+            raise ValueError("the stub engine has no clock, so a link changes nothing there")
+        if backward_passes is not None:
+            raise ValueError("the stub engine does not limit backward passes: --engine meta does")
+        options = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
+        total = None if memory is None else capacity(memory)
+        name = None if program is None else str(program)
+        return on_stubs(name, arguments, chosen=chosen, memory=total, out=place, **options)
+    said = str(chosen) if engine != "meta" else ""
+    settings = {
+        "gpu": gpu,
+        "memory": None if memory is None else capacity(memory),
+        "values": bool(values),
+        "steps": steps,
+        "backward_passes": backward_passes,
+        "ranks": ranks,
+        "per_node": per_node,
+        "link": link,
+    }
 
     def attempt(rank: int | None, asked: bool = True) -> Report:
-        with simulated_gpu(gpu, rank=rank, **options):
-            machine = machines.on()
-            torch.cuda.init()
-            if not values:
-                machine.stand_ins = StandIns()
-            with Watch(machine) as watch, _Surroundings(watch, steps):
-                if place is not None:
-                    folder.record(machine)
-                ended = _ended(watch, _prepared(program, module, arguments), values, asked)
-                report = report_of(watch, _name(program, module), ended.outcome, ended=ended.text, values=values)
-                return report if place is None else folder.write(place, report, watch)
+        with contextlib.ExitStack() as leave:
+            simulated = leave.enter_context(simulation(settings, rank, apart))
+            others = leave.enter_context(Processes(settings))
+            this = Process(others.folder, settings, simulated, leave, inside=True)
+            if place is not None:
+                folder.record(simulated.watch.machine)
+            ended = _ended(simulated, _prepared(program, module, arguments), asked, this)
+            found = others.collect()
+            more = {"ended": ended.text, "bounds": ended.bounds, "interrupted": ended.interrupted, "engine": said}
+            more["files"] = apart.finish() if apart else ()
+            report = report_of(simulated.watch, _name(program, module), ended.ending, values=values, **more)
+            report = found.added_to(report)
+            return report if place is None else folder.write(place, report, simulated.watch)
 
-    return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
-
-
-def _options(values: bool, memory) -> dict:
-    options: dict = {} if memory is None else {"total_memory": parse(memory)}
-    if values:
-        if "values" not in inspect.signature(simulated_gpu.__init__).parameters:
-            raise ValueError("this version of the simulated GPU computes no values; run it without them")
-        options["values"] = True
-    return options
-
-
-class _Surroundings:
-    """What a program has around it while it runs: the simulated clock, stand-ins for files, a limit of steps."""
-
-    def __init__(self, watch: Watch, steps: int | None):
-        self._patches = Patches()
-        self._watch, self._steps = watch, steps
-
-    def __enter__(self):
-        machine = self._watch.machine
-        clock.patch(self._patches, machine)
-        if machine.stand_ins is not None:
-            files.patch(self._patches, machine, machine.stand_ins)
-        if self._steps is not None:
-            Limit(self._steps, self._watch.owners).patch(self._patches)
-
-    def __exit__(self, *error):
-        self._patches.undo()
+    with contextlib.nullcontext() if values else files.kept_apart(place and place / folder.FILES) as apart:
+        return attempt(rank) if ranks is None else in_turn(attempt, rank or 0)
 
 
 def _prepared(program, module, arguments):
@@ -123,61 +121,23 @@ def _name(program, module) -> str:
     return f"-m {module}" if module is not None else Path(str(program)).name
 
 
-@dataclass(frozen=True)
-class _End:
-    outcome: str
-    text: str = ""
-
-
-def _ended(watch: Watch, surroundings, values: bool, asked: bool) -> _End:
+def _ended(simulated: Simulated, surroundings, asked: bool, this: Process) -> End:
     """Runs it, and says how it ended. What is alive at the end is looked at before it goes. `asked`: another rank may
     be asked for what this one waits for; Enough and NotSentError are raised then."""
+    error = None
     with surroundings as execute:
         try:
             execute()
-            end = _End(FITS)
-        except StepsDone:
-            made = watch.owners.steps
-            end = _End(FITS, f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says.")
-        except SystemExit as error:
-            end = _exit(error, watch)
         except Enough:
             raise
-        except BaseException as error:
-            if asked and isinstance(error, NotSentError):
+        except BaseException as raised:
+            if asked and isinstance(raised, NotSentError):
                 raise
-            end = _failed(error, watch, values)
-        watch.close()
-    return end
-
-
-def _exit(error: SystemExit, watch: Watch) -> _End:
-    if error.code in (None, 0):
-        return _End(FITS)
-    if _of_memory(error, watch):
-        return _End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
-    return _End(FAILED, f"it ended with status {error.code}")
-
-
-def _failed(error: BaseException, watch: Watch, values: bool) -> _End:
-    """An error that the program did not catch: its traceback is printed, without the simulated GPU's own frames."""
-    error.__traceback__ = as_on_gpu(error.__traceback__)
-    traceback.print_exception(error, file=sys.stderr)
-    if _of_memory(error, watch):
-        return _End(OUT_OF_MEMORY)
-    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    stand_ins = watch.machine.stand_ins
-    if isinstance(error, NoValueError) and not values:
-        said += "\nWith --values its tensors have values."
-    elif stand_ins:
-        said += "\nSome values were answered as 0 before that (below), which may be why: --values computes them."
-    return _End(FAILED, said)
-
-
-def _of_memory(error: BaseException | None, watch: Watch) -> bool:
-    """Whether an error is one for want of memory, or came from one."""
-    while error is not None and watch.failure is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+            error = raised
+            if not isinstance(raised, (SystemExit, KeyboardInterrupt)):
+                raised.__traceback__ = as_on_gpu(raised.__traceback__)
+                traceback.print_exception(raised, file=sys.stderr)
+        if this.is_child:
+            this.leave_fork(error)
+        simulated.watch.close()
+    return ended_by(error, simulated)

@@ -14,6 +14,18 @@ class ScriptError(ValueError):
     """There is no such script or module, or it is no Python. The message is one line."""
 
 
+class StepsDone(SystemExit):
+    """The optimizers have made as many steps as were asked for. A SystemExit, so that programs let it through, and a
+    process that a program has started ends with status 0. `text` says what was reached."""
+
+    def __init__(self, text: str = ""):
+        super().__init__(0)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Script:
     """A script (`path`), or a module (`module`), with its arguments. Raises ScriptError where there is none."""
 
@@ -68,7 +80,7 @@ def _read(given: str, path: str):
         return compile(source, path, "exec")
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ScriptError(f"{given!r} is no Python{where}: {error.args[0]}") from None
+        raise ScriptError(f"{given!r} is not valid Python{where}: {error.args[0]}") from None
 
 
 def _scripts_in(folder: str) -> list[str]:
@@ -79,19 +91,36 @@ def _scripts_in(folder: str) -> list[str]:
 
 
 def _found(module: str, folder: str):
-    """The spec of a module, or of a package's `__main__`."""
+    """The spec of a module, or of a package's `__main__`. ScriptError in the words of `python -m` where there is
+    none; an error that a package raises while it is imported is raised as it is."""
     before = sys.path
     sys.path = [folder, *before]
     try:
-        spec = importlib.util.find_spec(module)
+        if module.startswith("."):
+            raise ScriptError(f"-m wants the full name of a module, not the relative name {module!r}")
+        spec = _spec_of(module)
         if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{module}.__main__")
-            if spec is None:
-                raise ScriptError(f"the package {module!r} has no __main__.py to run")
-    except (ImportError, ValueError, AttributeError):
-        spec = None
+            main = f"{module}.__main__"
+            if _spec_of(main) is None:
+                raise ScriptError(f"No module named {main}; {module!r} is a package and cannot be directly executed")
+            spec = _spec_of(main)
     finally:
         sys.path = before
-    if spec is None or spec.loader is None or not hasattr(spec.loader, "get_code"):
-        raise ScriptError(f"no module {module!r}, looked for from {folder}")
+    if spec is None:
+        own = f"; for the script, leave -m and write {module}" if module.endswith(".py") else ""
+        raise ScriptError(f"No module named {module!r}, searched from {folder}{own}")
+    if spec.loader is None or not hasattr(spec.loader, "get_code") or spec.loader.get_code(spec.name) is None:
+        raise ScriptError(f"No code object available for {module!r}: it is not written in Python")
     return spec
+
+
+def _spec_of(module: str):
+    """The spec of a module, None where it or one of its packages does not exist."""
+    try:
+        return importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module + ".").startswith(error.name + "."):
+            return None
+        raise
+    except (ValueError, AttributeError):
+        return None

@@ -1,45 +1,99 @@
-"""Stopping a program after so many optimizer steps."""
+"""Ending a program after a number of optimizer steps, or of backward passes, and what it did not reach by then."""
 
 import weakref
 from functools import wraps
 
+import torch
 from torch.optim import Optimizer
 
 from simgpu.patches import Patches
 from simgpu.report.owners import Owners
+from simgpu.running.script import StepsDone
 
+PATIENCE = 5
+"""How many times as many steps as were asked for one optimizer makes, at most, while another one has made fewer."""
 
-class StepsDone(BaseException):
-    """The optimizers have made as many steps as were asked for. Not an Exception, so that programs let it through."""
+ENOUGH = 2
+"""Steps after which an optimizer's states have been there for a whole step."""
 
 
 class Limit:
-    """Raises StepsDone once every optimizer that was made has made `steps` steps, or before one would make more."""
+    """Raises StepsDone once every optimizer that was made has made `steps` steps, or before backward pass
+    `passes` + 1.
 
-    def __init__(self, steps: int, owners: Owners):
-        self.steps = steps
-        self.owners = owners
+    An optimizer that lags behind is waited for until another one has made PATIENCE times as many steps: a critic may
+    step five times for each step of its generator. None for no limit.
+    """
+
+    def __init__(self, owners: Owners, steps: int | None = None, passes: int | None = None):
+        self.owners, self.steps, self.passes = owners, steps, passes
+        self.ran = 0  # backward passes, those inside of others not counted
+        self._depth = 0
+        self._reached = False
         self._made = weakref.WeakSet()
-        owners.on_step, owners.before_step = self._after, self._before
+        if steps is not None:
+            owners.on_step, owners.before_step = self._after, self._before
 
     def patch(self, patches: Patches) -> None:
-        """Takes note of the optimizers that are made from here on."""
-        init = Optimizer.__init__
+        """Takes note of the optimizers that are made, and of the backward passes, from here on."""
+        init, run = Optimizer.__init__, torch.autograd._engine_run_backward
 
         @wraps(init)
         def __init__(optimizer, *args, **kwargs):
             self._made.add(optimizer)
             init(optimizer, *args, **kwargs)
 
-        patches.apply(Optimizer, "__init__", __init__)
+        @wraps(run)
+        def run_backward(*args, **kwargs):
+            if self._depth == 0:
+                if self.ran == self.passes:
+                    self._end(f"Ended before backward pass {self.ran + 1}, as --backward-passes says")
+                self.ran += 1
+            self._depth += 1
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self._depth -= 1
 
-    def _done(self, optimizer) -> bool:
-        return self.owners.counts.get(optimizer, 0) >= self.steps
+        patches.apply(Optimizer, "__init__", __init__)
+        patches.apply(torch.autograd, "_engine_run_backward", run_backward)
+
+    def unreached(self) -> tuple[str, ...]:
+        """Why the peak may be higher than what was seen: what the limit cut off before it had happened twice."""
+        if not self._reached:
+            return ()
+        counts = [self.owners.fewest(one) for one in self._made]
+        late = [count for count in counts if count < ENOUGH]
+        if late:
+            which = "the optimizer" if len(counts) == 1 else f"{len(late)} of {len(counts)} optimizers"
+            made = "no step" if not max(late) else f"fewer than {ENOUGH} steps"
+            return (f"{which} had made {made} when the limit ended the program, so the peak may come later",)
+        if not counts and self.ran < ENOUGH:
+            return (f"fewer than {ENOUGH} backward passes were made before the limit, so the peak may come later",)
+        return ()
+
+    def without_effect(self) -> str:
+        """Advice for a program that ended by itself and has no optimizer whose steps could be counted; "" else."""
+        if self.steps is None or self._reached or self.owners.steps:
+            return ""
+        return (
+            "--steps had no effect, as no optimizer of torch.optim stepped; --backward-passes N limits other programs."
+        )
 
     def _after(self, optimizer) -> None:
-        if self._done(optimizer) and all(map(self._done, self._made)):
-            raise StepsDone
+        assert self.steps is not None
+        if all(self.owners.fewest(one) >= self.steps for one in self._made):
+            self._end_of_steps()
 
     def _before(self, optimizer) -> None:
-        if self._done(optimizer):
-            raise StepsDone
+        assert self.steps is not None
+        if self.owners.counts.get(optimizer, 0) >= PATIENCE * self.steps:
+            self._end_of_steps()
+
+    def _end_of_steps(self) -> None:
+        made = self.owners.steps
+        self._end(f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says")
+
+    def _end(self, words: str) -> None:
+        self._reached = True
+        raise StepsDone(f"{words}. What would have come later, such as an evaluation or a checkpoint, did not run.")

@@ -6,6 +6,8 @@ results in another layout than CUDA: they convert half-precision operands first,
 decide anew about dims of size 1. Here C++'s are used where there are any.
 """
 
+import importlib
+import threading
 from functools import cache
 from typing import Any
 
@@ -64,10 +66,26 @@ def _found() -> dict:
         torch.library._impls.update(again._op_impls)
 
 
+_IMPORTED_BY_KERNELS = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
+"""Modules that PyTorch's kernels in Python import when they first run."""
+
+
+def _import_what_kernels_import() -> None:
+    """Imports these modules now, in a thread of its own.
+
+    They catch errors while they are imported, and a caught error's cycle of frames keeps all frames below it, with
+    their tensors, until Python next collects garbage. In another thread the program's frames are not below it.
+    """
+    thread = threading.Thread(target=lambda: list(map(importlib.import_module, _IMPORTED_BY_KERNELS)))
+    thread.start()
+    thread.join()
+
+
 def prepare() -> None:
     """Finds C++'s kernels, once, outside any simulated GPU."""
     global _prepared
     if not _prepared:
+        _import_what_kernels_import()
         _kernels.update(_found())
         _prepared = True
         _plan_of.forget()

@@ -41,14 +41,15 @@ class Residence(weakref.ref):
     """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values).
 
     `home`: a SharedBlock, None (0 bytes) or HOST. `nbytes`: of the storage. `values`: its bytes, where they are known
-    (see values.py). `made`: by what, if in backward (see formulas.py). `end`: what calls `_leave`.
+    (see values.py). `made`: by what, if in backward (see formulas.py). `lines`: whose stand-ins
+    decided its size, if it is on the host (see stand_ins.py). `end`: what calls `_leave`.
 
     When the storage dies, C appends the residence to `_left`, which nothing can interrupt, and then calls `_leave`,
     which an interrupt can come before (PyTorch's C++ frees many tensors without a bytecode of Python in between).
     Python calls the callback of the younger reference first.
     """
 
-    __slots__ = ("end", "home", "host_address", "key", "machine", "made", "nbytes", "values")
+    __slots__ = ("end", "home", "host_address", "key", "lines", "machine", "made", "nbytes", "values")
 
     def __new__(cls, storage, machine, home, nbytes):
         end = weakref.ref(storage, _leave)
@@ -65,6 +66,7 @@ class Residence(weakref.ref):
         self.host_address = 0
         self.values: Any = None
         self.made: Any = None
+        self.lines: tuple = ()
 
     @property
     def on_gpu(self) -> bool:

@@ -14,6 +14,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
+from simgpu import stand_in_numbers
+from simgpu.errors import NoValueError
 from simgpu.tensors import arguments, buffers, residence
 from simgpu.tensors.buffers import Buffer
 from simgpu.tensors.expressions import Call, Expression, taking_numbers, view
@@ -48,8 +50,7 @@ def nan() -> float:
     that has stand-ins."""
     machine = machines.on()
     if machine.stand_ins is not None:
-        machine.stand_ins.note("item()")
-        return 0.0
+        return stand_in_numbers.given(machine.stand_ins, "item()", 0.0)
     machine.left_out.say(
         "nan", "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU"
     )
@@ -70,6 +71,23 @@ def of(tensor: torch.Tensor) -> torch.Tensor | None:
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         content = place.values.bytes()
         return None if content is None else view(place.values, tensor).tensor(content)
+
+
+def deciding(tensor: torch.Tensor, operator: str, unknown: str, least: int = 0) -> torch.Tensor:
+    """The values of a tensor from which an operator reads a size: integers on the CPU.
+
+    If they are not known, a simulated GPU with stand-ins gives `least` for each, the smallest value that makes sense,
+    and notes that `operator` decides a size. Raises NoValueError, which says `unknown`, on one without stand-ins.
+    """
+    known = tensor if residence.of(tensor) is None else of(tensor)
+    if known is not None:
+        return known
+    stand_ins = machines.on().stand_ins
+    if stand_ins is None:
+        raise NoValueError(unknown)
+    stand_ins.note(operator).decides_size()
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
+        return torch.full(tensor.shape, least, dtype=tensor.dtype, device="cpu")
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,9 +9,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from simgpu import machine as machines
-from simgpu.errors import NotModelledError, naming_cuda, naming_cuda_types
+from simgpu.errors import NESTED, NotModelledError, naming_cuda, naming_cuda_types
 from simgpu.modes import stacks
 from simgpu.modes.devices import means_gpu
+from simgpu.modes.dispatch_mode import all_meta
 from simgpu.modes.function_mode import FunctionMode
 from simgpu.patches import Patches
 from simgpu.tensors import engine, numbering, residence, side_streams
@@ -29,7 +30,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     patches.apply(torch.Tensor, "_make_wrapper_subclass", staticmethod(made))
     run_backward = numbering.counted_apart(torch.autograd._engine_run_backward)
     run_backward = side_streams.as_it_was(naming_cuda_types(engine.letting_go(run_backward)))
-    patches.apply(torch.autograd, "_engine_run_backward", run_backward)
+    patches.apply(torch.autograd, "_engine_run_backward", with_roots(mode, run_backward))
     push_hooks = torch._C._autograd._push_saved_tensors_default_hooks  # pyright: ignore[reportAttributeAccessIssue]
     patches.apply(
         torch._C._autograd,  # pyright: ignore[reportAttributeAccessIssue]
@@ -38,8 +39,9 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
     )
     # cuDNN's RNN is left out (composites/rnn.py), and with it the one buffer that its weights would be copied into
     patches.apply(torch, "_use_cudnn_rnn_flatten_weight", lambda: False)
-    patches.apply(torch.backends.cudnn, "is_acceptable", cudnn_accepts)
     patches.apply(torch.export, "export", traced_on_the_cpu(mode, torch.export.export))
+    for name in ("trace", "trace_module"):
+        patches.apply(torch.jit, name, traced_in_cpp(mode, getattr(torch.jit, name)))
     profile = torch.autograd.profiler.profile
     patches.apply(profile, "__init__", host_only(profile.__init__))
     kineto = torch.profiler.profiler._KinetoProfile
@@ -52,12 +54,26 @@ def jagged_only(make):
 
     def nested_tensor(*args, **kwargs):
         if means_gpu(kwargs.get("device")):
-            raise NotModelledError(
-                "the simulated GPU does not model nested tensors of strided layout: say layout=torch.jagged"
-            )
+            raise NotModelledError(NESTED)
         return make(*args, **kwargs)
 
     return nested_tensor
+
+
+def with_roots(mode: FunctionMode, run):
+    """torch.autograd._engine_run_backward (`run` is PyTorch's own): what it makes for roots that are PyTorch's own meta
+    tensors is meta."""
+
+    @wraps(run)
+    def run_backward(roots, *args, **kwargs):
+        here = mode.dispatch.here
+        given, here.given = here.given, (roots,) if all_meta(roots) else ()
+        try:
+            return run(roots, *args, **kwargs)
+        finally:
+            here.given = given
+
+    return run_backward
 
 
 def wrapped_on_meta(make):
@@ -113,15 +129,39 @@ def traced_on_the_cpu(mode: FunctionMode, export):
     def call(mod, args=(), kwargs=None, **options):
         if mode not in _get_current_function_mode_stack():
             return export(mod, args, kwargs, **options)
-        state = [*mod.parameters(), *mod.buffers()] if isinstance(mod, torch.nn.Module) else []
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        if any(residence.of(one) is not None for one in (*state, *given)):
+        if _any_simulated(mod, (args, kwargs)):
             raise NotModelledError(
                 "torch.export of a model or of arguments on the simulated GPU is not modelled: export them on the CPU, "
                 "and move what comes of it"
             )
         with stacks.none():
             return export(mod, args, kwargs, **options)
+
+    return call
+
+
+def _any_simulated(function, arguments) -> bool:
+    """Whether a function's parameters and buffers, if it is a module, or its arguments are simulated tensors."""
+    state = [*function.parameters(), *function.buffers()] if isinstance(function, torch.nn.Module) else []
+    given = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+    return any(residence.of(one) is not None for one in (*state, *given))
+
+
+TRACING = "the copies and the second trace of its check, which compares values"
+
+
+def traced_in_cpp(mode: FunctionMode, trace):
+    """torch.jit.trace or trace_module (`trace` is PyTorch's own): the tracer notes in C++ which sizes a call is given,
+    and a function mode would have it note them twice. The dispatch mode stays on. The trace is not checked, because
+    that compares values."""
+
+    @wraps(trace)
+    def call(func, *args, **kwargs):
+        if mode not in _get_current_function_mode_stack() or not _any_simulated(func, (args, kwargs)):
+            return trace(func, *args, **kwargs)
+        machines.on().left_out.add("torch.jit.trace", TRACING)
+        with torch._C.DisableTorchFunction():
+            return trace(func, *args, **{**kwargs, "check_trace": False})
 
     return call
 
@@ -180,12 +220,8 @@ def pin_memory(tensor, device=None):
     made = tensor if residence.of(tensor) is not None else tensor.clone()
     residence.pin(made.untyped_storage())
     machine = machines.current()
+    if machine is not None:
+        machine.allocator.read_settings()
     if machine is not None and not workers.pinning.apart:
         machine.clock.pass_time(machine.clock.pinning(made.nbytes), "pins")
     return made
-
-
-def cudnn_accepts(tensor: torch.Tensor) -> bool:
-    """torch.backends.cudnn.is_acceptable(), as with cuDNN installed, which a CPU build of PyTorch has not."""
-    enabled = torch._C._get_cudnn_enabled()
-    return enabled and tensor.device.type == "cuda" and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES

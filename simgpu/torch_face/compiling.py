@@ -6,7 +6,6 @@ eager program's; its time, with the backend inductor, is that of the kernels tha
 forward and backward (modes/fusion.py), and of CUDA graphs where its mode asks for them. What is told is that.
 """
 
-import sys
 from functools import wraps
 
 import torch
@@ -25,29 +24,52 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 def patch(patches: Patches, machine: Machine) -> None:
     """Puts it into torch."""
-    patches.apply(torch, "compile", told(patches, machine, torch.compile))
-    patches.apply(torch.nn.Module, "compile", told(patches, machine, torch.nn.Module.compile))
-    if "torch._dynamo.eval_frame" in sys.modules:  # something may have been compiled before
-        force_eager(patches)
+    patches.apply(torch, "compile", told(machine, torch.compile))
+    patches.apply(torch.nn.Module, "compile", told(machine, torch.nn.Module.compile))
+    force_eager(patches)
 
 
-def told(patches: Patches, machine: Machine, compile_):
+def told(machine: Machine, compile_):
     """torch.compile or Module.compile (`compile_` is PyTorch's own): says once how it runs."""
 
     @wraps(compile_)
     def compile(*args, **kwargs):
         eagerly = machine.active and torch._C._is_torch_function_mode_enabled() and not kwargs.get("disable")
-        if eagerly:
-            machine.left_out.add("torch.compile", COMPILING, lower_bound=False)
         compiled = compile_(*args, **kwargs)
-        if eagerly:
-            force_eager(patches)
-            given = args[0] if args else kwargs.get("model")
-            if given is not None and compiled is not None and kwargs.get("backend", "inductor") == "inductor":
-                return timed(compiled, with_graphs(kwargs))
-        return compiled
+        if not eagerly:
+            return compiled
+        given = args[0] if args else kwargs.get("model", kwargs.get("self"))
+        if given is None:  # a decorator, which calls this function again
+            return compiled
+        if compiled is None:  # Module.compile, which changes the module itself
+            given._compiled_call_impl = noted(given._compiled_call_impl)
+            return None
+        if kwargs.get("backend", "inductor") == "inductor":
+            return timed(compiled, with_graphs(kwargs))
+        if isinstance(compiled, torch.nn.Module):
+            compiled.forward = noted(compiled.forward)
+            return compiled
+        return noted(compiled)
 
     return compile
+
+
+def noted(function):
+    """A compiled function whose first call on the simulated GPU notes that its figures are an estimate."""
+
+    @wraps(function)
+    def run(*args, **kwargs):
+        note()
+        return function(*args, **kwargs)
+
+    return run
+
+
+def note() -> None:
+    """Notes that a compiled function runs eagerly."""
+    machine = machines.current()
+    if machine is not None and machine.active and torch._C._is_torch_function_mode_enabled():
+        machine.left_out.add("torch.compile", COMPILING, lower_bound=False)
 
 
 def with_graphs(options: dict) -> bool:
@@ -69,6 +91,7 @@ def _fused(function, graphs: bool):
         machine = machines.current()
         if machine is None or not torch._C._is_torch_function_mode_enabled():
             return function(*args, **kwargs)
+        note()
         clock = machine.clock
         if clock.region is not None and clock.region.over():
             clock.region.end()

@@ -12,15 +12,12 @@ from simgpu import streams
 from simgpu.errors import NotModelledError
 from simgpu.machine import Machine
 from simgpu.patches import Patches
-from simgpu.torch_face import bindings
+from simgpu.torch_face import bindings, build
 from simgpu.torch_face.bindings.graphs import Graph
 from simgpu.torch_face.bindings.pools import POOLS, MemPool
 from simgpu.torch_face.bindings.refused import refusal
-from simgpu.torch_face.properties import properties
+from simgpu.torch_face.properties import CudaDeviceProperties, properties
 from simgpu.torch_face.rebased import rebased
-
-CUDNN_VERSION = 92000
-"""cuDNN of PyTorch's default wheel (torch 2.13, nvidia-cudnn-cu13 9.20)."""
 
 
 def patch(patches: Patches, machine: Machine) -> None:
@@ -54,12 +51,20 @@ def _taking_states_of_the_gpu(set_state):
 def _names(machine: Machine, functions: dict) -> dict:
     """What Python modules hold that is made when CUDA is initialised, or would look for a driver, by module."""
 
-    def initialize():
-        machine.initialized = True
+    initialize = machine.initialize
+
+    def cudart():
+        initialize()
+        return torch.cuda._cudart
 
     def call(queued, **kwargs):
-        initialize()
-        queued()
+        with machine.as_it_is():  # PyTorch keeps it until CUDA is initialised
+            queued()
+
+    def cudnn_version():
+        if machine.count:
+            initialize()
+        return build.CUDNN
 
     stream_classes = {name: getattr(streams, name) for name in ("Stream", "Event", "ExternalStream")}
     cuda = {
@@ -69,20 +74,14 @@ def _names(machine: Machine, functions: dict) -> dict:
         "init": initialize,
         "_lazy_init": initialize,
         "_lazy_call": call,
-        "is_available": lambda: True,
+        "is_available": lambda: machine.count > 0,
         "device_count": lambda: machine.count,
         "_get_device_properties": lambda index: properties(machine.spec),
         "_exchange_device": functions["_cuda_exchangeDevice"],
         "_maybe_exchange_device": functions["_cuda_maybeExchangeDevice"],
         "default_generators": _Generators(machine),
         "_cudart": _Runtime(functions),
-        "cudart": lambda: torch.cuda._cudart,
-        "current_stream": lambda device=None: streams.Stream(stream_id=machine.stream),
-        "default_stream": lambda device=None: streams.Stream(stream_id=0),
-        "get_stream_from_external": lambda data_ptr, device=None: streams.ExternalStream(data_ptr, device),
-        "set_stream": lambda stream: None if stream is None else functions["_cuda_setStream"](stream.stream_id),
-        "stream": StreamContext,
-        "StreamContext": StreamContext,
+        "cudart": cudart,
         # PyTorch makes a tensor to see, once a process: here once for each GPU
         "_check_bf16_tensor_supported": lru_cache(torch.cuda._check_bf16_tensor_supported.__wrapped__),
         "has_magma": True,
@@ -91,6 +90,7 @@ def _names(machine: Machine, functions: dict) -> dict:
         **stream_classes,
     }
     return {
+        torch._C: {"_cudart": cuda["_cudart"], "_nvtx": _marks(), "_CudaDeviceProperties": CudaDeviceProperties},
         torch.cuda: cuda,
         torch.cuda.memory: {
             "_lazy_init": initialize,
@@ -116,8 +116,9 @@ def _names(machine: Machine, functions: dict) -> dict:
         torch.backends.cuda: {"is_built": lambda: True},
         torch.backends.cuda.cuFFTPlanCache: _fft_plans(machine.library_settings),
         vars(torch.backends.cudnn)["m"]: {
-            "version": lambda: CUDNN_VERSION,
+            "version": cudnn_version,
             "is_available": lambda: True,
+            "is_acceptable": cudnn_accepts,
             "_init": lambda: True,
         },
         type(torch.backends.cudnn): {
@@ -144,21 +145,6 @@ class _Generators(Sequence):
 
     def __getitem__(self, index):
         return ((self.machine.generator,) * len(self))[index]
-
-
-class StreamContext:
-    """torch.cuda.stream(stream): the stream is current inside."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __enter__(self):
-        if self.stream is not None:
-            self.stream.__enter__()
-
-    def __exit__(self, *exception):
-        if self.stream is not None:
-            self.stream.__exit__(*exception)
 
 
 class _Runtime:
@@ -189,6 +175,12 @@ class _NoGraph:
 
     def __new__(cls, *args, **kwargs):
         raise RuntimeError("Graph is not supported on device type: cuda")
+
+
+def cudnn_accepts(tensor: torch.Tensor) -> bool:
+    """torch.backends.cudnn.is_acceptable(), as with cuDNN installed, which a CPU build of PyTorch has not."""
+    enabled = torch._C._get_cudnn_enabled()
+    return enabled and tensor.device.type == "cuda" and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
 
 
 def _fft_plans(settings: dict) -> dict:

@@ -166,7 +166,7 @@ def test_what_is_no_name_of_a_gpu_is_refused(name):
 def test_the_stages_of_a_stack_of_linears_are_the_recorded_ones():
     from labkit import published
 
-    stages = formulas.linear_stages((1024, 1024, 1024, 2048), 10_240, formulas.cublas_workspace((8, 0)))
+    stages = formulas.linear_stages((1024, 1024, 1024, 2048), 10_240, formulas.cublas_workspace((8, 0), "2.13.0"))
     after = published.find(published.THREE_LINEAR, "after backward", published.NOTES)
     assert after.verdict(stages["backward"]) == "equal"
     parameters = 4 * 4_198_400

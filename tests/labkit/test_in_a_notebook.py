@@ -5,6 +5,8 @@ import nbformat
 
 from labkit.gpu import UNIFIED
 
+DAY = 24 * 60 * 60
+
 CELLS = [
     "import sys, torch, labkit\ngpu = labkit.use_gpu('A100-80GB')",
     "ledger = labkit.Ledger(history=True)",
@@ -30,7 +32,8 @@ def outputs(sources):
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     notebook = nbformat.v4.new_notebook(cells=cells)
     asked = {"kernel_name": "python3", "allow_errors": True, "coalesce_streams": True}
-    nbclient.NotebookClient(notebook, timeout=120, **asked).execute()
+    waits = {"timeout": None, "startup_timeout": DAY, "iopub_timeout": DAY}  # however busy the machine is
+    nbclient.NotebookClient(notebook, **asked, **waits).execute()
     return [cell.outputs for cell in notebook.cells]
 
 

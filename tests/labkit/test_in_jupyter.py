@@ -4,6 +4,7 @@ The counters are those of the simulated GPU, before beside after.
 """
 
 import ast
+import math
 import queue
 import re
 import sys
@@ -41,12 +42,13 @@ def counted(run):
     return [peak, *(after[name] - before[name] for name in names)]
 """
 ENDLESS = "print('begun', flush=True)\nwhile True:\n    step()"
-WAIT = 120
 
 # ipykernel 7.3, the last that Python 3.10 has, answers nothing any more after some interrupts there, also of cells of
 # plain Python in a kernel that never imported torch (the 184th of `while True: sum(range(1000))`; 616 on Python 3.11
-# and 592 on 3.13 were all answered). Only there a kernel that has gone silent is replaced and asked again.
+# and 592 on 3.13 were all answered). Only there a kernel that has gone silent is replaced and asked again. On other
+# versions a cell has as long as it needs, because the machine may be busy.
 KERNELS = 3 if sys.version_info < (3, 11) else 1
+WAIT = 600 if sys.version_info < (3, 11) else math.inf
 
 
 # What PyTorch itself does not put back where an interrupt comes in the middle of it: whether gradients are on, if it
@@ -69,7 +71,7 @@ class Kernel:
     def start(self) -> None:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("LABKIT_GPU", "A100-80GB")
-            self.manager, self.client = start_new_kernel(kernel_name="python3", startup_timeout=WAIT)
+            self.manager, self.client = start_new_kernel(kernel_name="python3", startup_timeout=math.inf)
 
     def end(self) -> None:
         self.client.stop_channels()
@@ -87,9 +89,11 @@ class Kernel:
         until = time.monotonic() + WAIT
         while True:
             try:
-                message = self.client.get_iopub_msg(timeout=until - time.monotonic())
+                message = self.client.get_iopub_msg(timeout=1)
             except queue.Empty:
-                raise Silent(f"a cell does not end: {code!r}") from None
+                if time.monotonic() > until or not self.manager.is_alive():
+                    raise Silent(f"a cell does not end: {code!r}") from None
+                continue
             if message["parent_header"].get("msg_id") != sent:
                 continue
             kind, content = message["msg_type"], message["content"]

@@ -1,6 +1,7 @@
 """course.py: which torch is installed, when the environment is made again, and the editions it writes."""
 
 import http.server
+import re
 import sys
 import threading
 from pathlib import Path
@@ -134,7 +135,8 @@ def folders(tmp_path, monkeypatch, notebook):
     ("given", "url"),
     [([], "mine/00_out_of_memory.ipynb"), (["notebooks/03_a.ipynb"], "mine/03_a.ipynb"), (["my/a.ipynb"], "my/a.ipynb")],
 )
-def test_open_shows_the_readers_copy_and_passes_the_rest_on(ran, folders, given, url):
+def test_open_shows_the_readers_copy_and_passes_the_rest_on(ran, folders, monkeypatch, given, url):
+    monkeypatch.setattr(course.os, "geteuid", lambda: 1000, raising=False)
     course.command_open(PYTHON, [*given, "--port", "8930"])
     root = f"--ServerApp.root_dir={course.ROOT}"
     assert ran == [("-m", "jupyterlab", root, f"--LabApp.default_url=/lab/tree/{url}", "--port", "8930")]
@@ -217,22 +219,62 @@ def steps(monkeypatch, tmp_path):
         taken.append("create")
 
     monkeypatch.setattr(course, "create", create)
-    monkeypatch.setattr(course, "pip", lambda python, *arguments: taken.append("pip"))
+    monkeypatch.setattr(course, "pip", lambda python, *arguments, optional=False: taken.append("pip") or True)
     monkeypatch.setenv("LABKIT_TORCH_INDEX", "")
     return taken
 
 
 def test_a_set_up_is_done_once(steps, tmp_path):
     for _ in range(2):
-        course.set_up(tmp_path / "venv")
+        course.set_up(tmp_path / "venv", {"course"})
     assert steps == ["create", "pip"]
+
+
+def test_another_command_adds_what_it_needs(steps, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(course, "pip", lambda python, *given, optional=False: asked.append(given[-1]) or True)
+    for command in ("open", "slides", "open", "site", "slides", "setup"):
+        course.set_up(tmp_path / "venv", course.needs(command))
+    extras = [one.rpartition("[")[2] for one in asked]
+    assert extras == ["course]", "course,docs]", "course,docs]", "flet-web", "course,docs,test]", "flet-web"]
+    assert capsys.readouterr().out.count(str(tmp_path / "venv" / course.LOG)) == 4
+
+
+def test_what_a_step_prints_goes_to_the_log(tmp_path, capsys):
+    log = tmp_path / course.LOG
+    assert course.call([sys.executable, "-c", "print('much')"], log)
+    assert capsys.readouterr().out == "" and log.read_text().splitlines()[1:] == ["much"]
+    fails = "import sys; print(*range(99), sep='\\n'); print('why', file=sys.stderr); sys.exit(3)"
+    assert not course.call([sys.executable, "-c", fails], log, optional=True)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(SystemExit) as ended:
+        course.call([sys.executable, "-c", fails], log)
+    said = capsys.readouterr().out
+    assert ended.value.code == 3 and str(log) in said and "  why\n" in said and "  90\n" not in said
+
+
+def test_a_step_is_one_line(capsys):
+    with course.step("this"):
+        pass
+    with pytest.raises(KeyboardInterrupt), course.step("that"):
+        raise KeyboardInterrupt
+    first, second, *_ = capsys.readouterr().out.split("\n")
+    assert re.fullmatch(r"course: installs this \.\.\. \d+ s", first) and second == "course: installs that ..."
+
+
+def test_root_may_open_jupyterlab(ran, folders, monkeypatch, capsys):
+    for user, given, expected in ((0, [], 1), (0, ["--allow-root"], 1), (1000, [], 0)):
+        monkeypatch.setattr(course.os, "geteuid", lambda user=user: user, raising=False)
+        course.command_open(PYTHON, given)
+        assert ran[-1].count("--allow-root") == expected
+    assert capsys.readouterr().out.count("you are root") == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"python":', "[]", "\x00\xff"])
 def test_a_stamp_that_cannot_be_read_is_none(steps, tmp_path, text):
-    course.set_up(tmp_path / "venv")
+    course.set_up(tmp_path / "venv", {"course"})
     (tmp_path / "venv" / course.STAMP).write_text(text)
-    course.set_up(tmp_path / "venv")
+    course.set_up(tmp_path / "venv", {"course"})
     assert steps == ["create", "pip"] * 2
 
 

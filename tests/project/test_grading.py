@@ -3,6 +3,7 @@
 import json
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -111,7 +112,16 @@ def test_points_go_to_answers_and_not_to_judges(folder):
     assert text[-1] == "   3.5 of 7   (50 %)"
 
 
-def test_an_answer_that_says_yes_to_everything_is_none(folder):
+@pytest.fixture
+def endless(folder, monkeypatch):
+    """A cell that does not end. The graders' clock stands still, but for a jump once that cell has begun."""
+    begun = folder / "begun"
+    clock = SimpleNamespace(monotonic=lambda: 1e6 if begun.exists() else 0)
+    monkeypatch.setattr("tools.grading.process.time", clock)
+    return f"import time\n\nopen({str(begun)!r}, 'w').close()\nwhile True:\n    time.sleep(0.1)"
+
+
+def test_an_answer_that_says_yes_to_everything_is_none(folder, endless):
     """Nor is a function that binds the judge's names anew; a cell that does not end, or ends everything, gets 0."""
     yes = "class Yes:\n    def __eq__(self, other):\n        return True\n\n\nanswer_3 = Yes()\njudge(answer_3, 'more')"
     wrong = "def answer_4(n):\n    return 7\n\n\ndef size(n):\n    return 7\n\n\njudge = lambda *a, **k: None\n"
@@ -121,7 +131,7 @@ def test_an_answer_that_says_yes_to_everything_is_none(folder):
             answer_1="answer_1 = (\n",
             answer_3=yes,
             answer_4=wrong + "found = answer_4(3) if callable(answer_4) else answer_4\njudge(found, right=size(3))",
-            answer_5="import time\n\nwhile True:\n    time.sleep(0.1)",
+            answer_5=endless,
             answer_6=right_of(6, "size(6)").replace("...", "24"),
             answer_7="import os\n\nos._exit(1)",
         ),

@@ -27,8 +27,12 @@ SOURCES = {
 # What a file may import of simgpu: what stands before it here. Session, above all of them, may import everything.
 LAYERS = (
     ("simgpu.memory", "simgpu.hardware", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
+    ("simgpu.stub", "simgpu.engines"),
     ("simgpu.timing",),
-    ("simgpu.tracebacks", "simgpu.left_out", "simgpu.stand_ins", "simgpu.turns", "simgpu.machine", "simgpu.streams"),
+    (
+        *("simgpu.tracebacks", "simgpu.left_out", "simgpu.uses", "simgpu.stand_ins", "simgpu.stand_in_numbers"),
+        *("simgpu.turns", "simgpu.machine", "simgpu.streams"),
+    ),
     ("simgpu.tensors",),
     ("simgpu.on_cpu",),
     ("simgpu.kernels",),
@@ -50,7 +54,8 @@ OPTIONAL = (
     "simgpu.pytest_plugin",
     "simgpu.record",
     "simgpu.report.picture",
-    "simgpu.running.files",
+    "simgpu.running.files.tensors",
+    "simgpu.running.startup.sitecustomize",
     "simgpu.torch_face.nvml",
     "simgpu.torch_face.model_files",
 )

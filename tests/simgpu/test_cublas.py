@@ -126,6 +126,22 @@ def test_cublaslt_has_a_workspace_of_its_own(environ, in_2_11, later):
     assert lt_workspace_bytes((9, 0), (2, 12), environ) == lt_workspace_bytes((9, 0), (2, 13), environ) == later
 
 
+@pytest.mark.parametrize(
+    ("environ", "size"),
+    [
+        ({}, 2**20),
+        ({UNIFIED: "1"}, 2**20),
+        ({LT_SIZE: "64000"}, 65_536_000),
+        ({CONFIG: ":16:8"}, 2**20),
+        ({"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}, None),
+        ({"TORCH_CUBLAS_WORKSPACE_CACHE": "1", UNIFIED: "0"}, 2**20),
+    ],
+)
+def test_cublaslt_never_shares_a_workspace_that_is_not_kept(environ, size):
+    """aten/src/ATen/cuda/CublasHandlePool.cpp, unified_cublas_and_lt_workspaces and getCUDABlasLtWorkspaceSize."""
+    assert lt_workspace_bytes((9, 0), (2, 15), environ) == size
+
+
 @of_pinned_torch
 @pytest.mark.parametrize(
     ("code", "events"),

@@ -86,4 +86,4 @@ def test_without_values_it_ends_at_its_most_tokens():
         assert model.to("cuda").generate(ids, max_new_tokens=NEW, do_sample=False).shape == (2, 7 + NEW)
 
     report = simgpu.run(run, gpu="T4")
-    assert report.ended == "" and report.fits
+    assert report.ended == "" and report.completed

@@ -1,8 +1,12 @@
 """simgpu fit: whether a plan fits on a GPU, and what would make it."""
 
+import io
 import json
+import re
+import signal
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +17,18 @@ from torch import nn
 
 import simgpu
 from simgpu.command import main
+from simgpu.fitting import fit as fit_module
 from simgpu.fitting import measuring
+from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.plan import Plan
+from simgpu.fitting.progress import Progress
 from simgpu.fitting.search import Search
-from simgpu.fitting.subject import of_config
+from simgpu.fitting.subject import of_config, subject_of
+from simgpu.fitting.techniques import candidates, within
+from simgpu.hardware.gpus import SPECS
 from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
+from simgpu.report.sizes import parse
+from tests.pinned import of_pinned_torch
 from tests.simgpu.four_layers import WEIGHTS, layers, steps
 
 MIB = 2**20
@@ -83,8 +94,8 @@ def config(tmp_path):
 def test_a_function_that_makes_a_model(layered):
     assert layered.fits
     assert (layered.parts[PARAMETERS], layered.parts[STATES]) == (WEIGHTS, 2 * WEIGHTS)
-    assert str(layered).splitlines()[0].startswith("layers (adamw, batch 256) fits on a simulated T4: ")
-    assert "A step takes " in str(layered) and "What is left out\n  nothing" in str(layered)
+    assert str(layered).splitlines()[0].startswith("layers (adamw, batch 256) fits on a simulated T4, with ")
+    assert "A step takes " in str(layered) and "Not modelled\n  nothing" in str(layered)
     assert layered.needs == layered.nvidia_smi
 
 
@@ -107,8 +118,8 @@ def test_a_module_stays_as_it_is():
 def test_largest_batch_fits_and_one_more_does_not():
     found = simgpu.fit(layers, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="260 MiB")
     best = found.largest("batch")
-    assert found.of(Plan(batch=best)).report.fits
-    assert not found.of(Plan(batch=best + 1)).report.fits
+    assert found.of(Plan(batch=best)).report.completed
+    assert not found.of(Plan(batch=best + 1)).report.completed
     assert len(found._known) < 30
 
 
@@ -127,7 +138,7 @@ def test_a_plan_that_met_the_limit_is_run_again_without_one():
     like = {"inputs": lambda size: torch.zeros(size, 512), "gpu": "T4"}
     large = simgpu.fit(layers, 20_000, **like)
     tight = simgpu.fit(layers, 20_000, memory=large.peak + large.report.context + 8 * MIB, **like)
-    assert tight.fits and tight.measured.retried and not large.measured.retried
+    assert tight.completed and tight.measured.retried and not large.measured.retried
     assert tight.nvidia_smi < large.nvidia_smi
     assert tight.of(tight.plan, memory=2**50).report.nvidia_smi == large.nvidia_smi
 
@@ -137,8 +148,8 @@ def test_nothing_fits():
     assert (found.fits, found.status, found.largest("batch")) == (False, 1, 0)
     page = str(found)
     assert page.startswith("layers (adamw, batch 256) does not fit on a simulated T4: ")
-    assert f"It needs {found.needs / MIB:g} MiB as nvidia-smi shows it." in page
-    assert "What would help" in page
+    assert f"It would use up to {found.needs / MIB:g} MiB, as nvidia-smi shows it." in page
+    assert "Findings" in page
 
 
 def test_every_gpu_and_the_smallest(layered):
@@ -185,12 +196,59 @@ def test_a_configuration_with_lora(config):
     assert adapted.peak < full.peak
 
 
-def test_eight_and_four_bits_are_by_formula_and_say_so(config):
-    full = simgpu.fit(config, 2, gpu="T4", length=128)
-    parameters = full.parts[STATES] // 8
+def eight_bit(shapes, full=()):
+    """Bytes of bitsandbytes' AdamW8bit for parameters of these shapes, in blocks of 512: two states of a byte with a
+    float32 scale for each 256 of them; two of four bytes for those in `full` and below 4096; two tables of 256."""
+    found = [1024, 1024]
+    for name, numel in shapes.items():
+        each = [4 * numel] if name in full or numel < 4096 else [numel, 4 * -(-numel // 256)]
+        found += 2 * each
+    return sum(-(-nbytes // 512) * 512 for nbytes in found)
+
+
+def test_eight_bit_states_are_those_of_bitsandbytes_and_of_the_trainer(config):
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA))
+    shapes = {name: one.numel() for name, one in model.named_parameters()}
     eight = simgpu.fit(config, 2, "adamw-8bit", gpu="T4", length=128)
-    assert eight.parts[STATES] == pytest.approx(parameters * 2.03125, rel=1e-3)
-    assert "8-bit states are by formula" in str(eight)
+    assert eight.parts[STATES] == eight_bit(shapes, full={"model.embed_tokens.weight"})
+    assert eight.parts[STATES] - eight_bit(shapes) == pytest.approx(6 * 1024 * 256, rel=0.05)
+    assert "8-bit states are those of bitsandbytes' AdamW8bit" in str(eight)
+
+
+def test_a_module_without_a_trainer_has_eight_bit_states_for_embeddings_too():
+    def model():
+        return nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 10), nn.Linear(10, 500, bias=False))
+
+    inputs = torch.zeros(4, 8, dtype=torch.long)
+    found = simgpu.fit(model, 4, "adamw-8bit", inputs=inputs, gpu="T4")
+    assert found.parts[STATES] == eight_bit({"embedding": 64_000, "weight": 640, "bias": 10, "last": 5000})
+
+
+def test_muon_is_for_hidden_matrices_and_adamw_for_the_rest(config):
+    found = simgpu.fit(config, 2, "muon", gpu="H100", length=128)
+    with simgpu.simulated_gpu("H100"):
+        torch.cuda.init()
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA))
+        model.train()
+        named = dict(model.named_parameters())
+        hidden = [one for name, one in named.items() if name.endswith("proj.weight")]
+        rest = [one for name, one in named.items() if not name.endswith("proj.weight")]
+        optimizers = torch.optim.Muon(hidden), torch.optim.AdamW(rest)
+        for _ in range(2):
+            batch = torch.zeros(2, 128, dtype=torch.long).to("cuda")
+            labels = torch.zeros(2, 128, dtype=torch.long).to("cuda")
+            model(input_ids=batch, labels=labels).loss.backward()
+            for one in optimizers:
+                one.step()
+            for one in optimizers:
+                one.zero_grad()
+        peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    assert (found.peak, found.reserved) == peaks
+
+
+def test_four_bits_are_by_formula_and_say_so(config):
     lora = simgpu.fit(config, 2, gpu="T4", length=128, lora=8, dtype="bf16")
     four = simgpu.fit(config, 2, gpu="T4", length=128, lora=8, dtype="bf16", four_bit=True)
     linear = 2 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704)
@@ -210,10 +268,8 @@ def test_the_command(config, capsys):
     arguments = ["--train", "adamw", "--dtype", "bf16", "--batch", "2", "--length", "64", "--lora", "4", "--checkpoint"]
     assert main(["fit", config, "--gpu", "RTX 4090", *arguments, "--every-gpu"]) == 0
     page = capsys.readouterr().out
-    assert page.startswith(
-        "small-llama (adamw, bf16, batch 2 × 64, LoRA 4, checkpoints) fits on a simulated RTX 4090: "
-    )
-    assert "The smallest on which it fits: " in page
+    assert page.startswith("The smallest on which it fits: RTX 3060\n  RTX 3060 ")  # the least memory of all
+    assert "\nsmall-llama (adamw, bf16, batch 2 × 64, LoRA 4, checkpoints) fits on a simulated RTX 3060, with " in page
     assert main(["fit", config, "--memory", "600 MiB", "--batch", "64"]) == 1
     capsys.readouterr()
     assert main(["fit", config, "--length", "64", "--table"]) == 0
@@ -231,8 +287,11 @@ def test_names_of_timm_and_torchvision(name, inputs, capsys):
         main(["fit", name, "--batch", "4", "--gpu", "T4", "--serve", "--largest", "batch", "--memory", "400 MiB"]) == 0
     )
     page = capsys.readouterr().out
-    assert page.startswith(f"{name} (inference, batch 4) fits on a simulated T4: ")
-    largest = int(page.rsplit(":", 1)[1])
+    found = re.match(r"The largest batch that fits: (\d+) \(on a simulated T4; (\d+) to (\d+) are too close", page)
+    assert found is not None
+    sure, close, largest = map(int, found.groups())
+    assert f"\n{name} (inference, batch {sure}) fits on a simulated T4, with " in page
+    assert close == sure + 1 and 4 * inputs * (largest - sure) == pytest.approx(100 * MIB, rel=0.25)
     assert 4 * inputs * largest < 400 * MIB and largest >= 100
     found = simgpu.fit(name, 4, gpu="T4")
     assert found.parts[PARAMETERS] == 4 * (inputs * 10) + 512
@@ -245,6 +304,31 @@ def test_images_are_of_the_size_that_a_configuration_says(image_size):
     config = transformers.ViTConfig(image_size=image_size, patch_size=8, **sizes)
     (inputs,) = of_config(config).batch(3, None).values()
     assert inputs.shape == (3, 3, 32, 32)
+
+
+def in_the_hub_cache(monkeypatch, tmp_path, name, config):
+    """As huggingface_hub stores a download: a snapshot by its commit, and the commit of "main"."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+    (repository / "snapshots" / "abc").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    (repository / "snapshots" / "abc" / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", ["someone/small-llama", "small-llama"])
+def test_a_name_of_the_hub_is_found_in_its_cache(name, libraries, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    in_the_hub_cache(monkeypatch, tmp_path, name, LLAMA)
+    subject = subject_of(name)
+    assert (subject.name, subject.longest) == ("small-llama", 512)
+
+
+def test_a_model_of_timm_is_found_in_the_hubs_cache(libraries, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    in_the_hub_cache(monkeypatch, tmp_path, "timm/tiny_net.in1k", {"architecture": "tiny_net"})
+    subject = subject_of("timm/tiny_net.in1k")
+    assert subject.name == "tiny_net.in1k" and subject.batch(2, None)[""].shape == (2, 3, 8, 8)
 
 
 # --- techniques -------------------------------------------------------------------------------------------
@@ -260,10 +344,157 @@ def test_techniques_alone_together_and_under_a_budget():
     peaks = [table.before.peak, *(row.peak for row in table.together)]
     assert peaks == sorted(peaks, reverse=True)
     assert table.best is not None and table.best.fits and table.best.applied
-    assert found.of(table.best.plan, memory=220 * MIB).report.fits
+    assert found.of(table.best.plan, memory=220 * MIB).report.completed
     text = str(table)
-    assert "simulated T4" in text and "by formula" in text and "The fastest that fits into 220.00 MiB: " in text
+    assert "simulated T4" in text and "The fastest that fits into 220.00 MiB: " in text
     assert found.techniques("1 MiB").best is None
+
+
+@pytest.mark.parametrize("budget", ["10 MiB", "240 MiB", "2 GiB"])
+def test_a_budget_alone_needs_fewer_runs(budget):
+    """As it is, with techniques, and not at all. What it says fits was run, and does."""
+    found = simgpu.fit(layers, 4096, inputs=lambda size: torch.zeros(size, 512), gpu="T4")
+    before, best = within(found, parse(budget), rows := [])
+    assert before == rows[0] and len(rows) <= 1 + len(candidates(found.plan))
+    assert (best is None) == (budget == "10 MiB")
+    if best is not None:
+        assert best.fits and found.of(best.plan, memory=parse(budget)).report.completed
+        assert (best == before) == (budget == "2 GiB")
+
+
+# --- the verdict -------------------------------------------------------------------------------------------
+
+
+def test_a_plan_near_the_limit_is_too_close_to_call(layered):
+    """Within the 100 MiB by which a real GPU's context may differ; unless the cache makes room for more than these."""
+    need = layered.nvidia_smi
+    near = simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory=need + 99 * MIB)
+    sure = simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory=need + 101 * MIB)
+    assert (near.status, sure.status) == (3, 0)
+    assert "too close to call" in str(near) and "fits on a simulated T4, with 101 MiB to spare" in str(sure)
+
+
+@of_pinned_torch
+def test_a_cache_that_makes_room_leaves_a_margin(config):
+    """A GPU with 2 GiB would show 63 MiB less than that, but one with 100 MiB less has room for it, too."""
+    tight = simgpu.fit(config, 360, gpu="A100-80GB", memory="2 GiB", length=64)
+    assert 0 < tight.total_memory - tight.nvidia_smi < 100 * MIB
+    assert tight.status == 0 and tight.report.smallest <= tight.total_memory - 100 * MIB
+    assert f"The smallest capacity found to fit is {tight.report.smallest / MIB:,.0f} MiB" in str(tight)
+    assert tight.on("A100-80GB", tight.report.smallest).report.completed
+
+
+def test_the_largest_batch_with_a_margin(capsys, config):
+    arguments = ["fit", config, "--length", "64", "--gpu", "T4", "--memory", "1 GiB", "--largest", "batch"]
+    assert main(arguments) == 0
+    answer = capsys.readouterr().out.splitlines()[0]
+    sure, last, after = map(
+        int,
+        re.search(
+            r"fits: (\d+) \(on a simulated T4; \d+ to (\d+) are too close to call, (\d+) runs out", answer
+        ).groups(),
+    )
+    assert after == last + 1
+    found = simgpu.fit(config, length=64, gpu="T4", memory="1 GiB")
+    reports = [found.changed(batch=batch).report for batch in (sure, sure + 1, last, after)]
+    assert [report.outcome for report in reports[:3]] == ["fits", "undecided", "undecided"]
+    assert [report.completed for report in reports] == [True, True, True, False]
+
+
+def test_the_answer_comes_first_and_the_page_is_of_that_plan(capsys, config):
+    arguments = ["fit", config, "--length", "64", "--batch", "64", "--gpu", "T4", "--budget", "420 MiB"]
+    assert main(arguments) in (0, 3)
+    first, _, page, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("The fastest that fits into 420.00 MiB: ") and "of 420 MiB" not in first
+    assert (page.startswith("small-llama (") and "batch 64 × 64" not in page.split(")")[0]) or "adamw-8bit" in page
+    assert main(["fit", config, "--length", "64", "--memory", "200 MiB", "--gpu", "T4", "--largest", "batch"]) in (1, 3)
+    assert capsys.readouterr().out.startswith("No batch ")
+
+
+# --- while it runs -------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_rewrites_one_line_of_a_terminal(layered):
+    progress = Progress(Terminal())
+    simgpu.fit(layers, 8, inputs=lambda size: torch.zeros(size, 512), gpu="T4", tell=progress).changed(batch=16)
+    progress.clear()
+    said = progress.stream.getvalue().split("\r\x1b[K")
+    assert "\n" not in progress.stream.getvalue() and said[-1] == ""
+    assert "run 1, adamw, batch 8 on a simulated T4: makes the model" in said[1]
+    assert "run 2, adamw, batch 16 on a simulated T4: step 2 of 2; adamw, batch 8: " in said[-2]
+
+
+def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("simgpu.fitting.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    progress = Progress(io.StringIO())
+    for seconds in (3, 9, 11, 12, 20, 22):
+        now[0] = seconds
+        progress.stage(f"at {seconds}")
+    progress.clear()
+    assert progress.stream.getvalue() == "simgpu fit: 11 s, at 11\nsimgpu fit: 22 s, at 22\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "runs", "said"),
+    [
+        ([], 0, "Interrupted before the first plan was run"),
+        (["--largest", "batch"], 3, "Interrupted. So far: a batch of "),
+        (["--every-gpu", "--batch", "30000"], 1, "Interrupted. So far:"),
+        (["--budget", "300 MiB", "--batch", "64"], 3, "Interrupted. What was tried so far:"),
+        (["--techniques"], 3, "Interrupted. What was tried so far:"),
+    ],
+)
+def test_ctrl_c_gives_what_is_known_so_far(config, capsys, monkeypatch, asked, runs, said):
+    """It comes while a plan runs, after some that have."""
+    left, real = [runs], fit_module.measure
+
+    def measure(*args):
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        left[0] -= 1
+        return real(*args)
+
+    monkeypatch.setattr(fit_module, "measure", measure)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["fit", config, "--length", "64", "--gpu", "T4", *asked]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    written = capsys.readouterr()
+    assert said in written.out and "Traceback" not in written.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fti", "config.json"], "did you mean fit?"),
+        (["run", "--value", "train.py"], "did you mean --values?"),
+        (["fit", "config.json", "--attention", "spda"], "did you mean sdpa?"),
+        (["fit", "config.json", "--batch", "many"], "argument --batch: invalid int value: 'many'"),
+        (["fit", "--gpu", "T4"], "the following arguments are required: model"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_what_is_no_command_or_option_gets_one_line(capsys, arguments, said):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    written = capsys.readouterr().err
+    assert ended.value.code == 2 and said in written and written.count("\n") == 1 and "--help lists" in written
+
+
+def test_the_help_names_every_gpu_and_every_optimizer(capsys):
+    for command in ("fit", "run"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        text = "".join(capsys.readouterr().out.split())
+        assert f"GPUs:{','.join(SPECS)}.".replace(" ", "") in text and "3undecided,130afterCtrl-C" in text
+        assert command == "run" or f"{','.join(OPTIMIZERS)},ornone" in text
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
@@ -274,8 +505,24 @@ def test_techniques_alone_together_and_under_a_budget():
     [
         (["no-such-model"], "no file and no model 'no-such-model'"),
         (["missing.json"], "'missing.json' cannot be read"),
-        (["text.json"], "'text.json' is no configuration of transformers"),
+        (["text.json"], "'text.json' is broken JSON: Expecting ',' delimiter at line 2, column 4"),
+        (["list.json"], "'list.json' holds a JSON list; wanted an object with a model_type"),
+        (["bytes.json"], "'bytes.json' is not JSON in UTF-8"),
+        (["without.json"], "'without.json' has no model_type"),
         (["unknown.json"], "knows no model_type 'nothing-like-this'"),
+        (["lama.json"], "knows no model_type 'lama'; did you mean 'llama'"),
+        (["own.json"], "its model is code of its own (auto_map)"),
+        (["refused.json"], "transformers refuses 'refused.json': "),
+        (["empty"], "the folder 'empty' has no config.json"),
+        (["above"], "the folder 'above' has no config.json; did you mean 'above/here'?"),
+        (["adapter"], "it holds an adapter; wanted the folder of the base model"),
+        (["org/some-model"], "get its configuration with: hf download org/some-model config.json"),
+        (["./missing/model"], "no file and no model './missing/model'"),
+        (["CONFIG", "--dtype", "fp8"], "Weights that are trained have 16 or 32 bits"),
+        (["CONFIG", "--dtype", "nf4"], "--qlora RANK"),
+        (["CONFIG", "--memory", "12"], "'12' is 12 B, as it has no unit; write '12GiB'"),
+        (["CONFIG", "--budget", "12"], "'12' is 12 B, as it has no unit; write '12GiB'"),
+        (["CONFIG", "--gpu", "GTX 1080"], "--gpu A100-80GB --memory 12GiB"),
         (["CONFIG", "--batch", "0"], "batch is a whole number of 1 or more, not 0"),
         (["CONFIG", "--length", "-3"], "length is a whole number of 1 or more, not -3"),
         (["CONFIG", "--dtype", "fp7"], "dtype is one of fp32"),
@@ -287,14 +534,32 @@ def test_techniques_alone_together_and_under_a_budget():
         (["CONFIG", "--serve", "--techniques"], "the techniques are those of training"),
         (["CONFIG", "--memory", "1 MiB"], "does not hold the CUDA context"),
         (["resnet0"], "no file and no model 'resnet0'"),
+        (["tiny_nets"], "searched timm (which has tiny_net), torchvision and this"),
+        (["https://hub.example/org/some-model/tree/main"], "hf download org/some-model config.json"),
+        (["CONFIG", "--train", "adamw8bit"], "not 'adamw8bit'; did you mean 'adamw-8bit'?"),
         (["tiny_net", "--length", "7"], "tiny_net has no length"),
         (["tiny_net", "--largest", "length"], "tiny_net has no length"),
     ],
 )
 def test_bad_input_gets_one_line(config, libraries, tmp_path, monkeypatch, capsys, arguments, said):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.json").write_text("[1, 2")
-    (tmp_path / "unknown.json").write_text('{"model_type": "nothing-like-this"}')
+    files = {
+        "text.json": "[1,\n 2 3",
+        "list.json": "[1, 2]",
+        "bytes.json": b"\xff\xfe\x00",
+        "without.json": '{"hidden_size": 64}',
+        "unknown.json": '{"model_type": "nothing-like-this"}',
+        "lama.json": '{"model_type": "lama"}',
+        "own.json": '{"model_type": "chatty", "auto_map": {"AutoModel": "modeling.Chatty"}}',
+        "refused.json": '{"model_type": "llama", "hidden_size": "many"}',
+        "empty/readme.md": "",
+        "above/here/config.json": "{}",
+        "adapter/adapter_config.json": "{}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     assert main(["fit", *(config if one == "CONFIG" else one for one in arguments)]) == 2
     written = capsys.readouterr()
     assert said in written.err and written.err.count("\n") == 1 and written.out == ""

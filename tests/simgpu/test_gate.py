@@ -59,8 +59,8 @@ def test_it_fails_with_eager_attention_and_says_what_to_do(project):
             "    model.py:* in training_step",
             "* MiB  activations kept for backward: _softmax in 4 blocks",
             "* model.py:* in forward",
-            "  - activations hold * MiB: half the batch *",
-            "  nothing: every operator that ran was compared",
+            "  - Activations kept for backward hold * MiB. Half the batch *",
+            "  nothing: each operator that ran was compared*",
         ]
     )
     result.stdout.no_fnmatch_line("*_pytest*")

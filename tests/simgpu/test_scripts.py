@@ -12,6 +12,7 @@ import torch
 
 import simgpu
 from simgpu import stand_ins
+from simgpu.report.files import TENSORS
 from tests.pinned import of_pinned_torch
 from tools.oracle.scripts import SCRIPTS, STORED
 
@@ -45,8 +46,9 @@ def as_before():
 def test_it_ends_with_the_oracles_peaks(name, values, tmp_path, monkeypatch, capsys):
     path = SCRIPTS[name].prepare(tmp_path)
     monkeypatch.chdir(path.parent)
-    report = simgpu.run(path.name, SCRIPTS[name].arguments.split(), gpu=ORACLE[name]["gpu"], values=values)
-    assert report.ended == "" and report.fits
+    how = {"gpu": ORACLE[name]["gpu"], "values": values, "out": path.parent / "kept"}
+    report = simgpu.run(path.name, SCRIPTS[name].arguments.split(), **how)
+    assert report.ended == "" and report.completed
     assert (report.peak, report.reserved) == (ORACLE[name]["peak"], ORACLE[name]["reserved"])
     assert bool(report.stand_ins) == (not values)
     SAID[name](capsys.readouterr().out, report, values, path.parent)
@@ -54,21 +56,23 @@ def test_it_ends_with_the_oracles_peaks(name, values, tmp_path, monkeypatch, cap
 
 def nano(out, report, values, folder):
     assert report.steps == 6
-    assert values or [path for path, _, _ in report.files] == ["out/ckpt.pt"]
+    assert values or [one.path for one in report.files if one.what == TENSORS] == ["out/ckpt.pt"]
     assert ("iter 5: loss 0.0000" in out) != values
 
 
 def clm(out, report, values, folder):
     assert report.steps == 5
     assert ("perplexity              =        1.0" in out) != values
-    assert values or "out/checkpoint-3/model.safetensors" in [path for path, _, _ in report.files]
-    assert (folder / "out" / "all_results.json").exists() or (folder / "out" / "eval_results.json").exists()
+    assert values or "out/checkpoint-3/model.safetensors" in [one.path for one in report.files]
+    kept = folder / "out" if values else folder / "kept" / "files" / "here" / "out"
+    assert (kept / "all_results.json").exists() or (kept / "eval_results.json").exists()
+    assert (folder / "out").exists() == values
 
 
 def vision(out, report, values, folder):
     # with values GradScaler leaves out the steps whose gradients overflow
     assert (report.steps == 6 or values) and "Training time 0:00:00" in out and "Test: EMA Acc@1" in out
-    assert values or [path for path, _, _ in report.files][:1] == ["checkpoints/model_0.pth"]
+    assert values or report.files[0].path == "checkpoints/model_0.pth"
 
 
 SAID = {"nano": nano, "clm": clm, "vision": vision}
@@ -89,4 +93,4 @@ def test_a_loop_that_waits_for_a_value_ends(tmp_path, monkeypatch):
     report = simgpu.run(path, gpu="T4")
     assert report.status == 2
     assert "bool() was answered 50 times in a row at " in report.ended and "draws.py:5" in report.ended
-    assert simgpu.run(path, gpu="T4", values=True).fits
+    assert simgpu.run(path, gpu="T4", values=True).completed

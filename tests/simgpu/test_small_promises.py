@@ -34,8 +34,7 @@ from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Event, Trace
 from simgpu.recording.workloads import WORKLOADS, language, models, sweeps, vision
-from simgpu.report import advice
-from simgpu.report.findings import CACHE, OUT_OF_MEMORY
+from simgpu.report.findings import Facts, fragmentation
 from simgpu.tensors import residence
 from simgpu.timing.clock import Clock
 
@@ -467,13 +466,17 @@ def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
 
 @pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])
 def test_a_cache_that_holds_what_is_missing_is_named(cache, said):
-    report = SimpleNamespace(outcome=OUT_OF_MEMORY, failure=(5 * 2**20, 3 * 2**20, ""), parts={CACHE: cache * 2**20})
-    assert any("expandable_segments" in line for line in advice.helps(report)) == said
+    facts = Facts(
+        *(2**30, 2**20, 2**22), parts={"cache": cache * 2**20}, lines=(), missing=2 * 2**20, cache=cache * 2**20
+    )
+    assert any("expandable_segments" in found.remedy for found in fragmentation(facts)) == said
 
 
 def test_two_dashes_end_the_options_of_run(tmp_path, capsys):
     (tmp_path / "script.py").write_text("import sys; print('arguments', sys.argv[1:])")
-    assert main(["run", "--gpu", "T4", "--", str(tmp_path / "script.py"), "--values", "--"]) == 0
+    assert (
+        main(["run", "--gpu", "T4", "--", str(tmp_path / "script.py"), "--values", "--"]) == 3
+    )  # no GPU memory was used
     assert capsys.readouterr().out.startswith("arguments ['--values', '--']\n")
 
 
@@ -539,7 +542,7 @@ def heard():
 def test_an_interrupt_that_came_too_early_comes_later():
     with pytest.raises(KeyboardInterrupt):
         if interrupts.raise_later(KeyboardInterrupt(), ()):
-            for _ in range(1000):
+            while True:
                 time.sleep(0.01)
 
 

@@ -71,7 +71,10 @@ def gpu(request):
         yield gpu
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=UNCHECKED)
 @given(
     rows=st.integers(1, 5),
     made=st.lists(st.integers(0, len(MAKE) - 1), min_size=2, max_size=3),

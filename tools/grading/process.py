@@ -15,6 +15,7 @@ GONE = "not run: the notebook's process had ended"
 CLEARED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
 """They change how much memory is taken; the course is without them."""
 _NAMES = {"_IncompleteInputError": "SyntaxError"}  # what Python 3.13 calls one whose text ends too early
+STARTED = 600  # seconds for the kernel to start
 INTERRUPTED = 20  # seconds for a cell to end after it has been interrupted
 
 
@@ -30,7 +31,11 @@ class Process:
     def __enter__(self) -> Process:
         quiet = ["--log-level=40"]  # of the kernel itself: no advice on its transport
         self.manager, self.client = start_new_kernel(
-            kernel_name="python3", cwd=str(self.folder), env=self.environment, extra_arguments=quiet
+            startup_timeout=STARTED,
+            kernel_name="python3",
+            cwd=str(self.folder),
+            env=self.environment,
+            extra_arguments=quiet,
         )
         return self
 

@@ -7,11 +7,11 @@ import fnmatch
 import re
 import sys
 from collections import defaultdict
-from importlib import metadata
 
 from tools.oracle import run as runner
 from tools.oracle import store
 from tools.oracle.build import build
+from tools.oracle.drift import command as drift
 from tools.oracle.op_info import command as op_info
 from tools.oracle.report import Comparison, report
 from tools.oracle.zoo import command as zoo
@@ -76,6 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--events", action="store_true", help="print the oracle's events first")
     sub.add_argument("--values", action="store_true", help="the simulated GPU has the values of all tensors")
     _report(sub)
+
+    sub = command("drift", _drift, "sort by cause what another version of torch does otherwise on the stored workloads")
+    _workloads(sub)
+    drift.arguments(sub)
 
     sub = command("op-info", op_info.do, "hold PyTorch's own operator, module and optimizer samples against the oracle")
     op_info.arguments(sub)
@@ -154,12 +158,6 @@ def _record(options) -> int:
 
 
 def _compare(options) -> int:
-    installed = metadata.version("torch").split("+")[0]
-    if installed != options.torch:
-        raise ValueError(
-            f"the oracle is to be torch {options.torch}, and the simulated GPU would run on torch {installed}: "
-            f"install torch {options.torch} here, or give --torch {installed}"
-        )
     gpus = options.gpu or ["A100-80GB"]
     causes: dict[str, list[str]] = defaultdict(list)
     differing = of = 0
@@ -167,7 +165,7 @@ def _compare(options) -> int:
         names = store.known_equal(gpu) if options.known else _names(options.workloads)
         of += len(names)
         print(f"{gpu}, torch {options.torch}")
-        for name, outcome in store.pairs(names, gpu, options.torch, options.fresh):
+        for name, outcome in store.pairs(names, gpu, options.torch, options.fresh, runner.simulated_on(options.torch)):
             if (cause := _show(name, outcome, options)) is not None:
                 causes[cause].append(name)
                 differing += 1
@@ -183,11 +181,15 @@ def _compare(options) -> int:
 
 def _compare_code(options) -> int:
     code = sys.stdin.read() if options.code == "-" else options.code
-    outcome = store.pair_of_code(code, options.gpu, options.torch, options.values)
+    outcome = store.pair_of_code(code, options.gpu, options.torch, options.values, runner.simulated_on(options.torch))
     if options.events and not isinstance(outcome, str):
         for event in outcome[0].events:
             print(f"  {event.action:14} {event.size:>13}  {event.where}")
     return int(_show("code", outcome, options) is not None)
+
+
+def _drift(options) -> int:
+    return drift.do(options, _names(options.workloads))
 
 
 def _show(name: str, outcome, options) -> str | None:

@@ -5,7 +5,8 @@
 
 Each line of CALLS names what is called and is a snippet whose last expression is the answer, kept as its `repr`, or as
 "Type: message" where it raises. `tests/simgpu/test_public_names.py` compares the simulated GPU's answers with the
-stored ones, or holds it to a refusal by name, and that no public name is left out.
+stored ones, or holds it to a refusal by name, and that no public name is left out. The names that only a CUDA build has
+are stored too, because a simulated GPU may add these to torch, and no others.
 """
 
 from __future__ import annotations
@@ -47,11 +48,61 @@ MODULES = (
     "torch.backends.cuda",
     "torch.backends.cudnn",
 )
+HOLDERS = (
+    "torch",
+    "torch._C",
+    "torch._C._autograd",
+    "torch._C._distributed_c10d",
+    "torch._C._nested",
+    "torch.accelerator",
+    "torch.autograd",
+    "torch.backends.cuda",
+    "torch.backends.cudnn",
+    "torch.backends.cusparselt",
+    "torch.cuda",
+    "torch.cuda.gds",
+    "torch.cuda.graphs",
+    "torch.cuda.memory",
+    "torch.cuda.random",
+    "torch.cuda.streams",
+    "torch.distributed",
+    "torch.nn.functional",
+    "torch.overrides",
+    "torch.random",
+    "torch.version",
+)
+"""Modules whose names are compared."""
 
 X = "torch.ones(1000, device='cuda')"
 _DTYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 
+BUILD = (
+    "torch.__version__",
+    "torch.version.__version__",
+    "torch.version.cuda",
+    "torch.version.hip",
+    "torch.version.xpu",
+    "[part in torch.__config__.show() for part in ('CUDA Runtime 13.0', 'CuDNN 92.0', 'USE_CUDA=1', 'USE_NCCL=ON')]",
+    "torch.has_cuda",
+    "torch.has_cudnn",
+    "torch._C._has_cuda",
+    "torch._C._has_cudnn",
+    "torch._C._has_cusparselt",
+    "torch._C._has_magma",
+    "torch._C._cuda_getCompiledVersion()",
+    "torch._C._cuda_getArchFlags()",
+    "torch._C._cudnn.getRuntimeVersion()",
+    "torch.backends.cusparselt.is_available()",
+    "torch.backends.cusparselt.version()",
+    "torch.backends.cuda.preferred_linalg_library('magma')",
+    "torch.distributed.is_nccl_available()",
+    "torch.cuda._is_compiled()",
+    "torch.utils.collect_env.get_pretty_env_info().count('CUDA used to build PyTorch: 13.0')",
+)
+"""What programs ask to find out how PyTorch was built."""
+
 CALLS = {
+    **{f"build: {question}": question for question in BUILD},
     **{f"torch.cuda.{name}Tensor": f"torch.cuda.{name}Tensor.__module__" for name in _DTYPES},
     **{
         f"torch.cuda.{name}Storage": f"torch.cuda.{name}Storage.__name__"
@@ -340,11 +391,16 @@ def _modules() -> list[str]:
     return [name for name in MODULES if name in sys.modules or importlib.util.find_spec(name)]
 
 
+def names() -> dict[str, list[str]]:
+    """What is in PyTorch's modules, by module."""
+    return {name: sorted(dir(importlib.import_module(name))) for name in HOLDERS}
+
+
 def answers() -> dict[str, str]:
     """What each of CALLS answers on the "cuda" of this process."""
     import torch
 
-    for name in _modules():
+    for name in (*_modules(), "torch.backends.cusparselt", "torch.utils.collect_env"):
         importlib.import_module(name)
     torch.ones(1, device="cuda")
     names = {"torch": torch}
@@ -364,8 +420,8 @@ def answer(code: str, names: dict) -> str:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def on_oracle(version: str = run.DEFAULT_VERSION) -> dict[str, str]:
-    """What they answer on the oracle. Raises RuntimeError with its output where that fails."""
+def on_oracle(version: str = run.DEFAULT_VERSION) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """What they answer on the oracle, and the names there. Raises RuntimeError with its output where that fails."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder, "answers.json")
         done = subprocess.run(
@@ -388,19 +444,22 @@ def main() -> None:
     parser.add_argument("--on-oracle", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.on_oracle:
-        options.on_oracle.write_text(json.dumps(answers()))
+        options.on_oracle.write_text(json.dumps([answers(), names()]))
         return
     import simgpu
 
-    oracle = on_oracle(options.torch)
+    oracle, there = on_oracle(options.torch)
+    here = names()
+    added = {name: sorted({*there[name]} - {*here[name]}) for name in HOLDERS}
     with simgpu.simulated_gpu(GPU):
         ours = answers()
     different = {name: (oracle[name], ours[name]) for name in CALLS if oracle[name] != ours[name]}
-    for name, (theirs, here) in different.items():
-        print(f"{name}\n  oracle:    {theirs}\n  simulated: {here}")
+    for name, (oracles, simulated) in different.items():
+        print(f"{name}\n  oracle:    {oracles}\n  simulated: {simulated}")
     print(f"{len(CALLS) - len(different)} of {len(CALLS)} equal")
     if options.keep:
-        STORED.write_text(json.dumps({"torch": options.torch, "gpu": GPU, "answers": oracle}, indent=1) + "\n")
+        kept = {"torch": options.torch, "gpu": GPU, "answers": oracle, "names": added}
+        STORED.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

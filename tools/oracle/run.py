@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
-from tools.oracle import devices
-from tools.oracle.build import home
+from simgpu.stub.engine import DEFAULT_VERSION as DEFAULT_VERSION
+from simgpu.stub.engine import Engine, device, home, paths, unpacked
 
 ROOT = Path(__file__).parents[2]
-DEFAULT_VERSION = "2.13.0"
 ORDER = "0"  # Python's hash seed: sets of names, and what a program does in their order, are the same on both sides
 
 
@@ -22,20 +23,33 @@ def environment(version: str, gpu: str) -> dict[str, str]:
     Variables of the form `MOCK_*` that are set already win over those of the GPU. Raises FileNotFoundError
     where that version has not been built.
     """
-    torch_folder, stubs = home() / f"torch-{version}", home() / f"stubs-{version}"
-    if not (torch_folder / "torch").is_dir() or not stubs.is_dir():
+    engine = built(version)
+    stubs = engine.stubs()
+    environ = paths(engine, stubs, {**device(engine, stubs, gpu), **os.environ}, str(ROOT))
+    return {**environ, "PYTHONHASHSEED": ORDER}
+
+
+def built(version: str) -> Engine:
+    """The engine of torch `version`, without triton, of which the stored traces know nothing. Raises FileNotFoundError
+    where that version has not been built."""
+    engine = unpacked(version)
+    if engine is None:
         raise FileNotFoundError(
             f"no oracle for torch {version} in {home()}: python -m tools.oracle build --torch {version}"
         )
-    paths = [str(torch_folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **devices.environment(gpu),
-        **os.environ,
-        "LD_LIBRARY_PATH": f"{stubs}:{torch_folder / 'torch' / 'lib'}",
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONHASHSEED": ORDER,
-        "USE_PYTORCH_KERNEL_CACHE": "0",  # what the stub of NVRTC compiles is no kernel
-    }
+    return replace(engine, triton=None)
+
+
+def without_gpu(version: str) -> dict[str, str]:
+    """The environment in which the simulated GPU runs on the oracle's torch `version`, whose stubs show no GPU: so that
+    wheel serves as a build for the CPU. Raises FileNotFoundError where that version has not been built."""
+    engine = built(version)
+    return {**paths(engine, engine.stubs(), {**os.environ, "MOCK_NDEV": "0"}, str(ROOT)), "PYTHONHASHSEED": ORDER}
+
+
+def simulated_on(version: str) -> str | None:
+    """What `record` is given for the simulated GPU to run on torch `version`: None where that is installed."""
+    return None if metadata.version("torch").split("+")[0] == version else version
 
 
 def here(environ: Mapping[str, str]) -> dict[str, str]:
@@ -55,13 +69,15 @@ def record(
     folder: Path,
     *,
     version: str | None = None,
+    simulated_on: str | None = None,
     code: str | None = None,
     quick: bool = False,
     values: bool = False,
 ) -> Iterator[tuple[str, str | None]]:
     """Record the workloads `names`, and the snippet `code` as "code", into `folder`.
 
-    On the oracle of torch `version`, or, if that is None, on the simulated GPU; `quick` leaves out the stacks of C++
+    On the oracle of torch `version`, or, if that is None, on the simulated GPU, which runs on the torch that is
+    installed or on the oracle's of the version `simulated_on` (`without_gpu`); `quick` leaves out the stacks of C++
     and the nodes of autograd, and `values` gives the simulated GPU the values of all tensors.
     As each is done, yields its name, and its log if it failed, else None. Raises RuntimeError with the worker's own
     errors where it could not start.
@@ -69,7 +85,10 @@ def record(
     names = list(names)
     if not names and code is None:
         return
-    environ = here(os.environ) if version is None else environment(version, gpu)
+    if version is not None:
+        environ = environment(version, gpu)
+    else:
+        environ = here(os.environ) if simulated_on is None else without_gpu(simulated_on)
     command = [sys.executable, "-m", "tools.oracle.worker", str(folder), *names, "--gpu", gpu]
     command += ["--simulated"] if version is None else []
     command += ["--quick"] if quick else []

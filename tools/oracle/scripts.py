@@ -161,14 +161,14 @@ def execute(
 
 @contextmanager
 def _alone(rank: int, ranks: int) -> Iterator[None]:
-    """The oracle as one rank of many, which pauses after each step of an optimizer: see `alone.unhurried`."""
+    """The oracle as one rank of many, which pauses after each step of an optimizer (`simgpu.stub.rank`)."""
     from torch.optim.optimizer import register_optimizer_step_post_hook as after_each_step
 
-    from tools.oracle import alone
+    from simgpu.stub.rank import A_ROUND, rank_of
 
-    pause = after_each_step(lambda *_: time.sleep(alone.A_ROUND))
+    pause = after_each_step(lambda *_: time.sleep(A_ROUND))
     try:
-        with alone.rank_of(rank, ranks, min(PER_NODE, ranks)):
+        with rank_of(rank, ranks, min(PER_NODE, ranks)):
             yield
     finally:
         pause.remove()

@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 from simgpu.recording.provenance import digest
 from simgpu.recording.trace import Trace
-from tools.oracle import devices, run
+from simgpu.stub import devices
+from tools.oracle import run
 from tools.oracle.build import home
 from tools.oracle.report import Comparison
 from tools.oracle.workloads import find
@@ -47,7 +48,7 @@ def record(names: Iterable[str], gpu: str, version: str) -> Iterator[tuple[str, 
 
 
 def pairs(
-    names: list[str], gpu: str, version: str, fresh: bool = False
+    names: list[str], gpu: str, version: str, fresh: bool = False, simulated_on: str | None = None
 ) -> Iterator[tuple[str, tuple[Trace, Trace] | str]]:
     """Of each workload its name, and the oracle's and the simulated trace, or the log of a failure."""
     cache = home() / "traces" / version / gpu
@@ -62,7 +63,7 @@ def pairs(
         else:
             failed[name] = f"on the oracle: {log}"
     with tempfile.TemporaryDirectory() as scratch:
-        for name, log in run.record(names, gpu, Path(scratch)):
+        for name, log in run.record(names, gpu, Path(scratch), simulated_on=simulated_on):
             if name in failed:
                 yield name, failed[name]
             elif log is not None:
@@ -71,14 +72,17 @@ def pairs(
                 yield name, (expected[name], Trace.load(Path(scratch) / f"{name}.json.gz"))
 
 
-def pair_of_code(code: str, gpu: str, version: str, values: bool = False) -> tuple[Trace, Trace] | str:
+def pair_of_code(
+    code: str, gpu: str, version: str, values: bool = False, simulated_on: str | None = None
+) -> tuple[Trace, Trace] | str:
     """The oracle's and the simulated GPU's trace of a snippet, or the log of the side that failed.
 
     The simulated GPU runs first, with the values of all tensors if `values`: the oracle is given what it answers.
+    `simulated_on`: the torch that it runs on, of those that are built as oracles; None for the installed one.
     """
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {answers.VARIABLE: folder}):
         scratch = Path(folder)
-        ((_, log),) = run.record([], gpu, scratch, code=code, values=values)
+        ((_, log),) = run.record([], gpu, scratch, simulated_on=simulated_on, code=code, values=values)
         if log is not None:
             return f"on the simulated GPU: {log}"
         key = hashlib.sha256((code + (scratch / f"{SNIPPET}.answers.json").read_text()).encode()).hexdigest()[:16]
@@ -92,7 +96,9 @@ def pair_of_code(code: str, gpu: str, version: str, values: bool = False) -> tup
         expected, found = Trace.load(cache / f"{SNIPPET}.json.gz"), Trace.load(scratch / f"{SNIPPET}.json.gz")
         seen = Comparison(expected, found)
         if not seen.equal:  # it may be only that Python has looked at autograd's nodes
-            ((_, log),) = run.record([], gpu, scratch / "quick", code=code, quick=True, values=values)
+            ((_, log),) = run.record(
+                [], gpu, scratch / "quick", simulated_on=simulated_on, code=code, quick=True, values=values
+            )
             unseen = None if log is not None else Trace.load(scratch / "quick" / f"{SNIPPET}.json.gz")
             if unseen is not None and len(Comparison(expected, unseen).hunks) < len(seen.hunks):
                 found = unseen
@@ -120,15 +126,21 @@ def stored(name: str, gpu: str, version: str, cached: bool = True) -> Trace | No
     return None
 
 
-def known_equal(gpu: str) -> list[str]:
-    """The workloads that the simulated GPU is known to do exactly as the oracle does, and must go on doing."""
-    rows = (line.split() for line in EQUAL.read_text(encoding="utf-8").splitlines())
+def equal_of(version: str) -> Path:
+    """The list of workloads that are known to be equal on torch `version`."""
+    return EQUAL if version == run.DEFAULT_VERSION else EQUAL.with_name(f"equal-{version}.txt")
+
+
+def known_equal(gpu: str, version: str = run.DEFAULT_VERSION) -> list[str]:
+    """The workloads that the simulated GPU does exactly as the oracle of that version does, and must continue to do."""
+    rows = (line.split() for line in equal_of(version).read_text(encoding="utf-8").splitlines())
     return [name for kept_gpu, name in rows if kept_gpu == gpu]
 
 
-def keep_equal(gpu: str, names: Iterable[str]) -> list[str]:
+def keep_equal(gpu: str, names: Iterable[str], version: str = run.DEFAULT_VERSION) -> list[str]:
     """Add to those; returns what was not among them yet."""
-    rows = EQUAL.read_text(encoding="utf-8").splitlines() if EQUAL.exists() else []
+    path = equal_of(version)
+    rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     new = [row for row in (f"{gpu} {name}" for name in names) if row not in rows]
-    EQUAL.write_text("".join(f"{row}\n" for row in sorted({*rows, *new})), encoding="utf-8")
+    path.write_text("".join(f"{row}\n" for row in sorted({*rows, *new})), encoding="utf-8")
     return new

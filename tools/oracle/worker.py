@@ -169,11 +169,11 @@ def _record(name: str, task: Callable, provenance: dict, options: argparse.Names
 
         device = simulated_gpu(options.gpu, options.values, nodes=not options.quick, **place)
     elif place:
-        from tools.oracle import alone
+        from simgpu.stub.rank import rank_of, unhurried
 
         per_node = min(PER_NODE, task.ranks)
         os.environ["MOCK_NDEV"] = str(per_node)  # the order of some frees goes by the number of the GPU
-        device, task = alone.rank_of(**place, per_node=per_node), alone.unhurried(task)
+        device, task = rank_of(**place, per_node=per_node), unhurried(task)
     else:
         device = nullcontext()
     with device:

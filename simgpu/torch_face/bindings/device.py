@@ -2,20 +2,18 @@
 
 import torch
 
+from simgpu.torch_face import build
 from simgpu.torch_face.bindings.base import Bindings, only_device
-
-CUDA_ARCHITECTURES = (75, 80, 86, 90, 100, 120)
-"""Those that PyTorch's default wheel is built for (torch 2.13)."""
 
 
 class Device(Bindings):
     """torch.cuda's and torch.accelerator's functions about the device."""
 
     def _cuda_init(self):
-        self.machine.initialized = True
+        self.machine.initialize()
 
     def _cuda_isInBadFork(self):
-        return False
+        return self.machine.turns.forked
 
     def _cuda_getDeviceCount(self):
         return self.machine.count
@@ -25,9 +23,11 @@ class Device(Bindings):
 
     def _cuda_setDevice(self, index):
         only_device(index)
+        self.machine.initialize()
 
     def _cuda_exchangeDevice(self, index):
         only_device(index)
+        self.machine.initialize()
         return self.machine.index if index >= 0 else -1
 
     def _cuda_maybeExchangeDevice(self, index):
@@ -40,8 +40,12 @@ class Device(Bindings):
     def _cuda_canDeviceAccessPeer(self, device, peer):
         return False
 
+    def _cuda_getCompiledVersion(self):
+        major, minor = map(int, build.CUDA.split("."))
+        return 1000 * major + 10 * minor
+
     def _cuda_getArchFlags(self):
-        return " ".join(f"sm_{architecture}" for architecture in CUDA_ARCHITECTURES)
+        return " ".join(f"sm_{architecture}" for architecture in build.ARCHITECTURES)
 
     def _cuda_synchronize(self):
         self.machine.synchronize()
@@ -52,11 +56,13 @@ class Device(Bindings):
     def _cuda_ipc_collect(self):
         """Nothing is shared with other processes."""
 
-    def _cuda_lock_mutex(self):
-        """torch 2.11's lock of the allocator (torch.cuda.memory._free_mutex): no other thread frees in between here."""
+    if hasattr(torch.cuda.memory, "_free_mutex"):  # torch 2.11
 
-    def _cuda_unlock_mutex(self):
-        """See `_cuda_lock_mutex`."""
+        def _cuda_lock_mutex(self):
+            """Locks the allocator: no other thread frees in between here."""
+
+        def _cuda_unlock_mutex(self):
+            """See `_cuda_lock_mutex`."""
 
     def _set_cached_tensors_enabled(self, enabled):
         """torch._dynamo.reset() calls it; graphs of torch.compile keep no tensors here."""
@@ -69,10 +75,11 @@ class Device(Bindings):
         return torch.device("cuda")
 
     def _accelerator_getDeviceIndex(self):
+        self.machine.initialize()
         return self.machine.index
 
     def _accelerator_setDeviceIndex(self, index):
-        only_device(index)
+        self._cuda_setDevice(index)
 
     def _accelerator_exchangeDevice(self, index):
         return self._cuda_exchangeDevice(index)

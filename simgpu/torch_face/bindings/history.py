@@ -1,9 +1,11 @@
 """Bindings: the record of what the allocator did, its snapshots, and who is told of a failure."""
 
+from simgpu.errors import NotModelledError
 from simgpu.memory.event_log import ACTIONS
 from simgpu.torch_face.bindings.base import Bindings
 
 STACKS = ("python", "all")
+SINCE_2_14 = ", arg8: bool, arg9: bool"  # record_pinned_host_memory, record_cuda
 
 
 class History(Bindings):
@@ -19,9 +21,11 @@ class History(Bindings):
         compile_context=False,
         global_record_annotations=False,
         skip_actions=(),
+        *since_2_14,
     ):
         """Checks as torch/csrc/cuda/memory_snapshot.cpp does. Stacks are Python's, whatever `stacks` says."""
-        _check_types(enabled, context, stacks, max_entries, skip_actions)
+        newer = self.machine.torch_version >= (2, 14)
+        _check_types(enabled, context, stacks, max_entries, skip_actions, since_2_14, newer)
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
         if context not in (None, "state", "alloc", "all"):
@@ -31,9 +35,9 @@ class History(Bindings):
         for action in skip_actions:
             if action not in ACTIONS:
                 raise RuntimeError(f"Unknown TraceEntry action: {action}")
-        self.machine.initialized = True
+        self.machine.allocator.read_settings()
         self.machine.allocator.record_history(
-            enabled,
+            enabled if _of_the_gpu(*since_2_14) else None,
             context=context,
             max_entries=max_entries,
             clear_history=clear_history,
@@ -51,10 +55,11 @@ class History(Bindings):
         compile_context=False,
         global_record_annotations=False,
         skip_actions=(),
+        *since_2_14,
     ):
         """_record_memory_history(True) or (False): frames of living blocks, and of events if they are asked for."""
         self.machine.allocator.record_history(
-            "all" if enabled else None,
+            "all" if enabled and _of_the_gpu(*since_2_14) else None,
             context=("alloc" if trace_alloc_record_context else "state") if record_context else None,
             max_entries=trace_alloc_max_entries,
             clear_history=clear_history,
@@ -66,6 +71,7 @@ class History(Bindings):
 
     def _cuda_memorySnapshot(self, selection=None):
         """`selection`: None, or (first and second number of a pool's id, whether events are wanted); (0, 0): all."""
+        self.machine.allocator.read_settings()
         if selection is None:
             return self.machine.allocator.snapshot()
         *pool, with_events = selection if len(selection) == 3 else (*selection, True)
@@ -80,12 +86,32 @@ class History(Bindings):
     def _cuda_getMemoryMetadata(self):
         return self.machine.allocator.history.metadata
 
+    def _cuda_memoryMetadataSupported(self):
+        return True
+
+    def _cuda_annotateMemory(self, address, text):
+        self.machine.allocator.annotate(address, text)
+
     def _cuda_attach_out_of_memory_observer(self, observer):
         """`observer(device, bytes asked of the device, bytes allowed, bytes free)` is called before the error."""
+        self.machine.allocator.read_settings()
         self.machine.allocator.observers.append(self.machine.turns.outside(observer))
 
 
-def _check_types(enabled, context, stacks, max_entries, skip_actions) -> None:
+def _of_the_gpu(record_pinned_host_memory: bool = False, record_cuda: bool = True) -> bool:
+    """Says whether the GPU's allocator is recorded; torch 2.14 has these two arguments.
+
+    Raises NotModelledError where the allocator of pinned memory is wanted.
+    """
+    if record_pinned_host_memory:
+        raise NotModelledError(
+            "torch.cuda.memory._record_memory_history(record_pinned_host_memory=True) is not modelled: the simulated "
+            "GPU does not count pinned memory of the host. Record the GPU's memory alone."
+        )
+    return record_cuda
+
+
+def _check_types(enabled, context, stacks, max_entries, skip_actions, since_2_14: tuple, newer: bool) -> None:
     right = (
         all(text is None or isinstance(text, str) for text in (enabled, context))
         and isinstance(stacks, str)
@@ -93,11 +119,12 @@ def _check_types(enabled, context, stacks, max_entries, skip_actions) -> None:
         and max_entries >= 0
         and not isinstance(skip_actions, str)
         and all(isinstance(action, str) for action in skip_actions)
+        and len(since_2_14) in (0, 2 * newer)
     )
     if not right:
         raise TypeError(
             "_cuda_record_memory_history(): incompatible function arguments. The following argument types are "
             "supported:\n"
             "    1. (arg0: str | None, arg1: str | None, arg2: str, arg3: typing.SupportsInt | typing.SupportsIndex, "
-            "arg4: bool, arg5: bool, arg6: bool, arg7: collections.abc.Sequence[str]) -> None"
+            f"arg4: bool, arg5: bool, arg6: bool, arg7: collections.abc.Sequence[str]{SINCE_2_14 * newer}) -> None"
         )

@@ -1,24 +1,28 @@
 """Bindings: what is set for the libraries of CUDA (cuBLAS, cuDNN, TunableOp)."""
 
-import os
+import torch
 
 from simgpu.errors import NotModelledError
 from simgpu.hardware.gpus import cublas_workspace_bytes
+from simgpu.torch_face import build
 from simgpu.torch_face.bindings.base import Bindings
-
-NCCL = (2, 29, 7)
-"""The version of NCCL that the wheel of torch 2.13 for CUDA 13 asks for (its METADATA, Requires-Dist)."""
 
 
 class Libraries(Bindings):
     """What torch.backends.cuda, torch.backends.cudnn, torch.cuda.tunable and torch.cuda.nccl ask for."""
 
     def _nccl_version(self):
-        major, minor, patch = NCCL
+        major, minor, patch = build.NCCL
         return major << 32 | minor << 16 | patch
 
     def _nccl_version_suffix(self):
         return b""
+
+    def _get_linalg_preferred_backend(self):
+        return self.machine.library_settings.get("linalg", torch._C._LinalgBackend.Default)
+
+    def _set_linalg_preferred_backend(self, backend):
+        self.machine.library_settings["linalg"] = backend
 
     def _cuda_clearCublasWorkspaces(self):
         self.machine.clear_blas_workspaces()
@@ -29,7 +33,8 @@ class Libraries(Bindings):
 
     def _cuda_getCublasWorkspaceSize(self):
         spec, version = self.machine.spec, self.machine.torch_version
-        return cublas_workspace_bytes(spec.compute_capability, torch_version=version, environ=os.environ)
+        environ = self.machine.blas_environment
+        return cublas_workspace_bytes(spec.compute_capability, torch_version=version, environ=environ)
 
     def _cuda_get_cudnn_benchmark_limit(self):
         return self.machine.library_settings.get("cudnn_benchmark_limit", 10)

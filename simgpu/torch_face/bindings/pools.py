@@ -49,6 +49,7 @@ class MemPool:
         if allocator is not None:
             raise NotModelledError("torch.cuda.MemPool with an allocator is not modelled by the simulated GPU")
         machine = machines.on()
+        machine.initialize()
         self._pools = machine.allocator.pools
         self._id = self._pools.new_id(is_user_created)
         self._pools.make(self._id, no_split=no_split, use_on_oom=use_on_oom)

@@ -1,6 +1,6 @@
 """Bindings that are refused by name: what the simulated GPU does not model."""
 
-from simgpu.errors import NotModelledError
+from simgpu.errors import OTHER_ENGINE, NotModelledError
 
 _POOLS = "The simulated GPU has private pools; checkpoints of them (torch.compile's CUDA graph trees) are not modelled."
 _HOST = "Pinned memory of the host is not counted by the simulated GPU."
@@ -8,7 +8,7 @@ _PLUGGABLE = "The simulated GPU models PyTorch's own allocator and no other."
 _NCCL = "The simulated GPU is one GPU; torch.distributed is one rank of many on it (simgpu.one_rank)."
 _TUNING = "The simulated GPU runs no kernels that could be tuned."
 _FILES = "Files cannot be read to the simulated GPU's memory, which has no values: read them to the CPU."
-_CODE = "The simulated GPU runs no kernels that are compiled from source."
+_CODE = f"The simulated GPU runs no kernels that are compiled from source. {OTHER_ENGINE}"
 
 REASONS = {
     "_cuda_CUDAAllocator_AllocatorState": _POOLS,  # torch._dynamo.reset() imports it, and asks nothing of it
@@ -22,7 +22,6 @@ REASONS = {
     "_cuda_customAllocator": _PLUGGABLE,
     "_cuda_getCurrentSolverHandle": "cuSOLVER is not modelled by the simulated GPU.",
     "_cuda_get_conv_benchmark_empty_cache": "cuDNN's benchmark is not modelled by the simulated GPU.",
-    "_cuda_getCompiledVersion": "The version of CUDA that PyTorch was built with is torch.version.cuda.",
     "_cuda_getHipblasltVersion": "The simulated GPU is none of AMD's.",
     "_cuda_getCublasLtWorkspaceSize": "The workspace of cuBLASLt alone is not modelled by the simulated GPU.",
     "_cuda_setCublasWorkspaceSize": "Set CUBLAS_WORKSPACE_CONFIG before the simulated GPU is entered.",

@@ -14,6 +14,7 @@ class Streams(Bindings):
 
     def _cuda_getCurrentStream(self, index):
         only_device(index)
+        self.machine.initialize()
         return self.machine.stream, self.machine.index, CUDA_DEVICE_TYPE
 
     def _cuda_getCurrentRawStream(self, index):
@@ -22,6 +23,7 @@ class Streams(Bindings):
 
     def _cuda_getDefaultStream(self, index):
         only_device(index)
+        self.machine.initialize()
         return 0, self.machine.index, CUDA_DEVICE_TYPE
 
     def _cuda_getStreamFromExternal(self, pointer, index):
@@ -42,6 +44,7 @@ class Streams(Bindings):
 
     def _accelerator_getStream(self, index):
         only_device(index)
+        self.machine.initialize()
         return streams.Stream(stream_id=self.machine.stream)
 
     def _accelerator_setStream(self, stream):

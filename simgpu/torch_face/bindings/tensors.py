@@ -50,15 +50,16 @@ class Tensors(Bindings):
         return result
 
     def _can_use_flash_attention(self, params, debug=False):
-        return self._fits(sdpa.SDPBackend.FLASH_ATTENTION, params)
+        return sdpa.fits(sdpa.SDPBackend.FLASH_ATTENTION, _call(params), self.machine)
 
     def _can_use_mem_efficient_attention(self, params, debug=False):
-        return self._fits(sdpa.SDPBackend.EFFICIENT_ATTENTION, params)
+        return sdpa.fits(sdpa.SDPBackend.EFFICIENT_ATTENTION, _call(params), self.machine)
 
     def _can_use_cudnn_attention(self, params, debug=False):
-        return self._fits(sdpa.SDPBackend.CUDNN_ATTENTION, params)
+        return sdpa.fits(sdpa.SDPBackend.CUDNN_ATTENTION, _call(params), self.machine)
 
-    def _fits(self, backend, params) -> bool:
-        """Whether a backend can run the call that an SDPAParams describes."""
-        given = params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal
-        return sdpa.fits(backend, sdpa.Call(*given, params.enable_gqa), self.machine)
+
+def _call(params) -> sdpa.Call:
+    """The call that an SDPAParams describes."""
+    given = params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal
+    return sdpa.Call(*given, params.enable_gqa)

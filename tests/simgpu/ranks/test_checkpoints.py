@@ -1,6 +1,7 @@
 """Checkpoints of one rank of many: torch.distributed.checkpoint, and FSDP1's kinds of state dicts."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,20 +85,23 @@ def saved_and_loaded(folder, save, load):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", ["now", "async"])
 def test_other_ranks_load_what_rank_0_alone_has_saved(tmp_path, how):
-    """Their own parts are not there: tensors without values stand for them, and take what they take."""
-    assert simgpu.run(saved_and_loaded(tmp_path, how, False), ranks=RANKS, rank=0).fits
+    """Their own parts do not exist: tensors without values represent them, and allocate what they would allocate."""
+    saved = simgpu.run(saved_and_loaded(tmp_path / "kept", how, False), ranks=RANKS, rank=0, out=tmp_path / "out")
+    assert saved.completed and not (tmp_path / "kept").exists()
+    folder = Path(saved.files[0].where).parent
+    assert {one.name for one in folder.iterdir()} == {"__0_0.distcp", ".metadata"}
     peaks = set()
     for rank in (0, 1, 2):
-        found = simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=rank)
-        assert found.fits, found.ended
+        found = simgpu.run(saved_and_loaded(folder, None, True), ranks=RANKS, rank=rank)
+        assert found.completed, found.ended
         peaks.add(found.peak)
     assert len(peaks) == 1
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_values_that_another_rank_would_have_saved_are_asked_for_by_name(tmp_path):
-    assert simgpu.run(saved_and_loaded(tmp_path, "now", False), ranks=RANKS, rank=0, values=True).fits
-    assert simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=0, values=True).fits
+    assert simgpu.run(saved_and_loaded(tmp_path, "now", False), ranks=RANKS, rank=0, values=True).completed
+    assert simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=0, values=True).completed
     found = simgpu.run(saved_and_loaded(tmp_path, None, True), ranks=RANKS, rank=2, values=True)
     assert found.status == 2
     assert re.search("rank 2 loads 'model.*', which another rank would have written", found.ended), found.ended

@@ -47,7 +47,7 @@ def test_it_runs_as_the_first_rank_and_as_the_last(name, arguments, tmp_path, mo
     peaks = set()
     for rank in (0, 3):
         found = simgpu.run(SCRIPTS / f"{name}.py", arguments, gpu="H100", ranks=4, rank=rank)
-        assert found.outcome == "fits", found.ended
+        assert found.completed, found.ended
         assert not dist.is_initialized()
         peaks.add(found.peak)
     assert environment() == before

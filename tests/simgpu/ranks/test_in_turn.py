@@ -53,7 +53,7 @@ def script(tmp_path):
 def test_a_stage_learns_its_shapes_from_the_ranks_before_it(script, capsys, kind, rank, first):
     report = simgpu.run(script, [kind], gpu="H100", ranks=4, rank=rank)
     printed = capsys.readouterr()
-    assert report.fits and report.rank == (rank, 4), report
+    assert report.completed and report.rank == (rank, 4), report
     asked = [f"(rank {receiver} waits for rank {sender}, which runs first)" for receiver, sender in first]
     assert printed.err.splitlines() == asked
     assert [line.split(" [")[0] for line in printed.out.splitlines()] == [f"rank {rank}"]
@@ -65,7 +65,7 @@ def test_it_takes_what_a_rank_takes_that_is_told_the_shapes(script, capsys):
     learned, told = (
         simgpu.run(script, ["Schedule1F1B", *more], gpu="H100", ranks=4, rank=2) for more in ([], ["told"])
     )
-    assert learned.fits and told.fits
+    assert learned.completed and told.completed
     assert learned.reserved == told.reserved
     of_each = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     assert len(of_each) == 2 and of_each[0] == of_each[1]
@@ -77,8 +77,8 @@ def test_what_an_earlier_program_has_sent_is_not_read(script):
         "import torch\nfrom torch import distributed as dist\ndist.init_process_group('nccl')\n"
         "dist.send_object_list(['of another program'], dst=1)\n"
     )
-    assert simgpu.run(other, gpu="T4", ranks=2, rank=0).fits
-    assert simgpu.run(script, ["Schedule1F1B"], gpu="T4", ranks=2, rank=1).fits
+    assert simgpu.run(other, gpu="T4", ranks=2, rank=0).completed
+    assert simgpu.run(script, ["Schedule1F1B"], gpu="T4", ranks=2, rank=1).completed
 
 
 WAITS = """
@@ -116,5 +116,5 @@ def test_a_function_is_run_as_other_ranks_too(capsys):
             dist.recv_object_list(said, src=0)
             print(said)
 
-    assert simgpu.run(program, gpu="T4", ranks=2, rank=1).fits
+    assert simgpu.run(program, gpu="T4", ranks=2, rank=1).completed
     assert capsys.readouterr().out == "[{'hidden': 64}]\n"

@@ -85,7 +85,7 @@ def _stub_that_reads(values: list[int]):
     """The oracle's CUDA runtime, which gives operators these values. RuntimeError if it is too old to."""
     runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # pyright: ignore[reportOptionalMemberAccess]
     if not hasattr(runtime, "mock_reads"):
-        raise RuntimeError("the oracle's stubs are older than this: python -m tools.oracle build")
+        raise RuntimeError("the stub libraries are older than this: python -m tools.oracle build")
     runtime.mock_reads((ctypes.c_uint64 * len(values))(*values), ctypes.c_size_t(len(values)))
     return runtime
 

@@ -1,7 +1,7 @@
 """Plain PyTorch on many GPUs, of which one rank runs: `ranks_fsdp2_7of8` is FSDP2 as the last of 8.
 
 A workload has the attributes `rank` and `ranks`: whoever runs it sees to it that `init_process_group("nccl")` makes
-that rank of it (`tools.oracle.alone` on the oracle, `simulated_gpu(ranks=..., rank=...)` on the simulated GPU).
+that rank of it (`simgpu.stub.rank` on the oracle, `simulated_gpu(ranks=..., rank=...)` on the simulated GPU).
 """
 
 from __future__ import annotations

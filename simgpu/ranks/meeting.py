@@ -1,0 +1,197 @@
+"""What ranks that really run, as processes, tell each other: that they have come to a barrier, and objects.
+
+They use the store that PyTorch's rendezvous gives them, as the program's own processes do. Tensors' values are not
+exchanged, because simulated tensors have none.
+"""
+
+import inspect
+import pickle
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+from simgpu.errors import NoValueError
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits for another one (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
+
+PAUSE = 0.02
+"""Seconds between two looks at the store."""
+
+_sleep = time.sleep
+
+
+class Meeting:
+    """The place where the ranks of a world meet: `store`, which all of them have, and this one's number, `rank`."""
+
+    def __init__(self, store, rank: int) -> None:
+        self._store = store
+        self.rank = rank
+        self._counts: dict[tuple, int] = {}
+
+    def leave(self) -> None:
+        """Says that this rank has ended, so that no other one waits for it."""
+        try:
+            self._store.set(f"simgpu/ended/{self.rank}", "")
+        except Exception:  # the process that kept the store has ended
+            return
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        """Waits until all of these ranks have come here or have ended. RuntimeError after TIMEOUT."""
+        key = self._key("barrier", ranks)
+        self._store.set(f"{key}/{self.rank}", "")
+        for one in ranks:
+            self._wait(f"{key}/{one}", one)
+
+    def broadcast(self, ranks: tuple[int, ...], source: int, given: Any) -> Any:
+        """What rank `source` gives: this rank's own where that cannot be pickled. RuntimeError after TIMEOUT,
+        NoValueError if that rank has ended."""
+        key = self._key("broadcast", ranks)
+        if source == self.rank:
+            self._post(key, given)
+            return given
+        return self._read(key, source, given)
+
+    def all_gather(self, ranks: tuple[int, ...], given: Any) -> list:
+        """What each of these ranks gives; otherwise as `broadcast`."""
+        key = self._key("all_gather", ranks)
+        self._post(f"{key}/{self.rank}", given)
+        return [given if one == self.rank else self._read(f"{key}/{one}", one, given) for one in ranks]
+
+    def send(self, way: tuple, given: Any) -> None:
+        """To another rank, for its next `receive` of this way (`messages.Way`)."""
+        self._post(self._key("sent", way), given)
+
+    def receive(self, way: tuple, wait: bool) -> Any:
+        """The next thing that was sent this way; None if there is none yet and `wait` is false."""
+        count = self._counts.get(("sent", way), 0)
+        key = f"simgpu/sent/{way}/{count}"
+        if not wait and not self._store.check([key]):
+            return None
+        self._counts["sent", way] = count + 1
+        return self._read(key, way[0][way[1]], None)
+
+    def _key(self, kind: str, what: tuple) -> str:
+        """The name of the next one of a kind, the same on every rank."""
+        count = self._counts.get((kind, what), 0)
+        self._counts[kind, what] = count + 1
+        return f"simgpu/{kind}/{what}/{count}"
+
+    def _post(self, key: str, given: Any) -> None:
+        try:
+            content = pickle.dumps(given)
+        except Exception:  # such as a simulated tensor, which has no bytes
+            content = b""
+        self._store.set(key, content)
+
+    def _read(self, key: str, sender: int, otherwise: Any) -> Any:
+        if not self._wait(key, sender):
+            raise NoValueError(f"rank {self.rank} waits for an object of rank {sender}, which has ended")
+        content = self._store.get(key)
+        return pickle.loads(content) if content else otherwise
+
+    def _wait(self, key: str, sender: int) -> bool:
+        """Waits for a key of a rank's; whether it came before that rank ended."""
+        deadline = time.monotonic() + TIMEOUT.total_seconds()
+        while not self._store.check([key]):
+            if self._store.check([f"simgpu/ended/{sender}"]):
+                return self._store.check([key])
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"rank {self.rank} has waited {TIMEOUT} for rank {sender}, which did not come")
+            _sleep(PAUSE)
+        return True
+
+
+here: Meeting | None = None
+"""That of this process, if it is a rank of a world whose ranks really run."""
+
+
+def enter(store, rank: int) -> None:
+    """This process meets the other ranks at `store`."""
+    global here
+    here = Meeting(store, rank)
+
+
+def leave() -> None:
+    """This process is a rank of no world any more."""
+    global here
+    if here is not None:
+        here.leave()
+    here = None
+
+
+# --- functions of torch.distributed that exchange objects ---------------------------------------------
+
+
+def broadcasting(broadcast: Callable) -> Callable:
+    """broadcast_object_list (`broadcast` is the one for a single rank): the list is the source's."""
+
+    def before(here: Meeting, ranks: tuple, given: dict) -> None:
+        objects = given["object_list"]
+        objects[:] = here.broadcast(ranks, _source(ranks, given, "src", "group_src"), list(objects))
+
+    return _exchanging(broadcast, before)
+
+
+def scattering(scatter: Callable) -> Callable:
+    """scatter_object_list: the list that is scattered is the source's."""
+
+    def before(here: Meeting, ranks: tuple, given: dict) -> None:
+        name = "scatter_object_input_list"
+        given[name] = here.broadcast(ranks, _source(ranks, given, "src", "group_src"), given.get(name))
+
+    return _exchanging(scatter, before)
+
+
+def gathering(gather: Callable) -> Callable:
+    """gather_object: the destination's list has each rank's object."""
+
+    def after(here: Meeting, ranks: tuple, given: dict) -> None:
+        found = here.all_gather(ranks, given["obj"])
+        if given.get("object_gather_list") is not None:
+            given["object_gather_list"][:] = found
+
+    return _exchanging(gather, after=after)
+
+
+def all_gathering(gather: Callable) -> Callable:
+    """all_gather_object: the list has each rank's object."""
+
+    def after(here: Meeting, ranks: tuple, given: dict) -> None:
+        given["object_list"][:] = here.all_gather(ranks, given["obj"])
+
+    return _exchanging(gather, after=after)
+
+
+def _exchanging(function: Callable, before: Callable | None = None, after: Callable | None = None) -> Callable:
+    """A function of one rank, with an exchange before or after it where the other ranks really run."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def exchanging(*args, **kwargs):
+        from torch.distributed import distributed_c10d as c10d
+
+        group = kwargs.get("group", signature.bind_partial(*args, **kwargs).arguments.get("group"))
+        if here is None or group is c10d.GroupMember.NON_GROUP_MEMBER:
+            return function(*args, **kwargs)
+        ranks = tuple(c10d.get_process_group_ranks(group or c10d._get_default_group()))
+        if here.rank not in ranks:
+            return function(*args, **kwargs)
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        if before is not None:
+            before(here, ranks, given)
+        found = function(**given)
+        if after is not None:
+            after(here, ranks, given)
+        return found
+
+    return exchanging
+
+
+def _source(ranks: tuple[int, ...], given: dict, of_world: str, of_group: str) -> int:
+    """The rank of the world that a call names as the source."""
+    if given.get(of_group) is not None:
+        return ranks[given[of_group]]
+    return given.get(of_world) or 0

@@ -1,0 +1,66 @@
+"""The processes of a run on its page: the answer for all of them, and a section for each."""
+
+from simgpu.report.report import Report
+from simgpu.report.sizes import mib, size
+from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS
+
+SHOWN = 8
+"""Processes that get a section; of the others the page says how many there are."""
+
+
+def headline(report: Report) -> str:
+    """The answer for a program and the processes that it has started."""
+    used = [one for one in (report, *report.processes) if one.nvidia_smi]
+    gpu, verdict = f"a simulated {report.gpu}", report.verdict
+    which = next((_title(one) for one in report.processes if one.outcome == verdict.outcome), report.what)
+    if verdict.outcome == FITS:
+        first = f"{report.what} fits on {gpu}, with {size(verdict.spare or 0)} to spare."
+    elif verdict.outcome == DOES_NOT_FIT:
+        first = f"{report.what} does not fit on {gpu}: {which} ran out of memory."
+    elif verdict.outcome == FAILED:
+        ended = next((one.ended for one in report.processes if one.outcome == FAILED), report.ended)
+        first = f"{report.what} failed on {gpu}, and not because of memory: {which}: {ended}"
+    else:
+        first = f"{report.what} on {gpu}: undecided. {which}: {verdict.reason}."
+    most = max(used, key=lambda one: one.nvidia_smi)
+    many = f"{len(used)} processes used the GPU. The most is" if len(used) > 1 else "One process used the GPU:"
+    memory = f"{mib(most.nvidia_smi)} of {size(most.total_memory)}, as nvidia-smi shows it"
+    return f"{first}\n{many} {memory}, of {_title(most)}."
+
+
+def sections(report: Report) -> list[str]:
+    """A section for each process that used the GPU. One whose figures equal those of another before it says so."""
+    from simgpu.report.page import body
+
+    found: list[str] = []
+    before: dict[str, Report] = {}
+    for one in report.processes[:SHOWN]:
+        title = f"Process: {_title(one)}\n  {_end(one)}"
+        alike = before.setdefault(_figures(one), one)
+        found += [title, *body(one)] if alike is one else [f"{title}\n  Its memory is that of {_title(alike)}."]
+    if len(report.processes) > SHOWN:
+        found.append(f"{len(report.processes) - SHOWN} more processes used the GPU; report.processes has all of them.")
+    return found
+
+
+def _title(report: Report) -> str:
+    return report.what if report.rank is None else f"{report.what}, rank {report.rank[0]} of {report.rank[1]}"
+
+
+def _figures(report: Report) -> str:
+    """All that the page says of a process's memory."""
+    return repr((report.ending, report.peak, report.reserved, report.parts, report.lines, report.at, report.left_out))
+
+
+def _end(report: Report) -> str:
+    if report.outcome == FAILED:
+        return f"It failed, and not because of memory: {report.ended}"
+    if report.outcome == DOES_NOT_FIT and report.failure is not None:
+        asked, free, _ = report.failure
+        return f"It ran out of memory: it asked for {size(asked)}, and {mib(free)} MiB were free."
+    return report.ended or "It ended by itself."
+
+
+def started(report: Report) -> str:
+    """What is known of started programs besides the reports."""
+    return "\n".join(["Programs that it started", *(f"  {one}" for one in report.started)]) if report.started else ""

@@ -1,0 +1,291 @@
+"""The report of one run: a plain record that can be printed, stored, and compared with another one."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from simgpu.machine import Machine
+from simgpu.modes import costs
+from simgpu.report.files import File
+from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
+from simgpu.report.owners import PARTS
+from simgpu.report.replays import Attempt, Replays
+from simgpu.report.stand_ins import sentence
+from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
+from simgpu.report.watch import Held, Moment, Watch
+from simgpu.torch_face.build import INSTALLED
+
+CACHE = "cache (reserved, not allocated)"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line of the program holds at the peak: bytes, in how many blocks, what part, and which operator took
+    them in which stage."""
+
+    nbytes: int
+    blocks: int
+    part: str
+    operator: str
+    stage: str
+    place: str
+    library: str = ""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where something happened: the operator and what it asked for, the stage, how many optimizer steps had been made,
+    and the lines of the stack, innermost first."""
+
+    operator: str
+    asked: int
+    stage: str
+    steps: int
+    place: str
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run's use of a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
+
+    `ending`: how the program ended: "completed", "out of memory" or "stopped" (by another error). `smallest`: the
+    smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
+    which the figures are lower bounds. `engine`: the engine that ran the program, and why, where that was chosen.
+    `unused`: why no GPU memory was used, where that is known. `findings`: what the memory shows, with remedies.
+    `compared`: why no smaller capacity was tried. `to_come`: why the program is known to need more than the request
+    that failed. `interrupted`: whether Ctrl-C ended the program.
+    `peak`: most bytes allocated. `reserved`: most bytes of all segments. `nvidia_smi`: most bytes as nvidia-smi shows
+    them, the CUDA context (`context`) included. `at`: where the peak is, or, where memory ran out, where that was.
+    `parts`: what was alive then, by what it is. `lines`: the same, by the line that asked. `failure`: the bytes that
+    were asked for in vain, those that were free, and PyTorch's text. `rank`: which one of how many the program was.
+    `traffic`: of each kind of collective how many there were, the bytes of their messages, and the bytes that this rank
+    sent for them. `not_in_nvidia_smi`: what its figure leaves out. `printed` is the page.
+    `processes`: a report for each process that the program started and that used the GPU. `started`: sentences about
+    processes that share a GPU, and about programs that were started and not simulated.
+    """
+
+    what: str
+    gpu: str
+    torch: str
+    total_memory: int
+    context: int
+    ending: str
+    peak: int
+    reserved: int
+    nvidia_smi: int
+    at: Spot | None
+    parts: dict[str, int]
+    lines: tuple[Line, ...]
+    left_out: str
+    steps: int
+    seconds: float
+    ended: str = ""
+    failure: tuple[int, int, str] | None = None
+    caught: int = 0
+    stand_ins: tuple[tuple[str, str, int], ...] = ()
+    sizes: tuple[tuple[str, str, int, bool], ...] = ()
+    branches: tuple[tuple[str, str, int], ...] = ()
+    files: tuple[File, ...] = ()
+    values: bool = False
+    simulated: bool = True
+    written: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    rank: tuple[int, int] | None = None
+    traffic: tuple[tuple[str, int, int, int], ...] = ()
+    not_in_nvidia_smi: str = ""
+    smallest: int | None = None
+    bounds: tuple[str, ...] = ()
+    unused: str = ""
+    engine: str = ""
+    findings: tuple[Finding, ...] = ()
+    compared: str = ""
+    to_come: str = ""
+    interrupted: bool = False
+    processes: tuple["Report", ...] = ()
+    started: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict: outcome, reason and bytes to spare."""
+        return verdict_of(self)
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in a word: "fits", "does not fit", "failed" or "undecided"."""
+        return self.verdict.outcome
+
+    @property
+    def fits(self) -> bool:
+        """Whether the verdict is that it fits, with more to spare than is uncertain."""
+        return self.outcome == FITS
+
+    @property
+    def completed(self) -> bool:
+        """Whether the program got all the memory that it asked for and ended by itself, whatever the margin."""
+        return self.ending == COMPLETED
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 it fits, 1 it does not fit, 2 the program failed for another reason, 3 undecided."""
+        return self.verdict.status
+
+    def __str__(self) -> str:
+        from simgpu.report.page import page
+
+        return page(self)
+
+    def save(self, path: Path) -> None:
+        """Writes it as JSON."""
+        path.write_text(json.dumps({"outcome": self.outcome, **asdict(self)}, indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Report":
+        """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
+        try:
+            return cls._of(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is no report of a run: {error!r}") from None
+
+    @classmethod
+    def _of(cls, found: dict) -> "Report":
+        """The report that `save` has made these of."""
+        found.pop("outcome", None)  # which follows from the rest
+        found["lines"] = tuple(Line(**line) for line in found["lines"])
+        if found["at"] is not None:
+            found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
+        if found["failure"] is not None:
+            found["failure"] = tuple(found["failure"])
+        if found.get("rank") is not None:
+            found["rank"] = tuple(found["rank"])
+        found["findings"] = tuple(Finding(**{**one, "lines": tuple(one["lines"])}) for one in found.get("findings", ()))
+        for name in ("stand_ins", "sizes", "branches", "files", "written", "notes", "traffic", "bounds", "started"):
+            found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
+        found["files"] = tuple(File(*one) for one in found["files"])
+        found["processes"] = tuple(map(cls._of, found.get("processes", ())))
+        return cls(**found)
+
+
+def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
+    """The report of what `watch` saw."""
+    machine: Machine = watch.machine
+    ran_out = ending == OUT_OF_MEMORY
+    moment = watch.at_peak(ran_out)
+    stand_ins = machine.stand_ins
+    sizes = tuple((one.what, one.place, one.count, one.at_least) for one in stand_ins or () if one.sizes)
+    more["bounds"] = (*more.get("bounds", ()), *((sentence(sizes),) if sizes else ()))
+    parts, lines = _parts(moment), lines_of(moment.held if moment else ())
+    peak = watch.peak.allocated if watch.peak else 0
+    unread = sorted(costs.unread & machine.left_out.names)
+    if unread:
+        counted = (
+            f"in the time: operations of {', '.join(unread)}, of which some calls are timed by their memory traffic"
+        )
+        more["notes"] = (*more.get("notes", ()), counted)
+    replays = Replays(watch)
+    if ending == COMPLETED and "smallest" not in more:
+        more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
+    report = Report(
+        what=what,
+        gpu=machine.spec.key,
+        torch=INSTALLED,
+        total_memory=machine.spec.total_memory,
+        context=machine.spec.context,
+        ending=ending,
+        peak=peak,
+        reserved=watch.reserved,
+        nvidia_smi=watch.reserved + machine.spec.context if machine.has_context else 0,
+        at=None if moment is None else _spot(moment),
+        parts=parts,
+        lines=lines,
+        left_out=str(machine.left_out),
+        not_in_nvidia_smi=machine.left_out.of_nvidia_smi,
+        rank=None if machine.world is None else (machine.world.rank, machine.world.ranks),
+        traffic=tuple((kind, one.count, one.nbytes, one.sent) for kind, one in _traffic(machine).items()),
+        steps=watch.owners.steps,
+        seconds=max(machine.clock.host, machine.clock.done()),
+        failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure and ran_out else None,
+        caught=watch.failures - ran_out,
+        stand_ins=tuple((one.what, one.place, one.count) for one in stand_ins or ()),
+        sizes=sizes,
+        branches=tuple((one.what, one.place, one.count) for one in stand_ins or () if one.branches),
+        to_come=watch.to_come if ran_out else "",
+        **more,
+    )
+    fragmented = max(parts.get(CACHE, 0) if ran_out else 0, watch.reserved - peak) >= CACHE_LEAST
+    attempts = replays.under_settings() if fragmented else []
+    return replace(report, findings=findings(facts_of(watch, report, attempts)))
+
+
+def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None) -> Facts:
+    """The facts that findings are derived from."""
+    machine, ran_out = watch.machine, report.ending == OUT_OF_MEMORY
+    return Facts(
+        capacity=report.total_memory - report.context,
+        peak=report.peak,
+        reserved=report.reserved,
+        parts=report.parts,
+        lines=report.lines,
+        stage=report.at.stage if report.at else "",
+        missing=max(0, report.failure[0] - report.failure[1]) if report.failure else None,
+        cache=report.parts.get(CACHE, 0),
+        model=watch.model if ran_out else 0,
+        building=watch.building if ran_out else False,
+        dtypes=watch.dtypes,
+        autocast=watch.autocast,
+        attention=machine.math_attention,
+        fused_attention=any("scaled_dot_product" in name for name in machine.left_out.names),
+        grown=watch.grown,
+        grown_per=watch.grown_per,
+        attempts=attempts or [],
+        steps=tuple(watch.step_sizes),
+    )
+
+
+def _traffic(machine: Machine) -> dict:
+    return {} if machine.traffic is None else machine.traffic.by_kind()
+
+
+def _spot(moment: Moment) -> Spot:
+    return Spot(
+        str(moment.origin),
+        moment.asked,
+        moment.origin.stage,
+        moment.steps,
+        str(moment.origin.own or moment.origin.library or ""),
+        tuple(map(str, moment.stack)),
+    )
+
+
+def _parts(moment: Moment | None) -> dict[str, int]:
+    """Bytes of each part at a moment, those that there are; their sum is what is reserved."""
+    if moment is None:
+        return {}
+    sizes: Counter = Counter()
+    for one in moment.held:
+        sizes[one.part()] += one.size
+    parts = {part: sizes[part] for part in PARTS if sizes[part]}
+    return {**parts, CACHE: moment.reserved - moment.allocated}
+
+
+def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
+    """Blocks by the line that allocated them, largest first."""
+    stages: dict[tuple, Counter] = {}
+    sizes: Counter = Counter()
+    blocks: Counter = Counter()
+    for one in held:
+        key = (
+            one.part(),
+            str(one.origin),
+            str(one.origin.own or ""),
+            str(one.origin.library or ""),
+        )
+        sizes[key] += one.size
+        blocks[key] += 1
+        stages.setdefault(key, Counter())[one.origin.stage] += one.size
+    return tuple(
+        Line(nbytes, blocks[key], part, operator, stages[key].most_common(1)[0][0], place, library)
+        for key, nbytes in sizes.most_common()
+        for part, operator, place, library in (key,)
+    )

@@ -1,0 +1,61 @@
+"""What the report says of stand-ins, the zeros that a run without values answers questions for values with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from simgpu.report.places import shortened
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Report
+
+NAMED = 3  # places in a sentence
+SHOWN = 6  # lines of each kind in the section
+
+
+def sentence(sizes: tuple[tuple[str, str, int, bool], ...]) -> str:
+    """Says which lines' values decide sizes: "sizes at 2 lines depend on values (a.py:3, a.py:9): use --values".
+    `sizes`: of a report, not empty.
+
+    A run that has such sizes is a lower bound if each is the smallest one that is possible, and this says otherwise
+    where one is not.
+    """
+    places = list(dict.fromkeys(_short(place) for _, place, _, _ in sizes))
+    named = ", ".join(places[:NAMED]) + (", …" if len(places) > NAMED else "")
+    count = f"{len(places)} lines" if len(places) > 1 else "1 line"
+    said = f"sizes at {count} depend on values ({named}): use --values"
+    larger = [_short(place) for _, place, _, at_least in sizes if not at_least]
+    return said + (f". At {larger[0]} the true size may also be smaller" if larger else "")
+
+
+def section(report: Report) -> str:
+    """The section of the page: lines whose values decide sizes, then branches, then nothing."""
+    if report.values or not report.stand_ins:
+        return ""
+    sizes = [(what, place, count) for what, place, count, _ in report.sizes]
+    branches = [one for one in report.branches if one not in sizes]
+    rest = [one for one in report.stand_ins if one not in sizes and one not in branches]
+    text = []
+    if sizes:
+        at_least = all(at_least for *_, at_least in report.sizes)
+        smallest = "the smallest possible ones were used" if at_least else "0 was used for each value"
+        text += [f"Sizes that depend on values ({smallest}; --values computes them)", *_rows(sizes)]
+    if branches:
+        text += ["Branches that were taken as if the value was 0 (the others were not run)", *_rows(branches)]
+    if rest:
+        total = sum(count for *_, count in rest)
+        text += [f"Values that were answered as 0 and decided no size ({total} times)", *_rows(rest)]
+    return "\n".join(text)
+
+
+def _rows(lines: list[tuple[str, str, int]]) -> Iterable[str]:
+    for what, place, count in lines[:SHOWN]:
+        yield f"  {count:>6} × {what:<16} {_short(place)}"
+    if len(lines) > SHOWN:
+        yield f"  … from {len(lines) - SHOWN} more lines"
+
+
+def _short(place: str) -> str:
+    file, _, line = place.rpartition(":")
+    return f"{shortened(file)}:{line}"

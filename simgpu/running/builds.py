@@ -1,0 +1,43 @@
+"""Advice for the usual error of torchvision and torchaudio: a CUDA build does not load with a CPU build of torch."""
+
+import re
+from pathlib import Path
+
+import torch
+
+INDEX = "https://download.pytorch.org/whl/cpu"
+"""Where PyTorch publishes the CPU builds (pytorch.org, "Get started"); PyPI has the CUDA builds for Linux."""
+
+_SIGNS = (
+    re.compile(r"operator (torchvision|torchaudio)::\w+ does not exist"),
+    re.compile(
+        r"()(?:libtorch_cuda|libc10_cuda|libcudart|libnvrtc|libcublas|libcudnn)[\w.-]*: cannot open shared object"
+    ),
+    re.compile(r"Couldn't load custom C\+\+ ops.*?(torchvision|torchaudio)?", re.DOTALL),
+)
+
+
+def advice(error: BaseException | None) -> str:
+    """Says in one line what to install where an error, or one behind it, comes from a CUDA build; "" otherwise."""
+    cpu_build = not list((Path(torch.__file__).parent / "lib").glob("*torch_cuda*"))
+    while error is not None and cpu_build:
+        for sign in _SIGNS:
+            found = sign.search(str(error))
+            if found is not None:
+                name = found[1] or _library(error)
+                return (
+                    f"{name or 'a library'} is a CUDA build, which does not load with the CPU build of torch: "
+                    f"pip install --force-reinstall --no-deps --index-url {INDEX} {name or 'torchvision torchaudio'}"
+                )
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _library(error: BaseException) -> str:
+    """Which of the two an error went through, by its traceback."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        match = re.search(r"[\\/](torchvision|torchaudio)[\\/]", trace.tb_frame.f_code.co_filename)
+        found = match[1] if match else found
+        trace = trace.tb_next
+    return found

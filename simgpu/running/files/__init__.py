@@ -1,0 +1,80 @@
+"""The user's files in a run without values: what existed before is not changed, and the program does not notice.
+
+`overlay.py` decides where each file is; `calls.py`, `native.py` and `tensors.py` ask it for Python's operations, for
+libraries that open files natively, and for what saves and loads tensors. With values tensors have bytes, there is no
+overlay, and the program writes to its files as it does on a GPU.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simgpu.patches import Patches
+from simgpu.report.files import File
+from simgpu.running.files import calls
+from simgpu.running.files.overlay import MAGIC, Overlay
+
+if TYPE_CHECKING:
+    from simgpu.machine import Machine
+
+VARIABLE = "SIMGPU_FILES"
+"""The environment variable that names the scratch folder, for the processes that the program starts."""
+
+
+class KeptApart:
+    """The overlay of a run, and its scratch folder."""
+
+    def __init__(self, overlay: Overlay, stays: bool):
+        self._overlay, self._stays = overlay, stays
+
+    @property
+    def folder(self) -> str:
+        """Where the files are after the run; "" if they are removed."""
+        return self._overlay.folder if self._stays else ""
+
+    def patch(self, patches: Patches, machine: "Machine") -> None:
+        """Puts the overlay between the program and the file system. `machine` has stand-ins."""
+        from simgpu.running.files import native, tensors  # here, because they import torch
+
+        calls.patch(patches, self._overlay)
+        native.patch(patches)
+        tensors.patch(patches, machine)
+        assert machine.stand_ins is not None
+        machine.stand_ins.escaped = functools.partial(self._overlay.escape, arrays=True)
+
+    def finish(self) -> tuple[File, ...]:
+        """Ends the program's writing; returns what the report says of files."""
+        rows = self._overlay.finish(MAGIC)
+        return rows if self._stays else tuple(one._replace(where="") for one in rows)
+
+
+@contextlib.contextmanager
+def kept_apart(folder: Path | None):
+    """Inside, what the program writes may be kept apart: in `folder`, or in a temporary one that is removed.
+
+    Yields a KeptApart. Started processes find the folder in the environment, and `of_this_run` gives them theirs.
+    """
+    scratch = tempfile.mkdtemp(prefix="simgpu-") if folder is None else str(folder)
+    overlay, before = Overlay(scratch), os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = overlay.folder
+    try:
+        yield KeptApart(overlay, folder is not None)
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+        overlay.finish(MAGIC)  # once more, for a run that ended otherwise
+        overlay.close()
+        if folder is None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def of_this_run() -> KeptApart | None:
+    """That of the run which started this process; None if there is none. It is not finished here."""
+    folder = os.environ.get(VARIABLE)
+    return None if not folder or not os.path.isdir(folder) else KeptApart(Overlay(folder), True)

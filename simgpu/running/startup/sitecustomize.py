@@ -1,0 +1,108 @@
+"""Runs at the start of each Python process that a simulated run starts, and simulates the GPU there too.
+
+PYTHONPATH names this folder first, so Python imports this file before the program. It writes a record of the process,
+runs the environment's own sitecustomize, and does the rest when torch has been imported. A process that imports no
+torch costs one small file. Only Python's standard library is used, because the process may be in another environment.
+"""
+
+import os
+import sys
+from time import time_ns  # as it is now: a run simulates the clock
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+RECORDS = "SIMGPU_PROCESSES"
+"""The environment variable that names the folder of the run's records."""
+
+
+def _ancestors(pid):
+    """The processes that started a process, the nearest first, as far as the system says."""
+    found = []
+    try:
+        while pid > 1:
+            found.append(pid)
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+def note(folder, kind, **about):
+    """Writes a record, a dict of literals, so that it is there as a whole or not at all. Returns its path."""
+    name = os.path.join(folder, f"{os.getpid()}-{time_ns()}.{kind}")
+    with open(name + ".part", "w") as file:
+        file.write(ascii({"pid": os.getpid(), **about}))
+    os.replace(name + ".part", name)
+    return name
+
+
+class _AfterTorch:
+    """A finder that has `begin` called once torch has been imported. It is removed when torch is looked for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def find_spec(self, name, path=None, target=None):
+        """The spec of torch, whose loader calls `begin`; None for any other module."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def exec_module(module):
+                del loader.exec_module
+                execute(module)
+                _begin(self.folder)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _begin(folder):
+    """Simulates the GPU from here on, if this environment has simgpu or is that of the run."""
+    if not os.path.isdir(folder):  # the run is over
+        return
+    from ast import literal_eval
+    from importlib.util import find_spec
+
+    with open(os.path.join(folder, "settings")) as file:
+        settings = literal_eval(file.read())
+    before = list(sys.path)
+    if sys.prefix == settings["prefix"] and list(sys.version_info[:2]) == settings["python"]:
+        sys.path.append(settings["root"])  # for a process whose path does not lead to simgpu
+    try:
+        if find_spec("simgpu") is None:
+            note(folder, "unfollowed", executable=sys.executable)
+            return
+        from simgpu.running.child import begin
+
+        begin(folder, settings)
+    finally:
+        sys.path[:] = before
+
+
+def _chain():
+    """Runs the sitecustomize that Python would have found without this folder."""
+    sys.path[:] = [one for one in sys.path if os.path.abspath(one) != FOLDER]
+    this = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        if this is not None:
+            sys.modules.setdefault("sitecustomize", this)
+
+
+if __name__ == "sitecustomize":
+    _folder = os.environ.get(RECORDS)
+    if _folder and os.path.isdir(_folder):
+        _command = list(getattr(sys, "orig_argv", ()))
+        note(_folder, "python", command=_command, ancestors=_ancestors(os.getppid()))
+        sys.meta_path.insert(0, _AfterTorch(_folder))
+    _chain()

@@ -1,0 +1,211 @@
+"""What PyTorch's own memory history says: the moment of the peak, what was allocated then, and by which lines.
+
+The input is a device's trace in a snapshot of `torch.cuda.memory`, with Python stacks, and what `owners.Owners` noted.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+PARAMETERS = "parameters and buffers"
+GRADIENTS = "gradients"
+STATES = "optimizer states"
+ACTIVATIONS = "activations kept for backward"
+GRAPHS = "CUDA graph pools"
+TEMPORARIES = "temporaries"
+WORKSPACES = "workspaces"
+ROUNDING = "rounding of blocks"
+CACHE = "cache (reserved, not allocated)"
+PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, GRAPHS, TEMPORARIES, WORKSPACES, ROUNDING)
+FORWARD, BACKWARD, STEP = "forward", "backward", "optimizer step"
+
+ROUND = 512
+"""Bytes that the size of each block is a multiple of (kMinBlockSize in CUDACachingAllocator.cpp)."""
+
+_TAKEN = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+
+@dataclass
+class Block:
+    """An allocation: its number among all, its size in blocks of ROUND bytes, and when it was freed (None: never).
+
+    `freed` counts the allocations that had been made by then.
+    """
+
+    number: int
+    address: int
+    size: int
+    frames: Sequence[dict]
+    graph: bool
+    freed: int | None = None
+    owner: str | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What was allocated at one moment, the last event before it, and what was reserved, in bytes."""
+
+    blocks: list[Block]
+    event: dict
+    number: int
+    allocated: int
+    reserved: int
+
+
+@dataclass
+class History:
+    """A device's trace, read. `first`: how many allocations were made before the first event that it holds."""
+
+    blocks: list[Block] = field(default_factory=list)
+    peak: Moment | None = None
+    failed: Moment | None = None
+    failures: int = 0
+
+
+def read(trace: Iterable[dict], first: int = 0) -> History:
+    """Reads a trace, whose first allocation has the number `first`."""
+    found, events = History(), list(trace)
+    best = _highest(events)
+    live: dict[int, Block] = {}
+    number, allocated, reserved = first, 0, 0
+    for at, event in enumerate(events):
+        action, size = event["action"], event["size"]
+        if action == "alloc":
+            graph = tuple(event.get("pool_id", (0, 0))) != (0, 0)
+            block = Block(number, event["addr"], _rounded(size), event.get("frames", ()), graph)
+            live[block.address] = block
+            found.blocks.append(block)
+            allocated += block.size
+            number += 1
+        elif action == "free_requested":
+            block = live.pop(event["addr"], None)
+            if block is not None:
+                block.freed = number
+                allocated -= block.size
+        elif action in _TAKEN:
+            reserved += _TAKEN[action] * size
+        elif action == "oom":
+            found.failures += 1
+            found.failed = Moment(list(live.values()), event, number, allocated, reserved)
+        if at == best:
+            found.peak = Moment(list(live.values()), event, number, allocated, reserved)
+    return found
+
+
+def _rounded(size: int) -> int:
+    return max(1, -(-size // ROUND)) * ROUND
+
+
+def _highest(events: list[dict]) -> int:
+    """The index of the event after which most is allocated, -1 where nothing is."""
+    sizes: dict[int, int] = {}
+    allocated = most = 0
+    best = -1
+    for at, event in enumerate(events):
+        if event["action"] == "alloc":
+            sizes[event["addr"]] = _rounded(event["size"])
+            allocated += sizes[event["addr"]]
+            if allocated > most:
+                most, best = allocated, at
+        elif event["action"] == "free_requested":
+            allocated -= sizes.pop(event["addr"], 0)
+    return best
+
+
+def assign(found: History, marks: Iterable[tuple[int, dict[int, str]]]) -> None:
+    """Gives blocks their owners. A mark is how many allocations there had been, and the owner of each address."""
+    at: dict[int, list[Block]] = defaultdict(list)
+    for block in found.blocks:
+        at[block.address].append(block)
+    numbers = {address: [block.number for block in blocks] for address, blocks in at.items()}
+    for count, owners in marks:
+        for address, owner in owners.items():
+            place = bisect_left(numbers.get(address, ()), count) - 1
+            if place >= 0:
+                block = at[address][place]
+                if block.owner is None and (block.freed is None or block.freed >= count):
+                    block.owner = owner
+
+
+@dataclass(frozen=True)
+class Windows:
+    """When backward passes and steps ran: (kind, begin, end), in allocations that had been made."""
+
+    windows: Sequence[tuple[str, int, int]]
+
+    def stage(self, number: int) -> str:
+        """The stage that allocation `number` belongs to."""
+        kinds = {kind for kind, begin, end in self.windows if begin <= number < end}
+        return BACKWARD if "backward" in kinds else STEP if "step" in kinds else FORWARD
+
+    def kept(self, block: Block) -> bool | None:
+        """Whether a block was alive when the next backward pass began; None where none began."""
+        begins = [begin for kind, begin, _ in self.windows if kind == "backward" and begin > block.number]
+        return None if not begins else block.freed is None or block.freed > min(begins)
+
+
+def part(block: Block, windows: Windows, failed: bool, workspaces: frozenset[int]) -> str:
+    """What a block is a part of. `failed`: memory ran out, so the next backward pass may not have come."""
+    if block.owner is not None:
+        return block.owner
+    if block.size in workspaces and block.freed is None:
+        return WORKSPACES
+    if windows.stage(block.number) == FORWARD:
+        kept = windows.kept(block)
+        if kept or (kept is None and failed):
+            return ACTIVATIONS
+    return GRAPHS if block.graph else TEMPORARIES
+
+
+def parts(sizes: dict[str, int], moment: Moment, exact: int) -> dict[str, int]:
+    """Bytes of each part, those that there are. Their sum is what was reserved. `exact`: PyTorch's own counter."""
+    allocated = max(exact, moment.allocated)
+    sizes = {**sizes, ROUNDING: allocated - moment.allocated}
+    found = {name: sizes[name] for name in PARTS if sizes.get(name)}
+    return {**found, CACHE: max(0, moment.reserved - allocated)}
+
+
+# --- which line it was ----------------------------------------------------------------------
+
+_GENERATED = re.compile(r"torchinductor|/[a-z0-9]{2}/c[a-z0-9]{40,}\.py$")
+_BUFFER = re.compile(r"\s*(\w+) = (?:empty_strided|aten\.|torch\.ops|extern_kernels)")
+_COMMENT = re.compile(r"# (?:Topologically Sorted )?Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
+_BELOW = 12  # lines of generated code below a buffer in which the comment of its kernel is looked for
+
+
+def is_generated(file: str) -> bool:
+    """Whether Inductor wrote a file."""
+    return _GENERATED.search(file) is not None
+
+
+def operation(frames: Sequence[dict], stage: str) -> str:
+    """What allocates, in words: the code of the innermost line, or the operators of a kernel that Inductor wrote."""
+    if not frames:
+        return "autograd" if stage == BACKWARD else "PyTorch"
+    file, line = frames[0]["filename"], frames[0]["line"]
+    if is_generated(file):
+        return _of_generated(file, line)
+    code = linecache.getline(file, line).strip()
+    return code if len(code) <= 60 else code[:57] + "…" if code else frames[0]["name"]
+
+
+def _of_generated(file: str, line: int) -> str:
+    """The operators and the program's names that the comment below a generated line gives."""
+    text = linecache.getline(file, line)
+    name = _BUFFER.match(text)
+    for below in range(line, line + _BELOW):
+        if found := _COMMENT.search(linecache.getline(file, below)):
+            operators = ", ".join(dict.fromkeys(one.strip().removeprefix("aten.") for one in found[2].split(",")))
+            names = f" of {found[1]}" if found[1] else ""
+            return f"compiled {operators}{names}"
+    return f"compiled {name[1]}" if name else "compiled code"
+
+
+def largest(counter: Counter) -> list:
+    """The rows of a counter, the largest first, equal ones by their names."""
+    return sorted(counter.items(), key=lambda row: (-row[1], row[0]))

@@ -1,0 +1,74 @@
+"""What does not run on the stub engine: timing of kernels, and printing of a tensor's values.
+
+A kernel takes no time here, so a choice between kernels by time would be made by chance. The first candidate is taken,
+and nothing is allocated for timing. On a GPU a run with a cold cache also holds a buffer of the L2 cache's size, and
+copies of a kernel's arguments, while kernels are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+_EQUAL = 1.0  # milliseconds that each candidate is said to take
+
+
+def metadata_only(torch: ModuleType) -> None:
+    """Makes `repr` of tensors on the GPU leave out the values, which are zeros: Inductor prints whole tensors."""
+    real = torch._tensor_str._str
+
+    def _str(self, *, tensor_contents=None):
+        if tensor_contents is None and self.numel() > 1 and getattr(self, "is_cuda", False):
+            tensor_contents = "..."
+        return real(self, tensor_contents=tensor_contents)
+
+    torch._tensor_str._str = _str
+
+
+def _inductor_kernels(module: ModuleType) -> None:
+    autotuner = module.CachingAutotuner
+
+    def benchmark_all_configs(self, *args, **kwargs):
+        return dict.fromkeys(self.launchers, _EQUAL)
+
+    if hasattr(autotuner, "benchmark_all_configs"):
+        autotuner.benchmark_all_configs = benchmark_all_configs
+
+
+def _inductor_choices(module: ModuleType) -> None:
+    selection = module.AlgorithmSelectorCache
+
+    def equal(*args, **kwargs):
+        choices = next(one for one in args if isinstance(one, (list, tuple)))
+        return dict.fromkeys(choices, _EQUAL)
+
+    for name in ("benchmark_in_current_process", "benchmark_in_sub_process", "benchmark_choices"):
+        if hasattr(selection, name):
+            setattr(selection, name, classmethod(equal))
+
+
+def _inductor_benchmarks(module: ModuleType) -> None:
+    def equal(self, *args, **kwargs) -> float:
+        return _EQUAL
+
+    for kind in vars(module).values():
+        if isinstance(kind, type) and kind.__name__.endswith("Benchmarker"):
+            for name in ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph"):
+                if name in vars(kind):
+                    setattr(kind, name, equal)
+
+
+def _triton_autotuner(module: ModuleType) -> None:
+    def _bench(self, *args, config, **meta):
+        return [_EQUAL] * 3
+
+    module.Autotuner._bench = _bench
+
+
+PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "torch._inductor.runtime.triton_heuristics": _inductor_kernels,
+    "torch._inductor.select_algorithm": _inductor_choices,
+    "torch._inductor.runtime.benchmarking": _inductor_benchmarks,
+    "triton.runtime.autotuner": _triton_autotuner,
+}
+"""By module: what is replaced once it has been imported."""

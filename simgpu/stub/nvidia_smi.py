@@ -1,0 +1,79 @@
+"""Stands in for `nvidia-smi` in a run on the stub engine: it describes the GPU of the stub libraries.
+
+It answers `--query-gpu=FIELDS --format=csv[,noheader][,nounits]` and `-L`, and prints a small table otherwise. It shows
+no memory in use, because each process counts its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+DRIVER, CUDA = "580.65.06", "13.0"
+MIB = 2**20
+
+
+def folder() -> Path:
+    """The folder that holds a program `nvidia-smi`, which runs this module; it is made where it is missing."""
+    from simgpu.stub.engine import home
+
+    place = home() / "bin" / "smi"
+    program = place / "nvidia-smi"
+    text = f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n'
+    if not program.exists() or program.read_text() != text:
+        place.mkdir(parents=True, exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    return place
+
+
+def main(arguments: list[str]) -> int:
+    """Answers a command line; returns the exit status."""
+    total = int(os.environ.get("MOCK_TOTAL", 0)) // MIB
+    count = int(os.environ.get("MOCK_NDEV", 1))
+    name = os.environ.get("MOCK_NAME", "NVIDIA GPU")
+    query = next((one.split("=", 1)[1] for one in arguments if one.startswith("--query-gpu=")), None)
+    form = next((one.split("=", 1)[1] for one in arguments if one.startswith("--format=")), "csv")
+    uuid = "GPU-00000000-0000-0000-0000-0000000000"
+    if "-L" in arguments or "--list-gpus" in arguments:
+        for index in range(count):
+            print(f"GPU {index}: {name} (UUID: {uuid}{index:02})")
+        return 0
+    if query is None:
+        if any(one.startswith("--query-") for one in arguments):
+            return 0  # no process is listed
+        print(f"NVIDIA-SMI {DRIVER}    Driver Version: {DRIVER}    CUDA Version: {CUDA}")
+        for index in range(count):
+            print(f"| {index}  {name} | 0MiB / {total}MiB |")
+        return 0
+    fields, units = query.split(","), "nounits" not in form
+    if "noheader" not in form:
+        print(", ".join(fields))
+    for index in range(count):
+        known = {
+            "index": str(index),
+            "name": name,
+            "gpu_name": name,
+            "uuid": f"{uuid}{index:02}",
+            "count": str(count),
+            "driver_version": DRIVER,
+            "compute_cap": ".".join(os.environ.get("MOCK_CC", "90")[i:][: 1 if i == 0 else None] for i in (0, 1)),
+            "memory.total": _with_unit(total, "MiB", units),
+            "memory.free": _with_unit(total, "MiB", units),
+            "memory.used": _with_unit(0, "MiB", units),
+            "utilization.gpu": _with_unit(0, "%", units),
+            "utilization.memory": _with_unit(0, "%", units),
+            "clocks.max.sm": _with_unit(1500, "MHz", units),
+            "clocks.sm": _with_unit(1500, "MHz", units),
+        }
+        print(", ".join(known.get(field.strip(), "[N/A]") for field in fields))
+    return 0
+
+
+def _with_unit(value: int, unit: str, units: bool) -> str:
+    return f"{value} {unit}" if units else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

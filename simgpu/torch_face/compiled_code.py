@@ -1,0 +1,99 @@
+"""Code for the GPU that a program brings along: Triton kernels, CUDA extensions, NVRTC. They are refused by name.
+
+The modules that run them may be imported before the simulated GPU is on, or later, by the program.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import torch.cuda._utils
+
+from simgpu.errors import OTHER_ENGINE, NotModelledError
+from simgpu.patches import Patches
+
+
+@contextlib.contextmanager
+def refused(patches: Patches) -> Iterator[None]:
+    """Inside, what runs such code raises NotModelledError, in modules that are imported inside too. `patches` puts
+    back what is replaced."""
+    for owner in (torch.cuda, torch.cuda._utils):
+        for name in ("_compile_kernel", "_nvrtc_compile", "_cuda_load_module"):
+            if hasattr(owner, name):
+                patches.apply(owner, name, _refusal("a CUDA kernel that NVRTC compiles (torch.cuda._compile_kernel)"))
+    for name, change in _CHANGES.items():
+        if name in sys.modules:
+            change(sys.modules[name], patches)
+    finder = _Finder(patches)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def _refusal(what: str):
+    def refuse(*args, **kwargs):
+        raise NotModelledError(f"the simulated GPU runs PyTorch's own operators, and not {what}. {OTHER_ENGINE}")
+
+    return refuse
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of `_CHANGES` as Python does, and has them changed once they have been loaded."""
+
+    def __init__(self, patches: Patches) -> None:
+        self.patches = patches
+
+    def find_spec(self, fullname, path, target=None):
+        change = _CHANGES.get(fullname)
+        if change is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        load, loader = spec.loader.exec_module, spec.loader
+
+        def exec_module(module):
+            vars(loader).pop("exec_module")
+            load(module)
+            change(module, self.patches)
+
+        vars(loader)["exec_module"] = exec_module
+        return spec
+
+
+def _triton_kernel(module: ModuleType, patches: Patches) -> None:
+    """triton.runtime.jit: a kernel is launched by JITFunction.run."""
+
+    def run(kernel, *args, **kwargs):
+        _refusal(f"the Triton kernel {getattr(kernel, '__name__', kernel)!r}")()
+
+    patches.apply(module.JITFunction, "run", run)
+
+
+def _triton_driver(module: ModuleType, patches: Patches) -> None:
+    """triton.backends.nvidia.driver: whatever else of Triton needs a GPU makes its driver first, autotuning too."""
+    patches.apply(module.CudaDriver, "__init__", _refusal("Triton kernels"))
+
+
+def _extensions(module: ModuleType, patches: Patches) -> None:
+    """torch.utils.cpp_extension, load and load_inline: extensions in C++ alone are built as they are."""
+    compile_ = module._jit_compile
+
+    def _jit_compile(name, sources, *args, **kwargs):
+        if any(map(module._is_cuda_file, sources)):
+            _refusal(f"the CUDA extension {name!r}")()
+        return compile_(name, sources, *args, **kwargs)
+
+    patches.apply(module, "_jit_compile", _jit_compile)
+
+
+_CHANGES: dict[str, Callable[[ModuleType, Patches], None]] = {
+    "triton.runtime.jit": _triton_kernel,
+    "triton.backends.nvidia.driver": _triton_driver,
+    "torch.utils.cpp_extension": _extensions,
+}

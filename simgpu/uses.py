@@ -1,0 +1,162 @@
+"""What a program does with a number, as far as the source of the function that reads it shows.
+
+Python makes an exact int in `int(x)` and `range(n)`, and from there on no object remembers where it came from. So the
+expression is found in the source (a frame knows the columns of the instruction that it executes), and is followed
+outwards, and through local names, until it is clear what becomes of it.
+"""
+
+import ast
+import linecache
+from functools import lru_cache
+from itertools import islice
+from types import CodeType, FrameType
+
+SIZE, LOST, UNKNOWN, HARMLESS = "decides a size", "is not known, by another number", "is not known", "decides no size"
+"""What becomes of a number. LOST: `max` and `min` may have put another number in its place, whose use is not known."""
+
+_GIVES_A_NUMBER = {"int", "float", "round", "max", "min", "abs", "sum", "ceil", "floor"}
+_CHOOSES = {"max", "min"}
+_SHOWS = {"print", "str", "repr", "format", "bool", "isinstance", "debug", "info", "warning", "error", "write", "log"}
+_SHOWS |= {"add_scalar", "set_postfix", "set_description", "set_postfix_str", "add_row"}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
+
+
+def of_result(frame: FrameType) -> str:
+    """SIZE, LOST, UNKNOWN or HARMLESS: what becomes of the value that `frame` is computing now."""
+    return _of_instruction(frame.f_code, frame.f_lasti)
+
+
+def chooses(frame: FrameType) -> bool:
+    """Whether `frame` is taking one element by an index, `blocks[i]`, which decides no size."""
+    node, _ = _computed(frame.f_code, frame.f_lasti)
+    return isinstance(node, ast.Subscript) and not isinstance(node.slice, (ast.Slice, ast.Tuple))
+
+
+@lru_cache(maxsize=4096)
+def _of_instruction(code: CodeType, offset: int) -> str:
+    node, source = _computed(code, offset)
+    return UNKNOWN if node is None else _Followed(source).of(node)
+
+
+def _computed(code: CodeType, offset: int) -> tuple:
+    """The expression that an instruction computes, and its source; None for what is not known."""
+    positions = getattr(code, "co_positions", tuple)()  # from Python 3.11 on
+    position = next(islice(positions, offset // 2, None), None)
+    if position is None or None in position:
+        return None, None
+    source = _parsed(code.co_filename)
+    return (None if source is None else source.at.get(position)), source
+
+
+class _Source:
+    """A parsed file: `at` has the outermost expression at each position, `above` the node around each."""
+
+    def __init__(self, tree: ast.Module):
+        self.above: dict[ast.AST, ast.AST] = {}
+        self.at: dict[tuple, ast.AST] = {}
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self.above[child] = node
+            if isinstance(node, ast.expr):
+                position = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+                self.at.setdefault(position, node)
+
+    def function(self, node: ast.AST) -> ast.AST:
+        """The function, or the module, that a node is in."""
+        while not isinstance(node, _FUNCTIONS):
+            node = self.above[node]
+        return node
+
+
+@lru_cache(maxsize=64)
+def _parsed(file: str) -> _Source | None:
+    try:
+        return _Source(ast.parse("".join(linecache.getlines(file))))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _worst(found) -> str:
+    """Of several uses of one number the one that matters most."""
+    found = set(found)
+    return next((one for one in (SIZE, LOST, UNKNOWN) if one in found), HARMLESS)
+
+
+class _Followed:
+    """One number, followed; `names` are those that it was assigned to."""
+
+    def __init__(self, source: _Source | None):
+        assert source is not None
+        self.source = source
+        self.names: set[str] = set()
+
+    def of(self, node: ast.AST) -> str:
+        """What becomes of an expression's value."""
+        above = self.source.above[node]
+        match above:
+            case ast.FormattedValue() | ast.Expr() | ast.Compare() | ast.Assert() | ast.BoolOp():
+                return HARMLESS
+            case ast.If() | ast.While():
+                return HARMLESS
+            case ast.IfExp():
+                return HARMLESS if above.test is node else self.of(above)
+            case ast.BinOp():
+                return self._in_arithmetic(node, above)
+            case ast.UnaryOp():
+                return HARMLESS if isinstance(above.op, ast.Not) else self.of(above)
+            case ast.Slice():
+                return HARMLESS if _is_written(self.source.above[above]) else SIZE
+            case ast.Tuple() if _formats(self.source.above[above]):
+                return HARMLESS
+            case ast.Subscript():  # an index chooses, and a slice is SIZE
+                return HARMLESS
+            case ast.Call():
+                return self._in_call(node, above)
+            case ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.NamedExpr():
+                return self._assigned(above)
+        return UNKNOWN
+
+    def _in_arithmetic(self, node, above: ast.BinOp) -> str:
+        other = above.right if above.left is node else above.left
+        if isinstance(above.op, ast.Mult) and isinstance(other, (ast.List, ast.Tuple, ast.JoinedStr)):
+            return SIZE  # [0] * n
+        if _formats(above) and other is above.left:
+            return HARMLESS
+        found = self.of(above)
+        return HARMLESS if isinstance(above.op, ast.Div) and found is not SIZE else found  # a mean, an accuracy
+
+    def _in_call(self, node, above: ast.Call) -> str:
+        if above.func is node:
+            return UNKNOWN
+        name = getattr(above.func, "id", getattr(above.func, "attr", ""))
+        if name == "range":
+            return SIZE
+        if name in _SHOWS:
+            return HARMLESS
+        found = self.of(above) if name in _GIVES_A_NUMBER else UNKNOWN
+        return LOST if found is UNKNOWN and name in _CHOOSES else found
+
+    def _assigned(self, above) -> str:
+        targets = above.targets if isinstance(above, ast.Assign) else [above.target]
+        found = [self.of(above)] if isinstance(above, ast.NamedExpr) else []
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                found.append(UNKNOWN)
+            elif target.id not in self.names:
+                self.names.add(target.id)
+                for one in ast.walk(self.source.function(target)):
+                    if isinstance(one, ast.Name) and one.id == target.id and isinstance(one.ctx, ast.Load):
+                        found.append(self.of(one))
+        return _worst(found)
+
+
+def _formats(node: ast.AST) -> bool:
+    """Whether it is "%d" % n."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mod):
+        return False
+    return isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), str)
+
+
+def _is_written(node: ast.AST) -> bool:
+    """Whether it is what an assignment writes into: x[:n] = 0."""
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)

@@ -1,0 +1,52 @@
+"""Advice where torchvision or torchaudio is a CUDA build and torch is not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import simgpu
+from simgpu.running import builds
+
+CPU = not list((Path(torch.__file__).parent / "lib").glob("*torch_cuda*"))
+
+
+@pytest.mark.skipif(not CPU, reason="this PyTorch is a CUDA build")
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (RuntimeError("operator torchvision::nms does not exist"), "torchvision"),  # torchvision 0.28 with torch 2.13
+        (
+            OSError("libc10_cuda.so: cannot open shared object file: No such file or directory"),
+            "torchvision torchaudio",
+        ),
+        (
+            OSError("libcudart.so.13: cannot open shared object file: No such file or directory"),
+            "torchvision torchaudio",
+        ),
+    ],
+)
+def test_the_error_behind_an_error_is_found(error, name):
+    outer = OSError("Could not load this library: _torchaudio.abi3.so")  # torchaudio 2.11 raises it from the second
+    outer.__cause__ = error
+    for one in (error, outer):
+        assert builds.advice(one).endswith(f"--index-url {builds.INDEX} {name}")
+
+
+def test_other_errors_have_other_reasons():
+    for error in (
+        None,
+        RuntimeError("operator mine::nms does not exist"),
+        OSError("libfoo.so: cannot open shared object"),
+    ):
+        assert builds.advice(error) == ""
+
+
+@pytest.mark.skipif(not CPU, reason="this PyTorch is a CUDA build")
+def test_the_page_says_what_to_install(tmp_path):
+    """As torchvision's own registration of a meta kernel fails where its library did not load."""
+    path = tmp_path / "train.py"
+    path.write_text("import torch\ntorch.library.register_fake('torchvision::nms')(lambda *args: None)")
+    report = simgpu.run(str(path))
+    assert report.status == 2
+    assert f"pip install --force-reinstall --no-deps --index-url {builds.INDEX} torchvision" in str(report)

@@ -1,0 +1,151 @@
+"""The stub libraries: what is read of shared objects, what is compiled, and what the stubs answer."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+from simgpu.hardware import gpus
+from simgpu.stub import compiler, devices, elf, engine, libraries
+
+LINUX = pytest.mark.skipif(bool(engine.supported()), reason="the stub engine is for Linux on x86-64")
+COMPILER = pytest.mark.skipif(compiler.command() is None, reason="no C compiler is here")
+
+USER = """
+int cudaMalloc(void **, unsigned long);
+int cublasGemmSomethingNew(void);
+int use(void) { void *p; return cudaMalloc(&p, 8) + cublasGemmSomethingNew(); }
+int mine(void) { return 0; }
+"""
+
+
+@pytest.fixture
+def extension(tmp_path):
+    """A shared object that needs a CUDA runtime and takes two symbols from CUDA's libraries, and that runtime."""
+    runtime, source, path = tmp_path / "libcudart.so.13", tmp_path / "use.c", tmp_path / "use.so"
+    (tmp_path / "runtime.c").write_text("int cudaMalloc(void **p, unsigned long n) { return 0; }")
+    (tmp_path / "runtime.map").write_text("libcudart.so.13 { global: *; };")
+    version = f"-Wl,--version-script={tmp_path / 'runtime.map'}"
+    shared = ["-shared", "-fPIC", "-o"]
+    compiler.run([*shared, runtime, tmp_path / "runtime.c", "-Wl,-soname,libcudart.so.13", version])
+    source.write_text(USER)
+    compiler.run([*shared, path, source, runtime])
+    return path
+
+
+@LINUX
+@COMPILER
+def test_a_shared_object_names_its_libraries_and_symbols(extension):
+    read = elf.read(extension)
+    assert read is not None
+    assert "libcudart.so.13" in read.needs
+    assert elf.Symbol("cudaMalloc", "libcudart.so.13") in read.undefined
+    assert elf.Symbol("cublasGemmSomethingNew", "") in read.undefined
+    assert {"use", "mine"} <= set(read.defined)
+    assert elf.read(extension, symbols=False) == elf.SharedObject(read.needs, (), ())
+
+
+@LINUX
+@COMPILER
+def test_symbols_go_to_the_library_that_owns_them(extension):
+    wanted = libraries.Wanted()
+    wanted.sonames["libcublas"] = "libcublas.so.13"
+    wanted.add([extension])
+    assert wanted.sonames["libcudart"] == "libcudart.so.13"
+    assert wanted.symbols["libcudart"] == {"cudaMalloc"}
+    assert wanted.symbols["libcublas"] == {"cublasGemmSomethingNew"}
+    assert wanted.runtime == 13
+
+
+@LINUX
+@COMPILER
+def test_an_extension_is_found_among_installed_packages(extension):
+    packages = extension.parent / "packages"
+    for name in ("bitsandbytes", "nvidia"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "lib.so").write_bytes(extension.read_bytes())
+    (packages / "bitsandbytes" / "other.so").write_text("not a shared object")
+    assert libraries.extensions([str(packages)]) == [packages / "bitsandbytes" / "lib.so"]
+
+
+def test_a_file_that_is_not_a_shared_object(tmp_path):
+    (tmp_path / "text.so").write_text("no library")
+    (tmp_path / "empty.so").write_text("")
+    assert elf.read(tmp_path / "text.so") is None
+    assert elf.read(tmp_path / "empty.so") is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernels"),
+    [("RTX 4090", 86), ("L4", 86), ("A100-80GB", 80), ("H100", 90), ("T4", 75)],
+)
+def test_a_gpu_runs_the_newest_kernels_of_its_major_version(gpu, kernels):
+    """The architectures are those of torch 2.13.0+cu130, `torch.cuda.get_arch_list()`."""
+    assert devices.kernels_of(gpu, [75, 80, 86, 90, 100, 120]) == kernels
+
+
+@pytest.mark.parametrize("gpu", sorted(gpus.SPECS))
+def test_every_gpu_is_described(gpu):
+    described = devices.environment(gpu)
+    assert described["MOCK_TOTAL"] == str(gpus.spec(gpu).total_memory)
+    assert all(described.values())
+
+
+@pytest.mark.parametrize("name", ["win32", "darwin"])
+def test_elsewhere_it_says_what_to_do(name, monkeypatch):
+    monkeypatch.setattr(sys, "platform", name)
+    assert ("WSL" if name == "win32" else "docker") in engine.supported()
+    with pytest.raises(engine.EngineError, match="Linux on x86-64"):
+        engine.find()
+
+
+# --- with CUDA's headers, which `simgpu engine install` fetches ------------------------------
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory) -> Path:
+    headers = None if engine.supported() or compiler.command() is None else engine.headers_of(13)
+    if headers is None:
+        pytest.skip("no headers of CUDA 13 are here: simgpu engine install")
+    wanted = libraries.Wanted()
+    wanted.sonames["libcudart"] = "libcudart.so.13"
+    folder = tmp_path_factory.mktemp("engine") / "stubs"
+    libraries.build(wanted.add_declared(headers), headers, folder)
+    return folder
+
+
+DRIVER = """
+cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetAttribute cuCtxGetCurrent
+cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxPopCurrent_v2 cuCtxGetDevice cuCtxGetLimit cuCtxSetLimit cuCtxSynchronize
+cuDevicePrimaryCtxRetain cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuModuleLoad cuModuleLoadData
+cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig
+cuPointerGetAttribute cuPointerGetAttributes cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel
+cuOccupancyMaxActiveClusters cuOccupancyMaxActiveBlocksPerMultiprocessor cuTensorMapEncodeTiled
+cuTensorMapEncodeIm2col cuLinkCreate_v2 cuLinkAddData_v2 cuLinkComplete cuStreamGetCtx cuMemGetInfo_v2
+cuGetErrorString cuGetErrorName cuMemCreate cuMemMap cuMemPrefetchAsync_v2 cuGetProcAddress_v2
+"""
+
+
+def test_the_driver_has_what_triton_and_extensions_ask_for(stubs):
+    read = elf.read(stubs / "libcuda.so.1")
+    assert read is not None
+    assert set(DRIVER.split()) - set(read.defined) == set()
+    runtime = elf.read(stubs / "libcudart.so.13")
+    assert runtime is not None
+    assert {"cudaMallocManaged", "cudaMemPrefetchAsync", "cudaMalloc3D"} - set(runtime.defined) == set()
+
+
+def test_driver_and_runtime_count_one_memory(stubs, monkeypatch):
+    monkeypatch.setenv("MOCK_TOTAL", str(64 * 2**20))
+    monkeypatch.setenv("MOCK_CTX", str(2 * 2**20))
+    driver, runtime = ctypes.CDLL(str(stubs / "libcuda.so.1")), ctypes.CDLL(str(stubs / "libcudart.so.13"))
+    address, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(5)) == 0
+    assert runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)) == 0
+    assert (free.value, total.value) == (60 * 2**20, 64 * 2**20)
+    other = ctypes.c_void_p()
+    assert runtime.cudaMalloc(ctypes.byref(other), ctypes.c_size_t(61 * 2**20)) == 2  # cudaErrorMemoryAllocation
+    assert driver.cuMemFree_v2(address) == 0
+    runtime.mock_most_used.restype = ctypes.c_size_t
+    assert runtime.mock_most_used(0) == 4 * 2**20

@@ -1,0 +1,119 @@
+"""`simgpu run --engine stub`: what is reported of a script that PyTorch's own CUDA build ran. Needs the engine."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import simgpu
+from simgpu.stub import engine
+
+pytestmark = pytest.mark.skipif(
+    bool(engine.supported()) or engine.unpacked(engine.DEFAULT_VERSION) is None,
+    reason="the stub engine of torch 2.13.0 is not installed: simgpu engine install --torch 2.13.0",
+)
+
+TRAIN = """
+import os, sys
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+import torch
+from torch import nn
+model = nn.Linear(1024, 1024, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+x = torch.randn(256, 1024, device="cuda")
+for step in range(50):
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    mask = x > 0
+    print("loss", loss.item(), x[mask].shape)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def written(text: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def run(path, **more):
+    return simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="H100", **more)
+
+
+def test_a_training_script(script, tmp_path):
+    report = run(script(TRAIN), steps=2, out=tmp_path / "out")
+    assert report.completed and report.steps == 2
+    weights = 4 * (1024 * 1024 + 1024)
+    assert report.parts["parameters and buffers"] == weights
+    assert report.parts["optimizer states"] == 2 * weights + 2 * 512  # a step of one float for each parameter
+    assert report.reserved % (2 * 2**20) == 0
+    assert report.nvidia_smi == report.reserved + report.context
+    assert "expandable_segments" not in str(report)
+    lines = Counter()
+    for one in report.lines:
+        if one.part == "parameters and buffers":
+            lines[one.place.rpartition("/")[2]] += one.nbytes
+    assert lines == {"script.py:6": weights}
+    assert report.outcome == "undecided" and "sizes depend on values" in report.verdict.reason
+    assert {what for what, _, _ in report.stand_ins} == {"a value", "the size of nonzero"}
+    assert str(report).startswith("Engine stub")
+    assert (tmp_path / "out" / "snapshot.pickle").exists()
+
+
+def test_memory_that_runs_out(script):
+    text = "import torch\nkept = []\nfor i in range(99):\n    kept.append(torch.empty(2**28, device='cuda'))\n"
+    report = run(script(text), memory="8 GiB")
+    assert report.outcome == "does not fit"
+    assert report.failure is not None and report.failure[0] == 2**30
+    assert "CUDA out of memory. Tried to allocate 1024.00 MiB" in report.failure[2]
+    assert report.at is not None and report.at.place.endswith("script.py:4")
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        ("import torch\ntorch.ones(3, device='cuda')\nraise KeyError('x')", "KeyError: 'x'"),
+        ("import os\nos._exit(4)", "its process ended with status 4"),
+        ("import os\nos.kill(os.getpid(), 9)", "signal SIGKILL"),
+    ],
+)
+def test_a_program_that_fails(script, text, ended):
+    report = run(script(text))
+    assert report.outcome == "failed"
+    assert ended in report.ended
+
+
+def test_the_command(script):
+    path = script("import sys, torch\nprint(sys.argv[1:], torch.ones(2, device='cuda'), torch.cuda.get_device_name())")
+    command = [sys.executable, "-m", "simgpu", "run", "--engine", "stub", "--gpu", "RTX 4090", str(path), "--flag"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "['--flag'] tensor(..., device='cuda:0') NVIDIA GeForce RTX 4090" in done.stdout
+
+
+SAVE = """
+open("log.txt", "w").write("new")
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+torch.save(model.state_dict(), "old.pt")
+torch.save(model.state_dict(), "new.pt")
+assert open("log.txt").read() == "new" and "weight" in torch.load("old.pt")
+"""
+
+
+def test_files_that_existed_are_as_they_were(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("log.txt", "old.pt"):
+        (tmp_path / name).write_text("mine")
+    report = run(script(SAVE))
+    assert report.completed, report.ended
+    assert [(tmp_path / name).read_text() for name in ("log.txt", "old.pt")] == ["mine", "mine"]
+    assert not (tmp_path / "new.pt").exists()
+    assert {Path(one.path).name for one in report.files} == {"log.txt", "old.pt", "new.pt"}
