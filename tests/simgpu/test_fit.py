@@ -144,10 +144,10 @@ def test_a_plan_that_met_the_limit_is_run_again_without_one():
 
 
 def test_nothing_fits():
-    found = simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="160 MiB")
+    found = simgpu.fit(layers, 20_000, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="160 MiB")
     assert (found.fits, found.status, found.largest("batch")) == (False, 1, 0)
     page = str(found)
-    assert page.startswith("layers (adamw, batch 256) does not fit on a simulated T4: ")
+    assert page.startswith("layers (adamw, batch 20000) does not fit on a simulated T4: ")
     assert f"It would use up to {found.needs / MIB:g} MiB, as nvidia-smi shows it." in page
     assert "Findings" in page
 
