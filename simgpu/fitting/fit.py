@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 from simgpu.fitting.measuring import SILENT, Measured, measure
@@ -53,11 +54,16 @@ class Fit:
         self.subject, self.plan, self.gpu, self.memory = subject, plan, spec(gpu).key, memory
         self._known: dict[tuple, Measured] = {} if known is None else known  # of this model, by plan, GPU and memory
         self.measured = self.of(plan)
-        self.report: Report = self.measured.report
-        if not self.report.completed:  # how much is missing in all decides whether it is too close to call
-            smallest = self.of(plan, memory=UNLIMITED).report.smallest
-            self.report = dataclasses.replace(self.report, smallest=smallest)
         self.step = self.measured.step
+
+    @cached_property
+    def report(self) -> Report:
+        """The report. Of a plan that ran out of memory it has the smallest capacity that was found to fit, because how
+        much is missing in all decides whether it is too close to call."""
+        report = self.measured.report
+        if report.completed:
+            return report
+        return dataclasses.replace(report, smallest=self.of(self.plan, memory=UNLIMITED).report.smallest)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_THE_REPORT:

@@ -168,12 +168,10 @@ def _in_hub_cache(name: str) -> Path | None:
     """The config.json of a model of the Hub, if an earlier download left it on this machine."""
     if not REPOSITORY.fullmatch(name) or importlib.util.find_spec("huggingface_hub") is None:
         return None
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
+    hub = importlib.import_module("huggingface_hub")
     try:
-        found = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
+        found = hub.try_to_load_from_cache(name, "config.json")
+    except ValueError:  # the Hub has other rules for names, too
         return None
     return Path(found) if isinstance(found, str) else None
 

@@ -53,6 +53,7 @@ def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
 
 # aten/src/ATen/native/cuda/Blas.cpp: AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2 with Half and BFloat16
 _BY_LT = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_HALF = {torch.float16, torch.bfloat16}
 TAKEN = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
@@ -142,16 +143,33 @@ def product_with_addend(launch: Launch) -> None:
 def _by_lt(launch: Launch, beta, addend, right, output) -> bool:
     """isInputCompliesAddmmCudaLt: whether cuBLASLt multiplies, which adds a row of biases, or applies an activation.
 
-    Memory depends on it where cuBLASLt's workspace is apart from cuBLAS's: up to torch 2.11, and from 2.15 on.
+    In torch 2.15 it also adds a matrix of a half type, which is not the output itself and is stored by rows. Memory
+    depends on all this where cuBLASLt's workspace is apart from cuBLAS's: up to torch 2.11, and from 2.15 on.
     """
-    if not launch.machine.lt_apart or beta != 1 or right.dtype not in _BY_LT or min(right.shape) < 2:
+    if not launch.machine.lt_apart or right.dtype not in _BY_LT or min(right.shape) < 2 or not output.is_contiguous():
         return False
-    if not output.is_contiguous():
+    if launch.machine.torch_version >= (2, 15) and _is_matrix_for_lt(launch, beta, addend, output):
+        return True
+    if beta != 1:
         return False
     one_row = addend.dim() == 1 or addend.squeeze().dim() == 1
     if one_row and addend.is_contiguous() and addend.shape[-1] == right.shape[1]:
         return True
     return addend.dim() == 2 and launch.operator.name().startswith("aten::_addmm_activation")
+
+
+def _is_matrix_for_lt(launch: Launch, beta, addend, output) -> bool:
+    """Says whether cuBLASLt adds a whole matrix, of more than one row and column, in torch 2.15."""
+    return (
+        output.dtype in _HALF
+        and addend.shape == output.shape
+        and min(addend.shape) > 1
+        and addend is not output
+        and _row_major(*addend.shape, *addend.stride())
+        and beta != 0
+        and launch["alpha"] != 0
+        and not launch.operator.name().startswith("aten::_addmm_activation")
+    )
 
 
 @rule("bmm.default", "bmm.out", "bmm.dtype")

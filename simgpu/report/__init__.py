@@ -1,1 +1,1 @@
-"""What a program did to a GPU's memory, told on one page: what lived at the peak, whose it was, who asked for it."""
+"""Reports of a program's GPU memory: the verdict, the peak, its parts and lines, and findings with remedies."""

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what has grown at the peak, by the line that asked for it.
+"""Compares two runs: what has grown at the peak, by the line that allocated it.
 
 A side is a folder that `simgpu run --out` wrote, its report.json, or a snapshot of PyTorch's
 (torch.cuda.memory._dump_snapshot), of a real GPU or a simulated one.

@@ -1,4 +1,4 @@
-"""Where in a program an allocation comes from: the innermost line of the user's, and of a library's, on the stack."""
+"""Places in a program: the innermost line of the user's, and of a library's, on the stack of an allocation."""
 
 import os
 import re
@@ -84,7 +84,7 @@ def kind_of(file: str) -> str:
 
 
 class Seen(NamedTuple):
-    """What a stack says: the innermost place of the user's own and of a library inside of that, and the innermost code
+    """The result for a stack: the innermost place of the user's own and of a library inside of that, and the innermost code
     of those that were looked for. `by_function`: whether the user's own code there is no method."""
 
     own: Place | None

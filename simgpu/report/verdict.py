@@ -30,7 +30,7 @@ CONTEXT_UNCERTAINTY = 100 * 2**20
 """Bytes by which the CUDA context of a real GPU may differ from the published figure that is simulated."""
 
 ALLOWANCE, ALLOWANCE_SHARE = 2**30, 0.1
-"""Bytes, and share of the reserved peak, that are set aside for memory that is not modelled, such as cuDNN's workspaces.
+"""Bytes, and share of the reserved peak, set aside for memory that is not modelled, such as cuDNN's workspaces.
 
 This is an allowance and not a measurement. A convolution whose workspace does not fit is run with the next plan that
 cuDNN offers (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`), so workspaces shrink where memory is short.

@@ -54,7 +54,7 @@ _FACTORIES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Who asks for memory: the operator, the node of autograd's graph, the stage, and the place in the program."""
+    """The origin of a block: the operator, the node of autograd's graph, the stage, and the place in the program."""
 
     operator: str
     node: str
@@ -74,7 +74,7 @@ class Origin:
 
 
 class Held:
-    """A block that was handed out: its `size` in bytes, its origin, and whose it is (None while that is not known).
+    """A block that was handed out: its `size` in bytes, its origin, and its owner (None while that is not known).
 
     `recorded`: whether autograd recorded the operator that allocated it.
     """
@@ -92,7 +92,7 @@ class Held:
         self.survived = False  # whether it lived when the next backward pass began
 
     def part(self) -> str:
-        """What it is a part of."""
+        """Returns the part of the page that it belongs to."""
         if self.owner is not None:
             return self.owner
         if self.hint is not None:
@@ -112,7 +112,7 @@ class Failure:
 
 
 class Moment:
-    """What lived at one moment: `held`, what was allocated and reserved in bytes, who asked last, and its stack."""
+    """The memory at one moment: the blocks that were `held`, bytes allocated and reserved, the last request, its stack."""
 
     __slots__ = ("allocated", "asked", "event", "held", "origin", "reserved", "seconds", "stack", "steps")
 
@@ -196,7 +196,7 @@ class Watch:
         allocator.malloc, allocator.free, allocator.record_stream, allocator.empty_cache = self._inner
 
     def close(self) -> None:
-        """Finds out whose the blocks are that live now. To be called at the end, before the program's objects go."""
+        """Finds the owners of the blocks that are alive now. Called at the end, before the program's objects are freed."""
         self.owners.look()
         allocator = self.machine.allocator
         if allocator.settings != self._settings:
@@ -292,10 +292,10 @@ class Watch:
             return "the first optimizer step was not complete"
         return ""
 
-    # Who, when, where
+    # Stage, origin and owner
 
     def _stage(self) -> str:
-        """Of the program: what it is doing now. A backward pass that is new is counted."""
+        """Returns the stage of the program now, and counts a backward pass that is new."""
         task = torch._C._current_graph_task_id()
         if task not in (-1, self._task):
             self._task = task
@@ -336,7 +336,7 @@ class Watch:
         )
 
     def _mark(self, tensor: torch.Tensor, owner: str) -> None:
-        """Says whose the block of a tensor is."""
+        """Notes the owner of a tensor's block."""
         block = owners.block_of(tensor, self.machine)
         held = None if block is None else self._live.get(block.address)
         if held is not None and held.owner is None:
@@ -366,7 +366,7 @@ class Watch:
             self._growth[INPUT].step(self._inputs, self._live.values())
 
     def _find_growth(self) -> None:
-        """What grows with each step, backward pass or input, whichever the program has."""
+        """Finds what grows with each step, backward pass or input, whichever the program has."""
         kind = STEP if self.owners.steps else BACKWARD if self._backwards else INPUT
         found = self._growth[kind].find(self._live, self.machine)
         self.grown = [one for one in found if one.origin is not self._input]

@@ -27,7 +27,7 @@ from simgpu.fitting.subject import of_config, subject_of
 from simgpu.fitting.techniques import candidates, within
 from simgpu.hardware.gpus import SPECS
 from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
-from simgpu.report.sizes import parse
+from simgpu.report.sizes import parse, size
 from tests.pinned import of_pinned_torch
 from tests.simgpu.four_layers import WEIGHTS, layers, steps
 
@@ -144,12 +144,21 @@ def test_a_plan_that_met_the_limit_is_run_again_without_one():
 
 
 def test_nothing_fits():
-    found = simgpu.fit(layers, 256, inputs=lambda size: torch.zeros(size, 512), gpu="T4", memory="160 MiB")
+    found = simgpu.fit(layers, 20_000, inputs=lambda n: torch.zeros(n, 512), gpu="T4", memory="160 MiB")
     assert (found.fits, found.status, found.largest("batch")) == (False, 1, 0)
     page = str(found)
-    assert page.startswith("layers (adamw, batch 256) does not fit on a simulated T4: ")
-    assert f"It would use up to {found.needs / MIB:g} MiB, as nvidia-smi shows it." in page
+    assert page.startswith("layers (adamw, batch 20000) does not fit on a simulated T4: ")
+    assert f"It would use up to {size(found.needs)}, as nvidia-smi shows it." in page
+    assert f"The smallest capacity found to fit is {size(found.report.smallest)}." in page
     assert "Findings" in page
+
+
+def test_what_is_missing_in_all_may_be_too_little_to_tell():
+    like = {"inputs": lambda batch: torch.zeros(batch, 512), "gpu": "T4"}
+    smallest = simgpu.fit(layers, 256, **like).report.smallest
+    short = simgpu.fit(layers, 256, memory=smallest - 10 * MIB, **like)
+    assert (short.report.completed, short.status) == (False, 3)
+    assert "too close to call: 10 MiB are missing in all" in str(short)
 
 
 def test_every_gpu_and_the_smallest(layered):

@@ -102,6 +102,22 @@ def test_allocations_are_those_of_the_version(name, at, version, monkeypatch):
     assert (found.error, found.events) == (None, CASES[name][at])
 
 
+def test_cublaslt_adds_a_matrix_of_a_half_type(monkeypatch):
+    """In torch 2.15, where it is not the output and the product counts. The events are the oracle's."""
+    monkeypatch.setattr(session, "installed_torch", lambda: (2, 15))
+    code = (
+        "x, w, c = (torch.ones(size, device='cuda', dtype=torch.bfloat16) for size in ((64, 96), (96, 48), (64, 48)))\n"
+        "a = torch.addmm(c, x, w, beta=2)\n"
+        "b = torch.addmm(c, x, w, alpha=0)\n"
+        "c.addmm_(x, w)"
+    )
+    (found,) = on_simulated([code], "A100-80GB")
+    assert found.events == (
+        "S2097152 a12288 a9216 a6144 a6144 a1048576 f1048576 a6144 S20971520 a8519680 f8519680 a8519680 f8519680 "
+        "f12288 f9216 f6144 f6144 f6144"
+    )
+
+
 @pytest.fixture
 def simulated_2_14(monkeypatch):
     monkeypatch.setattr(session, "installed_torch", lambda: (2, 14))

@@ -117,3 +117,24 @@ def test_files_that_existed_are_as_they_were(script, tmp_path, monkeypatch):
     assert [(tmp_path / name).read_text() for name in ("log.txt", "old.pt")] == ["mine", "mine"]
     assert not (tmp_path / "new.pt").exists()
     assert {Path(one.path).name for one in report.files} == {"log.txt", "old.pt", "new.pt"}
+
+
+SPAWN = """
+import multiprocessing, torch
+
+def work(number):
+    kept = torch.empty(number * 2**28, dtype=torch.uint8, device="cuda")
+
+if __name__ == "__main__":
+    started = [multiprocessing.get_context("spawn").Process(target=work, args=(i,)) for i in (1, 2)]
+    [one.start() for one in started]
+    [one.join() for one in started]
+    work(4)
+"""
+
+
+def test_processes_that_the_program_starts_count(script):
+    report = run(script(SPAWN))
+    assert report.completed, report.ended
+    assert report.nvidia_smi == (1 + 2 + 4) * 2**28 + 3 * report.context
+    assert any("2 other processes" in note for note in report.notes)

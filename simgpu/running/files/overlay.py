@@ -67,10 +67,6 @@ def _alone(method):
     return call
 
 
-def _missing(path, other=None) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path, None, other)
-
-
 def _beneath(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
@@ -172,9 +168,9 @@ class Overlay:
             self._links.add(path)
             self._resolved.clear()
 
-    def _apply_unmade(self, path):
+    def _apply_unmade(self, path, folder=True):
         for made in (self._made, self._links):
-            made -= {one for one in made if _beneath(one, path)}
+            made -= {one for one in made if _beneath(one, path)} if folder else {path}
         self._resolved.clear()
 
     def _apply_tensors(self, path, times, nbytes):
@@ -268,6 +264,15 @@ class Overlay:
         """Whether the run created what a logical path names at a physical one."""
         return self._inside(where) or (path == where and self._is_made(path))
 
+    def _missing(self, logical: str, path, other=None) -> OSError:
+        """The error where there is nothing at a logical path: what is above it is no folder, or is missing too."""
+        above = os.path.dirname(logical)
+        while self._found(above) is None and os.path.dirname(above) != above:
+            above = os.path.dirname(above)
+        where = self._physical(above)
+        number = errno.ENOENT if where is None or os.path.isdir(where) else errno.ENOTDIR
+        return OSError(number, os.strerror(number), path, None, other)
+
     # --- what the program asks for --------------------------------------------------------------------------
 
     @_alone
@@ -277,7 +282,7 @@ class Overlay:
         logical = self._logical(path, follow)
         where = self._physical(logical)
         if where is None:
-            raise _missing(path)
+            raise self._missing(logical, path)
         same = where == os.path.abspath(os.fsdecode(path)) or where.startswith(_SPECIAL)
         return path if same else where
 
@@ -303,7 +308,7 @@ class Overlay:
         where = self._found(logical)
         if where is None:
             if not create:
-                raise _missing(path)
+                raise self._missing(logical, path)
             where = self._new(logical, apart=tensors)
         elif exclusive or not stat.S_ISREG(os.stat(where).st_mode) or not os.access(where, os.W_OK):
             return where
@@ -324,7 +329,7 @@ class Overlay:
         where = self._physical(logical)
         above = self._physical(os.path.dirname(logical))
         if above is None or not os.path.isdir(above):
-            raise _missing(logical)
+            raise self._missing(logical, logical)
         if where is not None and self._inside(where):
             return where
         if where != logical or apart:
@@ -372,7 +377,7 @@ class Overlay:
             return path
         where = self._found(logical)
         if where is None:
-            raise _missing(path)
+            raise self._missing(logical, path)
         if self._ours(logical, where):
             return where
         if os.path.islink(where) or not os.path.isfile(where):
@@ -385,7 +390,7 @@ class Overlay:
         logical = self._logical(path, False)
         where = self._found(logical)
         if where is None:
-            raise _missing(path)
+            raise self._missing(logical, path)
         if _is_folder(where):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._discard(logical, where)
@@ -396,7 +401,7 @@ class Overlay:
         logical = self._logical(path, False)
         where = self._found(logical)
         if where is None:
-            raise _missing(path)
+            raise self._missing(logical, path)
         if not _is_folder(where):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if self._held(logical, where):
@@ -422,12 +427,13 @@ class Overlay:
         for one, other in list(self._at.items()):
             if _beneath(one, logical) and other is not None and self._inside(other):
                 _clear(other)
+        folder = _is_folder(where)
         if self._ours(logical, where):
             _clear(where)
-        else:
+        elif folder:
             for one in [one for one in self._made if _beneath(one, logical)]:
                 _clear(one)
-        self._tell(("forget", logical), ("off", logical), ("unmade", logical))
+        self._tell(("forget", logical), ("off", logical), ("unmade", logical, folder))
         self._hide(logical)
 
     def _hide(self, logical: str) -> None:
@@ -439,8 +445,10 @@ class Overlay:
         """As os.replace."""
         logical, target = self._logical(path, False), self._logical(to, False)
         where, there, above = self._found(logical), self._found(target), self._physical(os.path.dirname(target))
-        if where is None or above is None or not os.path.isdir(above):
-            raise _missing(path, to)
+        if where is None:
+            raise self._missing(logical, path, to)
+        if above is None or not os.path.isdir(above):
+            raise self._missing(target, path, to)
         if logical == target or (there is not None and os.path.samestat(os.lstat(where), os.lstat(there))):
             return
         if there is not None:
@@ -492,7 +500,7 @@ class Overlay:
         logical, target = self._logical(path, False), self._logical(to, False)
         where = self._found(logical)
         if where is None:
-            raise _missing(path, to)
+            raise self._missing(logical, path, to)
         if self._found(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path, None, to)
         if self._inside(where):

@@ -17,7 +17,9 @@ from simgpu.hardware import gpus
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 from simgpu.ranks.world import PER_NODE
 from simgpu.report import folder
+from simgpu.report.files import REMOVED, File
 from simgpu.report.report import Line, Report, Spot
+from simgpu.report.sizes import size
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
 from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
@@ -68,17 +70,21 @@ def run(
             "snapshot": None if out is None else str(out / folder.SNAPSHOT),
             "result": str(Path(scratch, "result.json")),
         }
-        path = Path(scratch, "job.json")
+        path, records = Path(scratch, "job.json"), Path(scratch, "processes")
+        records.mkdir()
         environ = _environment(build, stubs, gpu, memory, job)
         job["caches"] = [str(engine.home()), environ["TORCHINDUCTOR_CACHE_DIR"], environ["TRITON_CACHE_DIR"]]
         path.write_text(json.dumps(job))
         command = [sys.executable, "-m", "simgpu.running.stub.child", str(path)]
-        status = _waited(subprocess.Popen(command, env=environ))
+        environ["MOCK_RECORDS"] = str(records)
+        process = subprocess.Popen(command, env=environ)
+        status = _waited(process)
+        others = _others(records, process.pid, nodes)
         found = _result(Path(job["result"]), status)
-        written = apart.finish()
+        written = tuple(row for row in apart.finish() if not _of_a_compiler(row, path))
     what = f"-m {module}" if module else Path(str(program)).name
     report = _report(found, spec, memory or spec.total_memory, what, chosen)
-    report = replace(report, files=written)
+    report = _with_others(replace(report, files=written), others, (rank or 0) % nodes)
     if ranks is not None:
         report = replace(report, rank=(rank or 0, ranks))
     return report if out is None else _written(out, report)
@@ -127,6 +133,41 @@ def _result(path: Path, status: int) -> dict:
     else:
         text = f"its process ended with status {status}, without coming to Python's end (os._exit)"
     return {"ending": STOPPED, "text": text, "error": "", "used": False}
+
+
+def _of_a_compiler(row: File, started: Path) -> bool:
+    """Whether a row of the report is of a temporary file that a program which the run started, such as ptxas, has made.
+
+    The overlay cannot tell it from a file of the user's. It was removed in the run, so it is removed.
+    """
+    path = Path(row.path)
+    if row.what != REMOVED or path.parent != Path(tempfile.gettempdir()) or not path.exists():
+        return False
+    if path.stat().st_mtime < started.stat().st_mtime:
+        return False
+    path.unlink()
+    return True
+
+
+def _others(records: Path, own: int, devices: int) -> list[list[int]]:
+    """What the processes that the program started have used at most, in bytes by device; the stubs write it down."""
+    found = []
+    for path in sorted(records.iterdir(), key=lambda one: int(one.name)):
+        used = [int(line) for line in path.read_text().split()[:devices]]
+        if int(path.name) != own and any(used):
+            found.append(used)
+    return found
+
+
+def _with_others(report: Report, others: list[list[int]], device: int) -> Report:
+    """The report with the memory of other processes, as if all of them used their most at once."""
+    here = [used[device] for used in others if used[device]]
+    notes = list(report.notes)
+    if others:
+        shown = ", ".join(size(max(used)) for used in others[:8])
+        each = "another process" if len(others) == 1 else f"{len(others)} other processes"
+        notes.append(f"lines and parts of {each} that the program started, which used at most {shown}")
+    return replace(report, nvidia_smi=report.nvidia_smi + sum(here), notes=tuple(notes))
 
 
 def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice) -> Report:
