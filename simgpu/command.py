@@ -105,7 +105,7 @@ def _add_world(parser: argparse.ArgumentParser, ranks: str) -> None:
     add = parser.add_argument
     add("--ranks", type=int, metavar="N", help=ranks)
     add("--rank", type=int, metavar="R", help="which one (default: 0)")
-    add("--per-node", type=int, metavar="N", help="GPUs of a machine (default: 8)")
+    add("--per-node", type=int, metavar="N", help="GPUs of a machine (default: 8, or 1 for a launcher)")
     add("--link", type=_link, metavar="LINK", help="between them: nvlink, pcie, infiniband, or bytes a second")
 
 

@@ -133,6 +133,7 @@ class Machine:
         self.has_others = False  # whether other processes of the program run, for which it may wait
         self.movable = False  # whether the process chooses its GPU by its number, as a started process does
         self._number: int | None = None  # which GPU it has chosen
+        self.gpus = 1  # that a program which starts a process for each of them sees
         self.turns = Turns(self.allocator, self.left_out)
         self.active = False
         self.stream_counts = {}  # how many streams of each priority were made
@@ -183,7 +184,7 @@ class Machine:
     def count(self) -> int:
         """How many GPUs its process sees; it has memory on this one alone."""
         local = 1 if self.world is None else self.world.local_ranks
-        return 0 if self.hidden else max(local, self.index + 1)
+        return 0 if self.hidden else max(local, self.gpus, self.index + 1)
 
     @cached_property
     def hidden(self) -> bool:

@@ -44,7 +44,7 @@ from simgpu.timing.clock import TO_HOST
 
 GPU = "gpu"
 _no_functions = torch._C.DisableTorchFunction
-_tracing, _trace = torch._C._get_tracing_state, torch._C._set_tracing_state
+_tracing, _trace = torch._C._get_tracing_state, torch._C._set_tracing_state  # pyright: ignore[reportAttributeAccessIssue]
 _TRACER = torch._C._dispatch_key_parse("Tracer")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _aten = torch.ops.aten

@@ -84,8 +84,8 @@ def kind_of(file: str) -> str:
 
 
 class Seen(NamedTuple):
-    """The result for a stack: the innermost place of the user's own and of a library inside of that, and the innermost code
-    of those that were looked for. `by_function`: whether the user's own code there is no method."""
+    """The result for a stack: the innermost place of the user's own, that of a library inside of it, and the innermost
+    code of those that were looked for. `by_function`: whether the user's own code there is a function and no method."""
 
     own: Place | None
     library: Place | None

@@ -112,7 +112,7 @@ class Failure:
 
 
 class Moment:
-    """The memory at one moment: the blocks that were `held`, bytes allocated and reserved, the last request, its stack."""
+    """The memory at one moment: the blocks `held`, bytes allocated and reserved, the last request and its stack."""
 
     __slots__ = ("allocated", "asked", "event", "held", "origin", "reserved", "seconds", "stack", "steps")
 
@@ -196,7 +196,7 @@ class Watch:
         allocator.malloc, allocator.free, allocator.record_stream, allocator.empty_cache = self._inner
 
     def close(self) -> None:
-        """Finds the owners of the blocks that are alive now. Called at the end, before the program's objects are freed."""
+        """Finds the owners of the blocks that are alive now. Called before the program's objects are freed."""
         self.owners.look()
         allocator = self.machine.allocator
         if allocator.settings != self._settings:

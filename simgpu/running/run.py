@@ -1,6 +1,7 @@
 """Runs a program on a simulated GPU and reports what it took: `simgpu.run`, and the command `simgpu run`."""
 
 import contextlib
+import dataclasses
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -52,7 +53,8 @@ def run(
     or like "12 GiB". `out`: a folder for the page, a timeline, a snapshot, the report as JSON, and, without `values`,
     for files that the program wrote and that hold simulated tensors (see simgpu/running/files). `ranks`, `rank`: the
     program is one rank of so many, as torchrun would start it; `per_node`, `link`: GPUs of a machine, and what connects
-    them (see `simgpu.one_rank`).
+    them (see `simgpu.one_rank`). Without `ranks` the program sees `per_node` GPUs, for each of which it may start a
+    process.
 
     `engine`: "meta", "stub" or "auto"; None is $SIMGPU_ENGINE or "auto" (docs/engines.md). `torch_version`: of the stub
     engine, "2.13.0".
@@ -98,6 +100,8 @@ def run(
                 folder.record(simulated.watch.machine)
             ended = _ended(simulated, _prepared(program, module, arguments), asked, this)
             found = others.collect()
+            if found.reports and ended.text == simulated.limit.without_effect():
+                ended = dataclasses.replace(ended, text="")  # the limit is for each process
             more = {"ended": ended.text, "bounds": ended.bounds, "interrupted": ended.interrupted, "engine": said}
             more["files"] = apart.finish() if apart else ()
             report = report_of(simulated.watch, _name(program, module), ended.ending, values=values, **more)

@@ -32,13 +32,15 @@ def simulation(settings: dict, rank: int | None = None, apart: files.KeptApart |
     """Simulates a GPU for one program inside the `with`, watches its memory and protects its files.
 
     `settings`: "gpu", "memory", "values", "steps" and "backward_passes" as `simgpu.run` documents them, and "ranks",
-    "per_node", "link", of which the program is rank `rank`. Every process of a run has the same settings. `apart`: the
-    overlay over the program's files, None with values.
+    "per_node", "link", of which the program is rank `rank`; without a rank it sees "per_node" GPUs and uses one.
+    Every process of a run has the same settings. `apart`: the overlay over the program's files, None with values.
     """
     values = settings["values"]
     world = {} if rank is None else {"rank": rank, **{name: settings[name] for name in ("ranks", "per_node", "link")}}
     with simulated_gpu(settings["gpu"], settings["memory"], values=values, **world):
         machine = machines.on()
+        if rank is None:
+            machine.gpus = settings["per_node"] or 1
         if not values:
             machine.stand_ins = StandIns()
         with Watch(machine) as watch, contextlib.ExitStack() as leave:

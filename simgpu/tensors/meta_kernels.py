@@ -6,6 +6,7 @@ results in another layout than CUDA: they convert half-precision operands first,
 decide anew about dims of size 1. Here C++'s are used where there are any.
 """
 
+import gc
 import importlib
 import threading
 from functools import cache
@@ -74,8 +75,13 @@ def _import_what_kernels_import() -> None:
     """Imports these modules now, in a thread of its own.
 
     They catch errors while they are imported, and a caught error's cycle of frames keeps all frames below it, with
-    their tensors, until Python next collects garbage. In another thread the program's frames are not below it.
+    their tensors, until Python next collects garbage. In another thread the program's frames are not below it. While
+    torch itself is being imported, as in a process that a run has started, another thread would wait for its lock.
     """
+    if getattr(torch.__spec__, "_initializing", False):
+        list(map(importlib.import_module, _IMPORTED_BY_KERNELS))
+        gc.collect()
+        return
     thread = threading.Thread(target=lambda: list(map(importlib.import_module, _IMPORTED_BY_KERNELS)))
     thread.start()
     thread.join()

@@ -8,6 +8,7 @@ import gc
 import importlib
 import importlib.machinery
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_a_module_is_traced_and_runs(name):
         module, x = make().cuda(), torch.randn(*shape, device="cuda") + (warm @ warm).sum()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        traced = torch.jit.trace(module, x)
+        traced: Any = torch.jit.trace(module, x)
         if peak is not None:
             assert torch.cuda.max_memory_allocated() - before == peak
         assert "torch.jit.trace" in dict(gpu.left_out)
@@ -51,7 +52,8 @@ def test_a_module_is_traced_and_runs(name):
 def test_a_trace_without_simulated_tensors_is_pytorchs_own():
     module, x = nn.Linear(3, 3), torch.randn(2, 3)
     with simgpu.simulated_gpu("H100") as gpu:
-        assert torch.equal(torch.jit.trace(module, x)(x), module(x))
+        traced: Any = torch.jit.trace(module, x)
+        assert torch.equal(traced(x), module(x))
         assert not gpu.left_out
 
 
@@ -147,7 +149,7 @@ def test_triton_is_refused_where_it_is_imported_later(tmp_path, monkeypatch):
         refused(driver.CudaDriver, "Triton kernels")
     changed.undo()
     assert jit.JITFunction().run() == "ran" and driver.CudaDriver()
-    assert type(jit.__spec__.loader) is importlib.machinery.SourceFileLoader
+    assert jit.__spec__ is not None and type(jit.__spec__.loader) is importlib.machinery.SourceFileLoader
     for name in [one for one in sys.modules if one.partition(".")[0] == "triton"]:
         del sys.modules[name]
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 
 import simgpu
 
@@ -62,7 +63,7 @@ CALLS = {
     "convolution": of_module(lambda: nn.Conv2d(3, 4, 3, padding=1), image),
     "embedding bag": of_module(lambda: nn.EmbeddingBag(10, 4), meta(3, 4, dtype=torch.long)),
     "cross entropy": lambda: F.cross_entropy(x, meta(4, dtype=torch.long), meta(8), label_smoothing=0.1),
-    "ctc": lambda: F.ctc_loss(meta(5, 2, 4), meta(2, 3, dtype=torch.long), (5, 5), (3, 3)),
+    "ctc": lambda: F.ctc_loss(meta(5, 2, 4), meta(2, 3, dtype=torch.long), torch.tensor([5, 5]), torch.tensor([3, 3])),
     "one hot": lambda: F.one_hot(meta(4, dtype=torch.long), 5),
     "pad": lambda: F.pad(x, (1, 2)),
     "interpolate": lambda: F.interpolate(image, scale_factor=2, mode="bicubic"),
@@ -100,7 +101,7 @@ CALLS = {
     "backward of a maximum": backward_of(lambda x: x.max(1).values),
     "gradient": lambda: torch.autograd.grad((y := meta(3, requires_grad=True)).prod(), y),
     "jacobian": lambda: torch.func.jacrev(lambda y: y.sin())(meta(3)),
-    "checkpoint": backward_of(lambda x: torch.utils.checkpoint.checkpoint(F.relu, x, use_reentrant=False)),
+    "checkpoint": backward_of(lambda x: checkpoint(F.relu, x, use_reentrant=False)),
     "optimizer": lambda: torch.optim.AdamW([nn.Parameter(x)]).step(),
 }
 

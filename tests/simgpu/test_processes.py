@@ -16,7 +16,8 @@ from simgpu.running.startup import sitecustomize
 MIB = 2**20
 
 TRAIN = """
-    import sys
+    import importlib.util, sys
+    assert importlib.util.find_spec("torch") is not None
     import torch
     net = torch.nn.Linear(512, 512).cuda()
     optimizer = torch.optim.AdamW(net.parameters())

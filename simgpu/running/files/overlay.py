@@ -60,9 +60,14 @@ def _alone(method):
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
-        with _lock, quiet():
-            self._sync()
-            return method(self, *args, **kwargs)
+        before = is_quiet()
+        with _lock:
+            _local.quiet = True  # as `quiet` does, in a third of the time
+            try:
+                self._sync()
+                return method(self, *args, **kwargs)
+            finally:
+                _local.quiet = before
 
     return call
 

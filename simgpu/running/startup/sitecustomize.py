@@ -37,7 +37,8 @@ def note(folder, kind, **about):
 
 
 class _AfterTorch:
-    """A finder that has `begin` called once torch has been imported. It is removed when torch is looked for."""
+    """A finder that has `begin` called once torch has been imported. It is removed then, and not when a program asks
+    whether there is a torch (importlib.util.find_spec)."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -46,17 +47,17 @@ class _AfterTorch:
         """The spec of torch, whose loader calls `begin`; None for any other module."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        from importlib.util import find_spec
-
-        spec = find_spec(name)
+        found = (one.find_spec(name, path, target) for one in sys.meta_path if one is not self)
+        spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             loader, execute = spec.loader, spec.loader.exec_module
 
             def exec_module(module):
                 del loader.exec_module
                 execute(module)
-                _begin(self.folder)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _begin(self.folder)
 
             loader.exec_module = exec_module
         return spec
