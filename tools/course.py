@@ -44,7 +44,7 @@ from tools import readers_copy
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 MINE = "mine"  # the reader's copy of the notebooks, beside them, so that their links lead to the same places
-FIRST_NOTEBOOK = "00_start_here.ipynb"
+FIRST_NOTEBOOK = "00_out_of_memory.ipynb"
 STAMP = "labkit-setup.json"
 LOG = "labkit-setup.log"  # what pip prints
 PYODIDE = "flet-web"  # the package that carries Pyodide's files, for the site's playground

@@ -15,7 +15,7 @@ from tools.site import repository
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, README = ROOT / "docs" / "elsewhere.md", ROOT / "README.md"
-FIRST = "notebooks/00_start_here.ipynb"
+FIRST = "notebooks/00_out_of_memory.ipynb"
 FOLDER = "gpu-memory"
 UNKNOWN = "THE ADDRESS OF THIS REPOSITORY"
 # Installed on Colab (googlecolab/backend-info, pip-freeze.gpu.txt and pip-freeze.txt of 2026-08-19: torch 2.11.0,

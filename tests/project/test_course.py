@@ -133,7 +133,7 @@ def folders(tmp_path, monkeypatch, notebook):
 
 @pytest.mark.parametrize(
     ("given", "url"),
-    [([], "mine/00_start_here.ipynb"), (["notebooks/03_a.ipynb"], "mine/03_a.ipynb"), (["my/a.ipynb"], "my/a.ipynb")],
+    [([], "mine/00_out_of_memory.ipynb"), (["notebooks/03_a.ipynb"], "mine/03_a.ipynb"), (["my/a.ipynb"], "my/a.ipynb")],
 )
 def test_open_shows_the_readers_copy_and_passes_the_rest_on(ran, folders, monkeypatch, given, url):
     monkeypatch.setattr(course.os, "geteuid", lambda: 1000, raising=False)
@@ -466,8 +466,8 @@ def test_the_site_is_built_with_what_is_passed_on(ran):
 
 
 def test_an_edition_in_another_language_is_made_of_what_is_passed_on(ran):
-    assert course.command_translate(PYTHON, ["zh", "notebooks/00_start_here.ipynb"]) == 0
-    assert ran == [("-m", "tools.translation", "build", "zh", "notebooks/00_start_here.ipynb")]
+    assert course.command_translate(PYTHON, ["zh", "notebooks/00_out_of_memory.ipynb"]) == 0
+    assert ran == [("-m", "tools.translation", "build", "zh", "notebooks/00_out_of_memory.ipynb")]
 
 
 def test_translate_wants_a_language_and_lists_them():

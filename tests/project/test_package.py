@@ -213,7 +213,7 @@ def check_of_chapter_00():
     """The cells that define what is needed and print a line for each."""
     import nbformat
 
-    cells = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells
+    cells = nbformat.read(ROOT / "notebooks" / "00b_this_device.ipynb", as_version=4).cells
     sources = [cell.source for cell in cells if cell.cell_type == "code"]
     defines, prints = (next(source for source in sources if text in source) for text in ("def check", 'check("Python"'))
     return defines, prints

@@ -17,7 +17,7 @@ from tools.translation import __main__ as command
 from tools.translation import catalogues, edition, messages, sameness
 
 ROOT = Path(__file__).parents[2]
-FIRST = "notebooks/00_start_here.ipynb"
+FIRST = "notebooks/00b_this_device.ipynb"
 CATALOGUES = [(one, page) for one in catalogues.languages() for page in catalogues.translated_pages(one)]
 
 
@@ -338,7 +338,7 @@ def page(site, name):
 
 @pytest.mark.site
 def test_a_page_says_its_language_and_is_in_it(site):
-    first = page(site, "notebooks/00_start_here")
+    first = page(site, "notebooks/00b_this_device")
     assert '<html lang="zh-CN"' in first
     say = Language("zh_CN").say
     for words in ("Show the solution", "Part IV · Many GPUs", "GPU memory, byte by byte"):
@@ -351,12 +351,12 @@ def test_a_page_says_its_language_and_is_in_it(site):
 def test_a_page_that_is_in_english_says_so(site):
     said = Language("zh_CN").say("This page has not been translated yet.")
     assert said in page(site, "notebooks/01_page_allocation") and said in page(site, "docs/glossary")
-    assert said not in page(site, "notebooks/00_start_here") and said not in page(site, "index")
+    assert said not in page(site, "notebooks/00b_this_device") and said not in page(site, "index")
 
 
 @pytest.mark.site
 def test_the_notebook_that_a_page_offers_is_translated(site):
-    offered = json.loads((site / "_sources" / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))
+    offered = json.loads((site / "_sources" / "notebooks" / "00b_this_device.ipynb").read_text(encoding="utf-8"))
     theirs = json.loads(edition.content("zh_CN", FIRST))
     assert [cell["source"] for cell in offered["cells"]] == [cell["source"] for cell in theirs["cells"]]
     assert not any(cell.get("outputs") for cell in offered["cells"])

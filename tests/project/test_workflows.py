@@ -153,7 +153,7 @@ def test_buttons_need_an_address():
     assert elsewhere.buttons(None) == elsewhere.buttons("https://example.org/owner/name") == ""
     lines = elsewhere.buttons("https://github.com/owner/name").splitlines()
     assert len(lines) == 4
-    colab = "https://colab.research.google.com/github/owner/name/blob/main/notebooks/00_start_here.ipynb"
+    colab = "https://colab.research.google.com/github/owner/name/blob/main/notebooks/00_out_of_memory.ipynb"
     assert any(f"]({colab})" in line for line in lines)
     with pytest.raises(ValueError, match="the marks of buttons are not there"):
         elsewhere.between("no marks", "buttons", "")

@@ -25,7 +25,7 @@ PARTS = {
 class Chapter:
     """A notebook of the course.
 
-    `key`: "03", or "03b" for a second lesson. `title`: its heading, "03 · Where did 360 MB go?". `minutes`: as it
+    `key`: "03", or "03b" for a second lesson. `title`: its heading, "03 · Where did 360 MiB go?". `minutes`: as it
     claims, or as computed where it claims none.
     """
 
