@@ -147,7 +147,7 @@ class Watched:
             return False
         import torch
 
-        traces = torch.cuda.memory._snapshot()["device_traces"]
+        traces = torch.cuda.memory._snapshot().get("device_traces", [])
         events = [one for one in traces[torch._C._cuda_getDevice()] if one["action"] in ("alloc", "oom")]
         if not events or events[-1]["action"] != "oom":
             return False
