@@ -256,8 +256,10 @@ def test_new_names_without_tensors_are_the_programs(run, users):
         json.dump({"lr": 0.1}, open("runs/1/config.json", "w"))
         with open("runs/1/log.csv", "w", newline="") as file:
             csv.writer(file).writerow([1, 2])
-        logging.basicConfig(filename="run.log", level=logging.INFO)
-        logging.info("begun")
+        handler = logging.FileHandler("run.log")  # basicConfig does nothing where pytest has its own handlers
+        logging.getLogger("train").addHandler(handler)
+        logging.getLogger("train").warning("begun")
+        handler.close()
         torch.save({"seen": torch.arange(3)}, "real.pt")
         with tempfile.TemporaryDirectory(dir=".") as folder:
             open(os.path.join(folder, "a"), "w").close()
