@@ -508,7 +508,7 @@ def outcome(operation, one, other):
         return type(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), NAMES, NAMES), max_size=25))
 def test_the_overlay_is_what_the_operations_make_of_the_folder(steps):
     """The same operations on a copy without an overlay have the same results, and the folder below does not change."""
