@@ -59,8 +59,8 @@ class _Parser(argparse.ArgumentParser):
         """The long options of this parser and of its commands."""
         found = [one for one in self._option_string_actions if one.startswith("--")]
         for action in self._subparsers._group_actions if self._subparsers else ():
-            for parser in (action.choices or {}).values():
-                found += parser.options()  # pyright: ignore
+            for parser in dict(action.choices or {}).values():  # pyright: ignore
+                found += parser.options()
         return found
 
 

@@ -5,6 +5,7 @@ lists that the fused kernels refuse, each tensor is given to the ordinary operat
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -41,7 +42,7 @@ made_of_others("_foreach_powsum.Scalar", when=powers_one_by_one)
 made_of_others("_foreach_max.default", when=lambda tensors: not _alike(tensors))
 
 
-def _partial_results(launch: Launch, element: int) -> list:
+def _partial_results(launch: Launch, element: int) -> tuple[list, Callable]:
     """ForeachReduceOp.cu: what comes before the results, and a function that allocates the partial results, `element`
     bytes each.
 

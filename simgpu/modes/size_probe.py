@@ -61,8 +61,8 @@ def look_inside(line: StandIn, mode: TorchFunctionMode | None) -> None:
     if frame is None:
         line.decides_size()
         return
-    call = [frame.f_locals[name] for name in ("function", "args", "kwargs")]
-    _note(line, *call, None)
+    function, args, kwargs = (frame.f_locals[name] for name in ("function", "args", "kwargs"))
+    _note(line, function, args, kwargs, None)
 
 
 def _note(line: StandIn, function, args, kwargs, of: StandIn | None) -> None:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
+from simgpu.ranks import meeting
 from simgpu.tensors import residence
 
 
@@ -30,7 +31,7 @@ def gathering(gather, group_of):
     @wraps(gather)
     def gather_object(obj, object_gather_list=None, dst=None, group=None, *args, **kwargs):
         gather(obj, object_gather_list, dst, group, *args, **kwargs)
-        ours, asking = group_of(group), _asking(sys._getframe(1))
+        ours, asking = group_of(group), _asking(meeting.callers_frame())
         if ours is not None and asking is not None and object_gather_list is not None:
             object_gather_list[:] = _of_all(obj, ours, asking)
 

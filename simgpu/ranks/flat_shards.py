@@ -10,6 +10,7 @@ from functools import wraps
 
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
+from simgpu.ranks import meeting
 
 
 def gathering(gather, group_of):
@@ -20,7 +21,7 @@ def gathering(gather, group_of):
     def all_gather_object(object_list, obj, group=None, *args, **kwargs):
         ours = group_of(group)
         if ours is not None and ours.size() > 1:
-            _refuse_states(ours, sys._getframe(1))
+            _refuse_states(ours, meeting.callers_frame())
         gather(object_list, obj, group, *args, **kwargs)
         if ours is not None and ours.size() > 1 and type(obj).__name__ == "ShardedTensorMetadata":
             object_list[:] = [_shard_of(obj, rank, ours) for rank in range(ours.size())]

@@ -6,6 +6,7 @@ exchanged, because simulated tensors have none.
 
 import inspect
 import pickle
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -187,7 +188,19 @@ def _exchanging(function: Callable, before: Callable | None = None, after: Calla
             after(here, ranks, given)
         return found
 
+    _exchanges.add(exchanging.__code__)
     return exchanging
+
+
+_exchanges: set = set()
+
+
+def callers_frame():
+    """Returns the frame that called the function of torch.distributed which calls this, without the exchange."""
+    frame = sys._getframe(2)
+    while frame.f_code in _exchanges and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _source(ranks: tuple[int, ...], given: dict, of_world: str, of_group: str) -> int:

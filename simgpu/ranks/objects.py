@@ -11,7 +11,7 @@ from functools import wraps
 import torch
 
 from simgpu.errors import NoValueError
-from simgpu.ranks import checkpoints, flat_shards, operators
+from simgpu.ranks import checkpoints, flat_shards, meeting, operators
 
 
 def broadcasting(broadcast):
@@ -22,7 +22,7 @@ def broadcasting(broadcast):
         group = _group(args[1:2], kwargs)
         if group is None:
             return broadcast(object_list, *args, **kwargs)
-        parts = [_bytes(one) for one in _of_the_source(object_list, sys._getframe(1).f_locals)]
+        parts = [_bytes(one) for one in _of_the_source(object_list, meeting.callers_frame().f_locals)]
         sizes = torch.tensor([part.numel() for part in parts], device="cpu")
         with _Expected(group, [sizes, torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device="cpu")]):
             return broadcast(object_list, *args, **kwargs)
@@ -40,7 +40,7 @@ def scattering(scatter):
         if group is None:
             return scatter(*given, **kwargs)
         if scatter_object_input_list is None:
-            scatter_object_input_list = checkpoints.scattered(group, sys._getframe(1))
+            scatter_object_input_list = checkpoints.scattered(group, meeting.callers_frame())
         if scatter_object_input_list is None:
             raise NoValueError(
                 f"rank {group.rank()} waits for an object that another rank scatters, and the others are not there: "

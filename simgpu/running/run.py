@@ -68,6 +68,9 @@ def run(
             raise ValueError(f"{name} is a whole number of 1 or more, not {given!r}")
     if (program is None) == (module is None):
         raise ValueError("wanted a script or a module, and one of them")
+    for name, given in (("rank", rank), ("link", link)):
+        if ranks is None and given is not None:
+            raise ValueError(f"{name}={given!r} of how many ranks? Say ranks= too")
     chosen = engines.choose(engine, program, values=values, torch=torch_version)
     place = None if out is None else folder.prepare(Path(out))
     if chosen.stub is not None:

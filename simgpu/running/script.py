@@ -109,7 +109,7 @@ def _found(module: str, folder: str):
     if spec is None:
         own = f"; for the script, leave -m and write {module}" if module.endswith(".py") else ""
         raise ScriptError(f"No module named {module!r}, searched from {folder}{own}")
-    if spec.loader is None or not hasattr(spec.loader, "get_code") or spec.loader.get_code(spec.name) is None:
+    if spec.loader is None or not hasattr(spec.loader, "get_code") or spec.loader.get_code(spec.name) is None:  # pyright: ignore
         raise ScriptError(f"No code object available for {module!r}: it is not written in Python")
     return spec
 

@@ -1,7 +1,6 @@
 """One program on one simulated GPU: what it has around it while it runs, and what its end means."""
 
 import contextlib
-import dis
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from simgpu.patches import Patches
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
 from simgpu.report.watch import Watch
 from simgpu.running import builds, clock, files
+from simgpu.running.endings import raising_code
 from simgpu.running.script import StepsDone
 from simgpu.running.steps import Limit
 from simgpu.session import simulated_gpu
@@ -121,20 +121,7 @@ def _because_of_memory(error: BaseException, watch: Watch) -> bool:
         if isinstance(cause, torch.OutOfMemoryError):
             return True
         cause = cause.__cause__ or cause.__context__
-    return not watch.served and _raised_by(error, watch.failing)
-
-
-def _raised_by(error: BaseException, codes: frozenset) -> bool:
-    """Whether one of these code objects raises the error with a statement of its own, or ends the program."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    if place is None or place.tb_frame.f_code not in codes:
-        return False
-    if isinstance(error, SystemExit):
-        return True
-    instruction = place.tb_frame.f_code.co_code[place.tb_lasti]
-    return dis.opname[instruction] in ("RAISE_VARARGS", "RERAISE")
+    return not watch.served and raising_code(error) in watch.failing
 
 
 def _of_values(watch: Watch) -> str:

@@ -32,7 +32,8 @@ def refused(patches: Patches) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        if sys.meta_path is not None:  # it is None when Python has begun to end
+            sys.meta_path.remove(finder)
 
 
 def _refusal(what: str):

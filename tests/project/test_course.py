@@ -133,7 +133,11 @@ def folders(tmp_path, monkeypatch, notebook):
 
 @pytest.mark.parametrize(
     ("given", "url"),
-    [([], "mine/00_out_of_memory.ipynb"), (["notebooks/03_a.ipynb"], "mine/03_a.ipynb"), (["my/a.ipynb"], "my/a.ipynb")],
+    [
+        ([], "mine/00_out_of_memory.ipynb"),
+        (["notebooks/03_a.ipynb"], "mine/03_a.ipynb"),
+        (["my/a.ipynb"], "my/a.ipynb"),
+    ],
 )
 def test_open_shows_the_readers_copy_and_passes_the_rest_on(ran, folders, monkeypatch, given, url):
     monkeypatch.setattr(course.os, "geteuid", lambda: 1000, raising=False)

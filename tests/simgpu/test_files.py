@@ -256,8 +256,10 @@ def test_new_names_without_tensors_are_the_programs(run, users):
         json.dump({"lr": 0.1}, open("runs/1/config.json", "w"))
         with open("runs/1/log.csv", "w", newline="") as file:
             csv.writer(file).writerow([1, 2])
-        logging.basicConfig(filename="run.log", level=logging.INFO)
-        logging.info("begun")
+        handler = logging.FileHandler("run.log")  # basicConfig does nothing where pytest has its own handlers
+        logging.getLogger("train").addHandler(handler)
+        logging.getLogger("train").warning("begun")
+        handler.close()
         torch.save({"seen": torch.arange(3)}, "real.pt")
         with tempfile.TemporaryDirectory(dir=".") as folder:
             open(os.path.join(folder, "a"), "w").close()
@@ -467,8 +469,8 @@ OPERATIONS = {
     "make": lambda one, other: os.mkdir(one),
     "unmake": lambda one, other: os.rmdir(one),
     "remove all": lambda one, other: shutil.rmtree(one),
-    "rename": lambda one, other: None if (other + "/").startswith(one + "/") else os.rename(one, other),
-    "replace": lambda one, other: None if (other + "/").startswith(one + "/") else os.replace(one, other),
+    "rename": lambda one, other: os.rename(one, other),
+    "replace": lambda one, other: os.replace(one, other),
     "copy": lambda one, other: shutil.copyfile(one, other) and None,
     "link": lambda one, other: os.symlink(os.path.basename(one), other),
     "size": lambda one, other: os.path.getsize(one) if os.path.isfile(one) else None,
@@ -506,7 +508,7 @@ def outcome(operation, one, other):
         return type(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), NAMES, NAMES), max_size=25))
 def test_the_overlay_is_what_the_operations_make_of_the_folder(steps):
     """The same operations on a copy without an overlay have the same results, and the folder below does not change."""

@@ -47,6 +47,26 @@ def run(path, **more):
     return simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="H100", **more)
 
 
+FINDER = """
+import torch
+def find(size=8):
+    while size:
+        try:
+            return torch.empty(size * 2**38, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            size //= 2
+    raise RuntimeError("no batch size works")
+{}
+"""
+
+
+@pytest.mark.parametrize(("after", "status"), [("find()", 1), ("try: find()\nexcept RuntimeError: pass\n[][0]", 2)])
+def test_an_error_raised_in_the_place_of_an_out_of_memory_error(script, after, status):
+    report = run(script(FINDER.replace("{}", after)))
+    assert report.status == status
+    assert ("The program ended with RuntimeError: no batch size works" in str(report)) == (status == 1)
+
+
 def test_a_training_script(script, tmp_path):
     report = run(script(TRAIN), steps=2, out=tmp_path / "out")
     assert report.completed and report.steps == 2

@@ -174,9 +174,10 @@ class Overlay:
             self._resolved.clear()
 
     def _apply_unmade(self, path, folder=True):
+        if folder or path in self._links:
+            self._resolved.clear()
         for made in (self._made, self._links):
             made -= {one for one in made if _beneath(one, path)} if folder else {path}
-        self._resolved.clear()
 
     def _apply_tensors(self, path, times, nbytes):
         self._tensors[path] = self._tensors.get(path, (0, 0))[0] + times, nbytes
@@ -438,7 +439,15 @@ class Overlay:
         elif folder:
             for one in [one for one in self._made if _beneath(one, logical)]:
                 _clear(one)
-        self._tell(("forget", logical), ("off", logical), ("unmade", logical, folder))
+        entries: list[tuple] = []
+        if folder or logical in self._tensors or logical in self._suspects:
+            entries.append(("forget", logical))
+        if folder or logical in self._at:
+            entries.append(("off", logical))
+        if folder or logical in self._made:
+            entries.append(("unmade", logical, folder))
+        if entries:
+            self._tell(*entries)
         self._hide(logical)
 
     def _hide(self, logical: str) -> None:
@@ -456,6 +465,9 @@ class Overlay:
             raise self._missing(target, path, to)
         if logical == target or (there is not None and os.path.samestat(os.lstat(where), os.lstat(there))):
             return
+        if _beneath(target, logical) or _beneath(logical, target):
+            number = errno.EINVAL if _beneath(target, logical) else errno.ENOTEMPTY
+            raise OSError(number, os.strerror(number), path, None, to)
         if there is not None:
             self._refuse_to_replace(where, there, target, path, to)
             self._discard(target, there)

@@ -13,6 +13,7 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
+from simgpu.running.endings import raising_code
 from simgpu.running.script import Script, StepsDone
 from simgpu.running.stub.imports import AfterImport
 from simgpu.running.stub.saved import Saved
@@ -138,6 +139,20 @@ class Watched:
         trace = snapshot["device_traces"][device]
         return found | findings.of(trace, count, self.owners, peak, failed, frozenset(self.job["workspaces"]))
 
+    def raised_in_its_place(self, error: BaseException | None) -> bool:
+        """Whether an error was raised in the place of an out-of-memory error: no allocation succeeded after the last
+        one that failed, and code that was running then raises the error itself."""
+        code = None if error is None else raising_code(error)
+        if code is None or not self.began:
+            return False
+        import torch
+
+        traces = torch.cuda.memory._snapshot().get("device_traces", [])
+        events = [one for one in traces[torch._C._cuda_getDevice()] if one["action"] in ("alloc", "oom")]
+        if not events or events[-1]["action"] != "oom":
+            return False
+        return any((one["filename"], one["name"]) == (code.co_filename, code.co_name) for one in events[-1]["frames"])
+
 
 def main(path: str) -> int:
     """Runs the job in the file `path`; returns the exit status of the program."""
@@ -158,6 +173,9 @@ def main(path: str) -> int:
         if ending != COMPLETED and not isinstance(error, SystemExit):
             assert error is not None
             traceback.print_exception(type(error), error, _own(error.__traceback__), file=sys.stderr)
+        if ending == STOPPED and watched.raised_in_its_place(error):
+            said = f"status {error.code}" if isinstance(error, SystemExit) else text
+            ending, text = OUT_OF_MEMORY, f"The program ended with {said}"
         result = {"ending": ending, "text": text, "error": _message(error)}
         try:
             result |= watched.result(ending == OUT_OF_MEMORY)
