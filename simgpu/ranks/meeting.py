@@ -188,7 +188,7 @@ def _exchanging(function: Callable, before: Callable | None = None, after: Calla
             after(here, ranks, given)
         return found
 
-    _exchanges.add(exchanging.__code__)
+    _exchanges.add(exchanging.__code__)  # pyright: ignore[reportAttributeAccessIssue]
     return exchanging
 
 
