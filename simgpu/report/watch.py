@@ -175,7 +175,7 @@ class Watch:
         self.dtypes: Counter = Counter()
         self.step_sizes: list[tuple[int, int]] = []
         self._recorded = False  # whether autograd records the operator that runs
-        self._settings = machine.allocator.settings
+        self._settings = None  # read with the first request, because a script may set them until then
         self._marked = 0  # the number of the block at the peak when gradients were last looked for
 
     def __enter__(self) -> "Watch":
@@ -199,7 +199,7 @@ class Watch:
         """Finds the owners of the blocks that are alive now. Called before the program's objects are freed."""
         self.owners.look()
         allocator = self.machine.allocator
-        if allocator.settings != self._settings:
+        if self._settings is not None and allocator.settings != self._settings:
             self.requests.give_up("the program changes the allocator's settings")
         if allocator.memory_fraction != 1:
             self.requests.give_up("the program limits its share of the GPU's memory")
@@ -224,6 +224,8 @@ class Watch:
     def _malloc(self, nbytes: int, stream: int = 0):
         try:
             block = self._inner[0](nbytes, stream)
+            if self._settings is None:
+                self._settings = self.machine.allocator.settings
         except OutOfMemory as error:
             self.requests.failed(nbytes, stream)
             self._fail(error)

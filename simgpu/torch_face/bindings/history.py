@@ -11,6 +11,14 @@ SINCE_2_14 = ", arg8: bool, arg9: bool"  # record_pinned_host_memory, record_cud
 class History(Bindings):
     """torch.cuda.memory._record_memory_history and _snapshot, and what belongs to them."""
 
+    def functions(self) -> dict:
+        """Returns the functions by name, without those that torch has from 2.14 on if it is older."""
+        newer = ("_cuda_memoryMetadataSupported", "_cuda_annotateMemory")
+        newer = newer if self.machine.torch_version < (2, 14) else ()
+            ("_cuda_memoryMetadataSupported", "_cuda_annotateMemory") if self.machine.torch_version < (2, 14) else ()
+        )
+        return {name: one for name, one in super().functions().items() if name not in newer}
+
     def _cuda_record_memory_history(
         self,
         enabled,
@@ -24,7 +32,8 @@ class History(Bindings):
         *since_2_14,
     ):
         """Checks as torch/csrc/cuda/memory_snapshot.cpp does. Stacks are Python's, whatever `stacks` says."""
-        newer = self.machine.torch_version >= (2, 14)
+        newer = ("_cuda_memoryMetadataSupported", "_cuda_annotateMemory")
+        newer = newer if self.machine.torch_version < (2, 14) else ()
         _check_types(enabled, context, stacks, max_entries, skip_actions, since_2_14, newer)
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
