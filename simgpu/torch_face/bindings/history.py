@@ -13,10 +13,9 @@ class History(Bindings):
 
     def functions(self) -> dict:
         """Returns the functions by name, without those that torch has from 2.14 on if it is older."""
-        newer = ("_cuda_memoryMetadataSupported", "_cuda_annotateMemory")
-        newer = newer if self.machine.torch_version < (2, 14) else ()
-            ("_cuda_memoryMetadataSupported", "_cuda_annotateMemory") if self.machine.torch_version < (2, 14) else ()
-        )
+        newer = ["_cuda_memoryMetadataSupported", "_cuda_annotateMemory"]
+        if self.machine.torch_version >= (2, 14):
+            newer = []
         return {name: one for name, one in super().functions().items() if name not in newer}
 
     def _cuda_record_memory_history(
