@@ -31,8 +31,7 @@ class History(Bindings):
         *since_2_14,
     ):
         """Checks as torch/csrc/cuda/memory_snapshot.cpp does. Stacks are Python's, whatever `stacks` says."""
-        newer = ("_cuda_memoryMetadataSupported", "_cuda_annotateMemory")
-        newer = newer if self.machine.torch_version < (2, 14) else ()
+        newer = self.machine.torch_version >= (2, 14)
         _check_types(enabled, context, stacks, max_entries, skip_actions, since_2_14, newer)
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
