@@ -12,6 +12,8 @@ from time import time_ns  # as it is now: a run simulates the clock
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 RECORDS = "SIMGPU_PROCESSES"
 """The environment variable that names the folder of the run's records."""
+STUB_CACHES = "SIMGPU_STUB_CACHES"
+"""The environment variable of a run on the stub engine: the caches of compiled code, whose files are not kept apart."""
 
 
 def _ancestors(pid):
@@ -86,6 +88,15 @@ def _begin(folder):
         sys.path[:] = before
 
 
+def _keep_files_apart():
+    """Puts the overlay of a run on the stub engine over this process's files, where its environment has simgpu."""
+    try:
+        from simgpu.running.stub.started import begin
+    except ImportError:
+        return
+    begin()
+
+
 def _chain():
     """Runs the sitecustomize that Python would have found without this folder."""
     sys.path[:] = [one for one in sys.path if os.path.abspath(one) != FOLDER]
@@ -106,4 +117,6 @@ if __name__ == "sitecustomize":
         _command = list(getattr(sys, "orig_argv", ()))
         note(_folder, "python", command=_command, ancestors=_ancestors(os.getppid()))
         sys.meta_path.insert(0, _AfterTorch(_folder))
+    elif STUB_CACHES in os.environ:
+        _keep_files_apart()
     _chain()

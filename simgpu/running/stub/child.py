@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import traceback
 from contextlib import ExitStack
@@ -158,8 +159,9 @@ def main(path: str) -> int:
     """Runs the job in the file `path`; returns the exit status of the program."""
     job = json.loads(Path(path).read_text())
     watched = Watched(job)
-    from simgpu.running.stub import untimed
+    from simgpu.running.stub import started, untimed
 
+    os.environ.update(started.environment(job["caches"], os.environ.get("PYTHONPATH", "")))
     then = {"torch": watched.torch_imported, "safetensors.torch": watched.saved.safetensors_imported}
     sys.meta_path.insert(0, AfterImport({**then, **untimed.PATCHES}))
     script = Script(job["program"], job["arguments"], job["module"])

@@ -167,6 +167,9 @@ def _with_others(report: Report, others: list[list[int]], device: int) -> Report
         shown = ", ".join(size(max(used)) for used in others[:8])
         each = "another process" if len(others) == 1 else f"{len(others)} other processes"
         notes.append(f"lines and parts of {each} that the program started, which used at most {shown}")
+        report = replace(
+            report, unused=f"except by {each} that the program started (--engine meta has a page for each)"
+        )
     return replace(report, nvidia_smi=report.nvidia_smi + sum(here), notes=tuple(notes))
 
 
