@@ -167,9 +167,7 @@ def _with_others(report: Report, others: list[list[int]], device: int) -> Report
         shown = ", ".join(size(max(used)) for used in others[:8])
         each = "another process" if len(others) == 1 else f"{len(others)} other processes"
         notes.append(f"lines and parts of {each} that the program started, which used at most {shown}")
-        report = replace(
-            report, unused=f"except by {each} that the program started (--engine meta has a page for each)"
-        )
+        report = replace(report, unused=f"except by {each} that the program started (--engine meta shows each)")
     return replace(report, nvidia_smi=report.nvidia_smi + sum(here), notes=tuple(notes))
 
 
