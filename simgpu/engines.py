@@ -40,14 +40,29 @@ class Choice:
         return f"Engine {self.name} ({what}{version}): {self.reason}."
 
 
+_LAUNCHERS = {"torchrun", "accelerate", "trl", "deepspeed"}
+_LAUNCHING_MODULES = ("torch.distributed.", "accelerate.commands", "trl", "deepspeed.launcher")
+_STARTS = re.compile(r"\bmp\.spawn\b|\bmultiprocessing\.spawn\b|\bsys\.executable\b")
+
+
 def choose(
-    wanted: str | None, program: str | Path | Callable | None, *, values: bool = False, torch: str | None = None
+    wanted: str | None,
+    program: str | Path | Callable | None,
+    *,
+    values: bool = False,
+    torch: str | None = None,
+    module: str | None = None,
+    only_meta: str = "",
 ) -> Choice:
     """Chooses the engine of a run. `wanted`: "stub", "meta", "auto", or None for `$SIMGPU_ENGINE` or "auto".
 
-    `auto` takes the stub engine where it is installed, unless values are asked for or the program is a function.
-    `torch`: the version of PyTorch, for the stub engine. Raises EngineError for a stub engine that is not there, and
-    ValueError for another name, or for a stub engine that is asked for values.
+    `auto` chooses the stub engine where it is installed. It chooses `meta` for a function, where values are asked for,
+    where an option is given that only `meta` has (`only_meta` names it), and for a program that starts processes, which
+    only `meta` reports one by one, unless its text uses what only the stub engine runs.
+
+    `module`: what runs in place of `program`. `torch`: the version of PyTorch, for the stub engine. Raises EngineError
+    if the stub engine is asked for and missing, and ValueError for an unknown engine, or if the stub engine is asked
+    for what it does not have.
     """
     name = wanted or os.environ.get(VARIABLE) or AUTO
     if name not in NAMES:
@@ -57,6 +72,8 @@ def choose(
             raise ValueError("the stub engine computes no values; use --engine meta with --values")
         if callable(program):
             raise ValueError("the stub engine runs scripts and modules, in a process of their own, and not a function")
+        if only_meta:
+            raise ValueError(f"the stub engine does not have {only_meta}; use --engine meta with it")
         return Choice(STUB, "it was asked for", stub.find(torch))
     if name == META:
         return Choice(META, _with_hint("it was asked for", program))
@@ -64,6 +81,10 @@ def choose(
         return Choice(META, "--values was asked for, and the stub engine has none")
     if callable(program):
         return Choice(META, "a function runs in this process")
+    if torch is None and only_meta:
+        return Choice(META, f"{only_meta} was given, and the stub engine does not have it")
+    if torch is None and not needs(program) and _starts_processes(program, module):
+        return Choice(META, "the program starts processes, and only this engine reports each of them")
     try:
         found = stub.find(torch)
     except EngineError as error:
@@ -82,6 +103,18 @@ def needs(program: str | Path | Callable | None) -> str:
     except OSError:
         return ""
     return next((what for what, pattern in _NEEDS if pattern.search(text)), "")
+
+
+def _starts_processes(program: str | Path | None, module: str | None) -> bool:
+    """Whether a program is a launcher, or its text shows that it starts Python processes that may use the GPU."""
+    if module is not None:
+        return module.startswith(_LAUNCHING_MODULES)
+    if program is None or Path(program).name in _LAUNCHERS:
+        return program is not None
+    try:
+        return bool(_STARTS.search(Path(program).read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return False
 
 
 def _because(program) -> str:

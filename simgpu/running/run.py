@@ -71,13 +71,11 @@ def run(
     for name, given in (("rank", rank), ("link", link)):
         if ranks is None and given is not None:
             raise ValueError(f"{name}={given!r} of how many ranks? Say ranks= too")
-    chosen = engines.choose(engine, program, values=values, torch=torch_version)
+    options = {"--link": link, "--backward-passes": backward_passes}
+    only_meta = next((name for name, given in options.items() if given is not None), "")
+    chosen = engines.choose(engine, program, values=values, torch=torch_version, module=module, only_meta=only_meta)
     place = None if out is None else folder.prepare(Path(out))
     if chosen.stub is not None:
-        if link is not None:
-            raise ValueError("the stub engine has no clock, so a link changes nothing there")
-        if backward_passes is not None:
-            raise ValueError("the stub engine does not limit backward passes: --engine meta does")
         options = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
         total = None if memory is None else capacity(memory)
         name = None if program is None else str(program)

@@ -46,6 +46,34 @@ def test_values_and_functions_need_meta(there, script):
     assert engines.choose("auto", print).name == "meta"
 
 
+def test_auto_takes_meta_for_an_option_that_only_meta_has(there, script):
+    assert engines.choose("auto", script, only_meta="--link").name == "meta"
+    with pytest.raises(ValueError, match="does not have --link; use --engine meta"):
+        engines.choose("stub", script, only_meta="--link")
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        ("import torch.multiprocessing as mp\nmp.spawn(train, nprocs=2)", "meta"),
+        ("subprocess.run([sys.executable, 'train.py'])", "meta"),
+        ("torch.compile(model)\nmp.spawn(train, nprocs=2)", "stub"),
+        ("import torch", "stub"),
+    ],
+)
+def test_auto_takes_the_engine_that_reports_each_process(there, tmp_path, text, engine):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    assert engines.choose("auto", path).name == engine
+
+
+@pytest.mark.parametrize("module", ["torch.distributed.run", "accelerate.commands.launch", "trl"])
+def test_auto_takes_meta_for_a_launcher(there, module):
+    assert engines.choose("auto", None, module=module).name == "meta"
+    assert engines.choose("auto", "/usr/bin/torchrun").name == "meta"
+    assert engines.choose("auto", None, module="train.main").name == "stub"
+
+
 def test_without_it_the_reason_says_how_to_get_it(missing, script):
     choice = engines.choose("auto", script)
     assert choice.name == "meta"
