@@ -123,6 +123,11 @@ def build(wanted: Wanted, headers: Path, output: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def called_name(base: str) -> str:
+    """Returns the function of the stub of "libcudnn" that says whether any function that does nothing was called."""
+    return f"simgpu_called_{base.replace('-', '_')}"
+
+
 def _compile(base: str, wanted: Wanted, headers: Path, folder: Path) -> None:
     soname = wanted.sonames[base]
     written = sorted((SOURCES / base).glob("*.c")) or list(SOURCES.glob(f"{base}.c"))
@@ -130,7 +135,12 @@ def _compile(base: str, wanted: Wanted, headers: Path, folder: Path) -> None:
     # A function that is written out is a strong symbol, and takes the place of the weak one.
     names = sorted(name for name in wanted.symbols[base] if name.isidentifier())
     lines = [f'int {name}() __attribute__((weak, alias("simgpu_nothing")));' for name in names]
-    generated.write_text("\n".join(["static int simgpu_nothing() { return 0; }", *lines, ""]))
+    called = [
+        "static int called;",
+        "static int simgpu_nothing() { called = 1; return 0; }",
+        f"int {called_name(base)}(void) {{ return called; }}",
+    ]
+    generated.write_text("\n".join([*called, *lines, ""]))
     tag = "NVSHMEM" if "nvshmem" in base else soname.replace("-", "_")
     versions.write_text(f"{tag} {{ global: *; }};\n")
     arguments = ["-w", "-shared", "-fPIC", "-O1", "-o", folder / soname, generated, *written]

@@ -158,3 +158,41 @@ def test_processes_that_the_program_starts_count(script):
     assert report.completed, report.ended
     assert report.nvidia_smi == (1 + 2 + 4) * 2**28 + 3 * report.context
     assert any("2 other processes" in note for note in report.notes)
+
+
+def test_a_librarys_workspaces_are_named_where_it_was_called(script):
+    """cuDNN's convolutions have workspaces that only a GPU knows; a matmul has none."""
+    program = "import torch\nlayer = torch.nn.{}.cuda()\nlayer(torch.randn({}, device='cuda'))\n"
+    convolution = run(script(program.format("Conv2d(3, 8, 3)", "1, 3, 8, 8")))
+    assert convolution.left_out == "at least: without cuDNN's workspaces"
+    assert "set aside for what is not modelled" in str(convolution)
+    assert run(script(program.format("Linear(3, 8)", "1, 3"))).left_out == ""
+
+
+CHECKPOINT = """
+import os, torch
+torch.save(torch.ones(1000, device="cuda"), "model.pt")
+assert torch.load("model.pt").shape == (1000,)
+os.remove("old.txt")
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "subprocess.run([sys.executable, 'train.py'], check=True)",
+        "os.system(sys.executable + ' train.py')",
+        "torch.multiprocessing.spawn(exec_it)",
+    ],
+)
+def test_a_process_that_the_program_starts_keeps_files_apart_too(tmp_path, monkeypatch, script, start):
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.pt", "old.txt"):
+        (tmp_path / name).write_text("the user's")
+    (tmp_path / "train.py").write_text(CHECKPOINT)
+    main = "import os, subprocess, sys, torch\ndef exec_it(rank):\n    exec(open('train.py').read())\n"
+    report = run(script(f"{main}if __name__ == '__main__':\n    {start}\n"))
+    assert report.completed, report
+    assert [(tmp_path / name).read_text() for name in ("model.pt", "old.txt")] == ["the user's"] * 2
+    assert "model.pt" in {Path(one.path).name for one in report.files}
+    assert report.outcome == "undecided" and "except by another process" in report.verdict.reason

@@ -128,6 +128,7 @@ class Watched:
             "reserved": reserved,
             "most_used": self.runtime.mock_most_used(device),
             "steps": self.owners.steps,
+            "libraries": self.called(),
             "sizes_read": self.reads.sizes,
             "reads": [[*key, number] for key, number in self.reads.counts.most_common()],
         }
@@ -139,6 +140,13 @@ class Watched:
             Path(self.job["snapshot"]).write_bytes(pickle.dumps(snapshot))
         trace = snapshot["device_traces"][device]
         return found | findings.of(trace, count, self.owners, peak, failed, frozenset(self.job["workspaces"]))
+
+    def called(self) -> list[str]:
+        """The libraries with workspaces that only a GPU knows, of which the program has called a function."""
+        from simgpu.stub.libraries import called_name
+
+        paths = self.job["libraries"]
+        return [base for base in paths if getattr(ctypes.CDLL(paths[base]), called_name(base))()]
 
     def raised_in_its_place(self, error: BaseException | None) -> bool:
         """Whether an error was raised in the place of an out-of-memory error: no allocation succeeded after the last

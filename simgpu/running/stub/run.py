@@ -15,19 +15,21 @@ from pathlib import Path
 from simgpu.engines import Choice
 from simgpu.hardware import gpus
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
+from simgpu.left_out import CUDNN, CUFFT, SOLVERS
 from simgpu.ranks.world import PER_NODE
 from simgpu.report import folder
 from simgpu.report.files import REMOVED, File
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.sizes import size
-from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
+from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
 from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine
 
 ROOT = Path(__file__).parents[3]
-NOT_MODELLED = "memory inside cuDNN, cuFFT and cuSOLVER, which only a GPU knows"
+WORKSPACES = {"libcudnn": CUDNN, "libcufft": CUFFT, "libcusolver": SOLVERS}
+"""Libraries whose workspaces only a GPU knows, by the name of their stub."""
 
 
 def run(
@@ -67,6 +69,7 @@ def run(
             "per_node": nodes,
             "runtime": str(next(stubs.glob("libcudart.so.*"))),
             "workspaces": _workspaces(spec, build.version),
+            "libraries": {base: str(path) for base in WORKSPACES for path in stubs.glob(f"{base}.so.*")},
             "snapshot": None if out is None else str(out / folder.SNAPSHOT),
             "result": str(Path(scratch, "result.json")),
         }
@@ -184,6 +187,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
     if "incomplete" in found:
         last = found["incomplete"].strip().splitlines()[-1]
         notes.append(f"the parts and lines, because they could not be found out: {last}")
+    called = found.get("libraries", ())
     read = found.get("sizes_read", 0)
     bounds = (f"{read} sizes depend on values, which are read as zeros here",) if read else ()
     return Report(
@@ -199,7 +203,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
         at=None if at is None else Spot(**{**at, "stack": tuple(at["stack"])}),
         parts=found.get("parts", {}),
         lines=tuple(Line(*row) for row in found.get("lines", ())),
-        left_out="",
+        left_out=f"at least: without {', '.join(WORKSPACES[base] for base in called)}" if called else "",
         steps=steps,
         seconds=0.0,
         ended=text,
@@ -209,7 +213,6 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
         notes=tuple(notes),
         bounds=bounds,
         engine=str(chosen),
-        not_in_nvidia_smi=NOT_MODELLED if ending == COMPLETED else "",
     )
 
 
