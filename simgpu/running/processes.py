@@ -42,7 +42,8 @@ def environment(folder: str | Path, before=None) -> dict[str, str]:
     """What a process needs in its environment to be followed. `before`: the environment that this is added to."""
     path = (os.environ if before is None else before).get("PYTHONPATH", "")
     others = [one for one in path.split(os.pathsep) if one != sitecustomize.FOLDER] if path else []
-    return {"PYTHONPATH": os.pathsep.join([sitecustomize.FOLDER, *others]), RECORDS: str(folder)}
+    apart = {sitecustomize.FILES: os.environ[sitecustomize.FILES]} if sitecustomize.FILES in os.environ else {}
+    return {"PYTHONPATH": os.pathsep.join([sitecustomize.FOLDER, *others]), RECORDS: str(folder), **apart}
 
 
 class Processes:

@@ -218,3 +218,24 @@ def test_a_process_without_torch_imports_nothing_of_ours(script, tmp_path):
     assert done.stdout.startswith("ran [] ")
     assert sitecustomize.FOLDER not in done.stdout
     assert record["command"][1:] == ["-c", code] and os.getpid() in record["ancestors"]
+
+
+def test_started_processes_change_no_files_of_the_users(script, tmp_path):
+    """Neither one that imports no torch, nor one with an environment of its own that saves a checkpoint."""
+    script("import os, pathlib\nos.remove('old.txt')\npathlib.Path('log.txt').write_text('new')\n", "tidy.py")
+    script("import torch\ntorch.save(torch.ones(9, device='cuda'), 'model.pt')\n", "save.py")
+    users = {"old.txt": "old", "log.txt": "log", "model.pt": "model"}
+    for name, text in users.items():
+        (tmp_path / name).write_text(text)
+    report = simgpu.run(
+        script("""
+        import os, subprocess, sys
+        subprocess.run([sys.executable, "tidy.py"], check=True)
+        assert not os.path.exists("old.txt") and open("log.txt").read() == "new"
+        subprocess.run([sys.executable, "save.py"], env={"HOME": os.environ.get("HOME", "")}, check=True)
+        """),
+        gpu="H100",
+    )
+    assert report.completed, report
+    assert {name: (tmp_path / name).read_text() for name in users} == users
+    assert {os.path.basename(one.path) for one in report.files} == set(users)

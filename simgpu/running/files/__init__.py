@@ -17,11 +17,12 @@ from simgpu.patches import Patches
 from simgpu.report.files import File
 from simgpu.running.files import calls
 from simgpu.running.files.overlay import MAGIC, Overlay
+from simgpu.running.startup import sitecustomize
 
 if TYPE_CHECKING:
     from simgpu.machine import Machine
 
-VARIABLE = "SIMGPU_FILES"
+VARIABLE = sitecustomize.FILES
 """The environment variable that names the scratch folder, for the processes that the program starts."""
 
 
@@ -30,17 +31,24 @@ class KeptApart:
 
     def __init__(self, overlay: Overlay, stays: bool):
         self._overlay, self._stays = overlay, stays
+        self._has_calls = False
 
     @property
     def folder(self) -> str:
         """Where the files are after the run; "" if they are removed."""
         return self._overlay.folder if self._stays else ""
 
+    def patch_calls(self, patches: Patches) -> None:
+        """Puts the overlay below Python's own file operations. It needs no torch."""
+        if not self._has_calls:
+            self._has_calls = True
+            calls.patch(patches, self._overlay)
+
     def patch(self, patches: Patches, machine: "Machine") -> None:
         """Puts the overlay between the program and the file system. `machine` has stand-ins."""
         from simgpu.running.files import native, tensors  # here, because they import torch
 
-        calls.patch(patches, self._overlay)
+        self.patch_calls(patches)
         native.patch(patches)
         tensors.patch(patches, machine)
         assert machine.stand_ins is not None
@@ -74,7 +82,19 @@ def kept_apart(folder: Path | None):
             shutil.rmtree(scratch, ignore_errors=True)
 
 
+def from_the_start() -> None:
+    """Puts the overlay of the run that started this process below its file operations, before it imports torch."""
+    apart = of_this_run()
+    if apart is not None:
+        apart.patch_calls(Patches())
+
+
+@functools.cache
+def _at(folder: str) -> KeptApart:
+    return KeptApart(Overlay(folder), True)
+
+
 def of_this_run() -> KeptApart | None:
-    """That of the run which started this process; None if there is none. It is not finished here."""
+    """Returns that of the run which started this process, and None if there is none. It is not finished here."""
     folder = os.environ.get(VARIABLE)
-    return None if not folder or not os.path.isdir(folder) else KeptApart(Overlay(folder), True)
+    return _at(folder) if folder and os.path.isdir(folder) else None

@@ -1,10 +1,11 @@
 """Runs at the start of each Python process that a simulated run starts, and simulates the GPU there too.
 
 PYTHONPATH names this folder first, so Python imports this file before the program. It writes a record of the process,
-runs the environment's own sitecustomize, and does the rest when torch has been imported. A process that imports no
-torch costs one small file. Only Python's standard library is used, because the process may be in another environment.
+keeps its files apart in a run without values, runs the environment's own sitecustomize, and simulates the GPU once
+torch has been imported. Only Python's standard library is used here, because the process may be in another environment.
 """
 
+import contextlib
 import os
 import sys
 from time import time_ns  # as it is now: a run simulates the clock
@@ -12,6 +13,8 @@ from time import time_ns  # as it is now: a run simulates the clock
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 RECORDS = "SIMGPU_PROCESSES"
 """The environment variable that names the folder of the run's records."""
+FILES = "SIMGPU_FILES"
+"""The environment variable that names the scratch folder of a run without values (simgpu/running/files)."""
 STUB_CACHES = "SIMGPU_STUB_CACHES"
 """The environment variable of a run on the stub engine: the caches of compiled code, whose files are not kept apart."""
 
@@ -65,10 +68,8 @@ class _AfterTorch:
         return spec
 
 
-def _begin(folder):
-    """Simulates the GPU from here on, if this environment has simgpu or is that of the run."""
-    if not os.path.isdir(folder):  # the run is over
-        return
+def _with_simgpu(folder, do):
+    """Calls `do(settings)` if this environment has simgpu or is that of the run; returns whether it has."""
     from ast import literal_eval
     from importlib.util import find_spec
 
@@ -79,16 +80,33 @@ def _begin(folder):
         sys.path.append(settings["root"])  # for a process whose path does not lead to simgpu
     try:
         if find_spec("simgpu") is None:
-            note(folder, "unfollowed", executable=sys.executable)
-            return
-        from simgpu.running.child import begin
-
-        begin(folder, settings)
+            return False
+        do(settings)
+        return True
     finally:
         sys.path[:] = before
 
 
-def _keep_files_apart():
+def _keep_files_apart(settings):
+    """Puts the run's overlay below this process's file operations, before the program does anything."""
+    from simgpu.running.files import from_the_start
+
+    from_the_start()
+
+
+def _begin(folder):
+    """Simulates the GPU from here on."""
+
+    def begin(settings):
+        from simgpu.running import child
+
+        child.begin(folder, settings)
+
+    if os.path.isdir(folder) and not _with_simgpu(folder, begin):  # otherwise the run is over
+        note(folder, "unfollowed", executable=sys.executable)
+
+
+def _begin_on_stubs():
     """Puts the overlay of a run on the stub engine over this process's files, where its environment has simgpu."""
     try:
         from simgpu.running.stub.started import begin
@@ -116,7 +134,10 @@ if __name__ == "sitecustomize":
     if _folder and os.path.isdir(_folder):
         _command = list(getattr(sys, "orig_argv", ()))
         note(_folder, "python", command=_command, ancestors=_ancestors(os.getppid()))
+        if os.environ.get(FILES):
+            with contextlib.suppress(ImportError, SyntaxError):  # simgpu may be there for another version of Python
+                _with_simgpu(_folder, _keep_files_apart)
         sys.meta_path.insert(0, _AfterTorch(_folder))
     elif STUB_CACHES in os.environ:
-        _keep_files_apart()
+        _begin_on_stubs()
     _chain()
