@@ -103,6 +103,8 @@ class FunctionMode(TorchFunctionMode):
             return function(*args, **kwargs) if kwargs else function(*args)
         except torch.OutOfMemoryError as error:
             del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
+            if depth == 0:
+                let_go(error)  # before the frames of a composite operator leave the traceback
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
         except Exception as error:
             if isinstance(error, NoValueError) and self.stands_in(function):
