@@ -7,6 +7,7 @@ no memory in use, because each process counts its own.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,16 +17,11 @@ MIB = 2**20
 
 def folder() -> Path:
     """The folder that holds a program `nvidia-smi`, which runs this module; it is made where it is missing."""
+    from simgpu.stub import scripts
     from simgpu.stub.engine import home
 
-    place = home() / "bin" / "smi"
-    program = place / "nvidia-smi"
-    text = f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n'
-    if not program.exists() or program.read_text() != text:
-        place.mkdir(parents=True, exist_ok=True)
-        program.write_text(text)
-        program.chmod(0o755)
-    return place
+    program = home() / "bin" / "smi" / "nvidia-smi"
+    return scripts.write(program, shlex.join([sys.executable, __file__])).parent
 
 
 def main(arguments: list[str]) -> int:
