@@ -199,7 +199,7 @@ FIGURES: tuple[Figure, ...] = (
         ACCUMULATION,
         COURSE_NOTES,
         {"whole batch": "11539", "4 × 1": "7343"},
-        note="nvidia-smi's figure; neither the model nor the GPU is said",
+        note="the model, the GPU and the counter are not named",
     ),
     *_figures(
         TOY_CHECKPOINT,
