@@ -143,7 +143,7 @@ class Report:
     @classmethod
     def load(cls, path: Path) -> "Report":
         """What `save` wrote. ValueError for another file, with what it holds; OSError if it cannot be read."""
-        wanted = f"wanted the report.json of a run, which simgpu run --out FOLDER writes"
+        wanted = "wanted the report.json of a run, which simgpu run --out FOLDER writes"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:

@@ -11,7 +11,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ import torch.jit._builtins
 
 from simgpu.errors import OTHER_ENGINE, NotModelledError
 from simgpu.patches import Patches
-from simgpu.tensors import residence
 
 LOADS = "import_ir_module", "import_ir_module_from_buffer"
 """The functions of torch._C that torch.jit.load calls, with a path and with bytes (torch/jit/_serialization.py)."""
@@ -32,7 +31,7 @@ def patch(patches: Patches) -> None:
         name = table.get(id(before))
         if name is not None and id(replacement) not in table:
             table[id(replacement)] = name
-            patches.when_undone(lambda key=id(replacement): table.pop(key, None))
+            patches.when_undone(partial(table.pop, id(replacement), None))
     scripted: Any = torch.jit.RecursiveScriptModule
     patches.apply(scripted, "_apply", _moved_in_cpp(scripted._apply))
     for name in LOADS:

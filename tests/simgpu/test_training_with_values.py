@@ -94,7 +94,7 @@ HALF = {
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", HALF)
 def test_products_of_half_precision_are_summed_in_single(name, dtype):
-    """So they are on a GPU; and a CPU without instructions for half precision would take 20 times longer."""
+    """So they are on a GPU; and a CPU without instructions for half precision would take far longer."""
     torch.manual_seed(0)
     x, w = torch.randn(4, 4, 6, 6).to(dtype), torch.randn(4, 4, 3, 3).to(dtype)
     with simgpu.simulated_gpu("T4", values=True):
