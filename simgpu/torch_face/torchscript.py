@@ -83,14 +83,16 @@ def _through_the_host(load):
 def _modules(module) -> Iterator:
     """A module of C++ and those in it, in the order of the file."""
     yield module
-    for _, child in torch._C.ModuleDict(module).items():  # pyright: ignore[reportAttributeAccessIssue]
+    children: Any = torch._C.ModuleDict(module)
+    for _, child in children.items():
         yield from _modules(child)
 
 
 def _move(module, device: torch.device) -> int:
     """Copies the parameters and buffers of one module to a device, and returns how many there are."""
     moved = 0
-    for kind in (torch._C.ParameterDict, torch._C.BufferDict):  # pyright: ignore[reportAttributeAccessIssue]
+    kinds: Any = (torch._C.ParameterDict, torch._C.BufferDict)
+    for kind in kinds:
         held = kind(module)
         for name, tensor in held.items():
             with torch.no_grad():

@@ -6,6 +6,7 @@ import zipfile
 import pytest
 import torch
 from torch import nn
+from torch.jit._builtins import _get_builtin_table
 
 import simgpu
 from simgpu.errors import NotModelledError
@@ -115,9 +116,9 @@ def test_pytorchs_modules_are_compiled(name):
 
 
 def test_everything_is_put_back():
-    table = dict(torch.jit._builtins._get_builtin_table())
+    table = dict(_get_builtin_table())
     with simgpu.simulated_gpu("T4"):
         pass
-    assert torch.jit._builtins._get_builtin_table() == table
+    assert _get_builtin_table() == table
     assert "_apply" not in vars(torch.jit.RecursiveScriptModule)
     assert all(getattr(torch._C, name) is function for name, function in NAMES)
