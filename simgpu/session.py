@@ -50,6 +50,7 @@ from simgpu.torch_face import (
     nvml,
     storages,
     threads,
+    torchscript,
 )
 from simgpu.tracebacks import PATHS
 
@@ -199,6 +200,7 @@ class Session:
         face.patch(self._patches, self.machine, dispatch.face)
         loading.patch(self._patches)
         model_files.patch(self._patches)
+        torchscript.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(attributes.open_hooks_seen(functions))
         self._leave.enter_context(lost_interrupts.raised_again())
