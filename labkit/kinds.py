@@ -1,4 +1,4 @@
-"""The six kinds of memory over a training step, from a ledger's memory history."""
+"""Sorts the memory of a training step into six kinds, from a ledger's memory history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("weights", "optimizer states", "gradients", "workspaces", "activations"
 
 @dataclass(frozen=True)
 class Lived:
-    """A block of the history: its kind, its bytes, and the events that made it and freed it."""
+    """Describes a block of the history: its kind, its bytes, and the events that allocated and freed it."""
 
     kind: str
     size: int
@@ -28,16 +28,17 @@ class Lived:
 
 
 class Kinds:
-    """Each block of a training step, given one of the six kinds of memory.
+    """Assigns each block of a training step to one of the six kinds of memory.
 
     >>> kinds = Kinds(ledger, model, optimizer, "forward 2", "backward 2", "optimizer 2")
     >>> kinds.at_peak()
 
-    The ledger has ``history=True`` and began on an empty GPU; the three names are those of its stages, and model,
-    gradients and optimizer are as the last stage left them. Weights are parameters and buffers. Activations are what
-    forward made, or was given, and backward found: what autograd keeps, and what the caller holds. Workspaces are
-    cuBLAS's, which stay. Whatever else comes and goes is temporary. Remainders of blocks are not in the history, so the
-    sum is that much below ``memory_allocated``. Raises ``RuntimeError`` without history.
+    The ledger has ``history=True`` and began on an empty GPU. The three names are those of its stages, and model,
+    gradients and optimizer are as the last stage left them. Weights are parameters and buffers. Activations are the
+    blocks that exist when backward starts and were made by forward or passed to it: what autograd saves, and what the
+    caller holds. Workspaces are cuBLAS's, which are never freed. All other blocks that come and go are temporaries.
+    Remainders of blocks are not in the history, so the sum is below ``memory_allocated`` by that amount. Raises
+    ``RuntimeError`` without history.
     """
 
     def __init__(self, ledger: Ledger, model: nn.Module, optimizer, forward: str, backward: str, step: str):
@@ -49,25 +50,27 @@ class Kinds:
 
     @property
     def total(self) -> np.ndarray:
-        """Bytes of all kinds after each event of the step."""
+        """Returns the bytes of all kinds after each event of the step."""
         return sum(self.curves.values(), np.zeros(self.end - self.start + 1, dtype=np.int64))
 
     @property
     def moment(self) -> int:
-        """The event at which the step's memory is highest, counted from the step's first."""
+        """Returns the event at which the step's memory peaks, counted from the step's first."""
         return int(self.total.argmax())
 
     @property
     def peak(self) -> int:
-        """Bytes at that moment, without remainders."""
+        """Returns the bytes at the peak, without remainders."""
         return int(self.total[self.moment])
 
     def at_peak(self) -> dict[str, int]:
-        """Bytes of each kind at the peak."""
+        """Returns the bytes of each kind at the peak."""
         return {kind: int(curve[self.moment]) for kind, curve in self.curves.items()}
 
     def alive_at_peak(self, kind: str) -> pd.DataFrame:
-        """The blocks of a kind that are alive at the peak, by size: how many, and how long they live, in events."""
+        """Returns the blocks of a kind that are alive at the peak, by size: their number, and how many events they
+        live.
+        """
         at = self.start + self.moment
         alive = [one for one in self.blocks if one.kind == kind and one.born <= at < one.freed]
         rows = {}
@@ -78,7 +81,7 @@ class Kinds:
         return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis(kind)
 
     def plot(self, about: str = ""):
-        """The six kinds stacked over the step's events, with backward shaded and the peak marked."""
+        """Draws the six kinds stacked over the step's events, with backward shaded and the peak marked."""
         first, last = self.backward
         title = "The six kinds of allocated memory"
         return plots.stack(
@@ -89,7 +92,7 @@ class Kinds:
         )
 
     def _lifetimes(self, trace):
-        """Each block of the history, with its kind."""
+        """Yields each block of the history, with its kind."""
         alive: dict[int, tuple[int, int]] = {}
         for number, event in enumerate(trace, 1):
             if event["action"] == "alloc":
@@ -102,7 +105,7 @@ class Kinds:
             yield Lived(self._kind(address, size, born, never), size, born, never)
 
     def _kind(self, address: int | None, size: int, born: int, freed: int) -> str:
-        """The kind of a block; ``address`` only of one that was never freed, since blocks are used again."""
+        """Returns the kind of a block; ``address`` is given only for one never freed, because addresses are reused."""
         if address in self._held:
             return self._held[address]
         if address is not None and size == self._workspace:
@@ -110,7 +113,7 @@ class Kinds:
         return "activations" if born <= self.backward[0] < freed else "temporaries"
 
     def _curves(self) -> dict[str, np.ndarray]:
-        """Bytes of each kind after each event, from the step's first to its last."""
+        """Returns the bytes of each kind after each event, from the step's first to its last."""
         changes = {kind: np.zeros(self.end + 2, dtype=np.int64) for kind in KINDS}
         for one in self.blocks:
             changes[one.kind][one.born] += one.size
@@ -119,7 +122,7 @@ class Kinds:
 
 
 def _held(model: nn.Module, optimizer) -> dict[int, str]:
-    """The kind of what model and optimizer hold on the GPU, by address."""
+    """Returns the kind of each storage that model and optimizer hold on the GPU, by address."""
     states = [one for state in optimizer.state.values() for one in state.values() if isinstance(one, Tensor)]
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     groups = {"gradients": gradients, "optimizer states": states, "weights": [*model.parameters(), *model.buffers()]}

@@ -1,8 +1,8 @@
-"""The course's figures: one style and one palette, a title that says what was measured, units, alternative text.
+"""Draws the course's figures in one style and palette, each with a title, units and alternative text.
 
 Each function returns a closed figure, so that a notebook shows it once. ``about`` names the model and its size for the
-title ("ThreeLinear, batch 10,240"); the counter and the GPU's name, "simulated" included, are added. What a figure
-draws is also said in words: its alternative text, which a screen reader reads and the notebook's tests compare.
+title ("ThreeLinear, batch 10,240"). The counter and the GPU's name are added, with "simulated" if it is. The
+alternative text describes the figure in words for screen readers, and the notebooks' tests compare it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from labkit.nvml import nvidia_smi
 from labkit.stopwatch import along_the_pipeline
 from labkit.units import MIB, mib
 
-# Okabe and Ito's palette, told apart with any kind of colour vision.
+# Okabe and Ito's palette, which can be distinguished with any kind of colour vision.
 BLUE, ORANGE, GREEN, SKY, PURPLE, YELLOW = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 DARK, GREY, LIGHT = "#333333", "#999999", "#E8E8E8"
-PARTS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, GREY)  # for curves and bars that stand for no kind of memory
+PARTS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, GREY)  # for curves and bars that are not a kind of memory
 
 # The course's palette: a kind of memory has one colour everywhere.
 KINDS = {
@@ -41,7 +41,7 @@ KINDS = {
     "workspace": GREY,
     "cache": LIGHT,
 }
-# Words in the name of a part that tell its kind; the first that is found decides.
+# Parts of a name that identify its kind; the first match decides.
 KIND_WORDS = {
     "grad": "gradients",
     "activation": "activations",
@@ -62,9 +62,9 @@ KIND_WORDS = {
     "weight": "parameters",
     "parameter": "parameters",
 }
-OTHER = (PURPLE, DARK, "#8C6D31")  # of parts that are none of these kinds
-_BESIDE = 45  # letters of a title beside which the GPU's name has room
-HATCHES = ("", "///", "...", "xxx")  # tell parts of one kind apart
+OTHER = (PURPLE, DARK, "#8C6D31")  # for parts of any other kind
+_BESIDE = 45  # the title length up to which the GPU's name fits on its line
+HATCHES = ("", "///", "...", "xxx")  # distinguish parts of one kind
 
 STYLE = {
     "figure.dpi": 110,
@@ -92,9 +92,9 @@ STATE_NAMES = {
 
 
 class Drawing(Figure):
-    """A figure with an alternative text, which a notebook stores beside the picture.
+    """A figure with an alternative text, which a notebook stores with the image.
 
-    As plain text it is its description; the picture's metadata have the same as ``alt``, the title, and the axes.
+    As plain text it is its description. The image's metadata hold the description as ``alt``, the title, and the axes.
     """
 
     description = ""
@@ -116,17 +116,17 @@ def title_of(figure: Figure) -> str:
 
 
 def new(title: str, alt: str, *, xlabel: str = "", ylabel: str = "", height: float = 3.2) -> tuple[Drawing, Axes]:
-    """An empty figure in the course's style, and its axes, for a chapter's own drawing.
+    """Returns an empty figure in the course's style, and its axes, for a chapter's own drawing.
 
-    ``title`` says what is drawn, of which model, counter and size; ``alt`` says in words what a reader would see.
-    The labels have units. The GPU in use is named at the right. Raises ``ValueError`` without
-    title or alternative text.
+    ``title`` says what is drawn, for which model, counter and size; ``alt`` describes in words what a reader sees. The
+    labels have units. The GPU in use is named on the right. Raises ``ValueError`` without title or alternative text.
     """
     if not title or not alt:
         raise ValueError("a figure of the course has a title and an alternative text")
     with plt.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         figure, axes = plt.subplots(figsize=(8, height), FigureClass=Drawing)
-        axes.set_title(title + ("\n" if len(title) > _BESIDE else ""), fontweight="bold")  # the GPU's name is below it
+        # the GPU's name goes below it
+        axes.set_title(title + ("\n" if len(title) > _BESIDE else ""), fontweight="bold")
         axes.set_title(str(current()), loc="right", color=GREY, fontsize=8)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         if missing := left_out():
@@ -142,14 +142,14 @@ def _titled(what: str, about: str) -> str:
 
 
 def colour(part: str) -> str | None:
-    """The colour of a part by its name: that of its kind, or None if the name tells none."""
+    """Returns the colour of a part's kind, or None if its name identifies no kind."""
     name = part.casefold()
     kind = next((kind for word, kind in KIND_WORDS.items() if word in name), None)
     return KINDS[kind] if kind else None
 
 
 def colours(parts: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a hatch for each part: of its kind, told apart by hatches where several parts are of one kind.
+    """Returns a colour and a hatch for each part: the colour of its kind, with hatches for several parts of one kind.
 
     Raises ``ValueError`` for more parts than can be told apart.
     """
@@ -171,10 +171,10 @@ def _legend(axes: Axes, handles: list | None = None) -> None:
 
 
 def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: str = "") -> Drawing:
-    """Memory after each event of ``torch.cuda.memory._snapshot()``, with the ledger's stages.
+    """Draws memory after each event of ``torch.cuda.memory._snapshot()``, with the ledger's stages.
 
-    ``start`` bytes were allocated when the history began. Requests are rounded up to blocks of 512 B; the
-    remainder that may stay with a large block (up to 1 MiB) is not in the history and not in the curve.
+    ``start`` bytes were allocated when the history began. Requests are rounded up to blocks of 512 B. The remainder
+    that may stay with a large block (up to 1 MiB) is not in the history and not in the curve.
     """
     trace = snapshot["device_traces"][0]
     got = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -198,14 +198,16 @@ def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: st
     for i, stage in enumerate(shown):
         first, last = stage.events
         axes.axvspan(first, last, color=GREY, alpha=0.12 if i % 2 else 0.04, lw=0)
-        # Two heights in turn, so that the names of short stages do not run into each other.
+        # Names alternate between two heights, so that those of short stages don't overlap.
         axes.text(first, top * (1.17 - 0.07 * (i % 2)), f" {stage.name}", va="top", fontsize=8, color=DARK)
     _legend(axes)
     return figure
 
 
 def runs(curves: Mapping[str, Sequence[int]], about: str = "") -> Drawing:
-    """Several runs on the same axes: ``{name: ledger.curve()}``, the allocated bytes after each event of each run."""
+    """Draws several runs on the same axes: ``{name: ledger.curve()}``, the allocated bytes after each event of each
+    run.
+    """
     said = [f"{name} rises to {mib(max(curve))} and has {len(curve) - 1:,} events" for name, curve in curves.items()]
     figure, axes = new(_titled("Allocated over time", about), "; ".join(said) + ".")
     for (name, curve), line in zip(curves.items(), cycle(PARTS), strict=False):
@@ -218,7 +220,7 @@ def runs(curves: Mapping[str, Sequence[int]], about: str = "") -> Drawing:
 
 
 def stages(stages: Iterable, about: str = "") -> Drawing:
-    """The ledger's stages: allocated before, added, and the peak within; the reserved memory as a line."""
+    """Draws the ledger's stages: allocated before, added, and the peak within, with reserved memory as a line."""
     rows = list(stages)
     said = "; ".join(f"{s.name} adds {mib(s.added)} and peaks at {mib(s.peak)}" for s in rows)
     height = 1.2 + 0.42 * max(len(rows), 2)
@@ -251,10 +253,11 @@ def parts(
     about: str = "",
     counter: str = "allocated",
 ) -> Drawing:
-    """What each stage's memory is made of: ``{stage: {part: bytes}}``; a mark for what was measured.
+    """Draws the parts of each stage's memory, ``{stage: {part: bytes}}``, and a mark for what was measured.
 
     A part has the colour of its kind (parameters, gradients, optimizer states, activations, temporaries, workspace,
-    cache), which its name tells: "gradients of weights". Raises ``ValueError`` for parts that cannot be told apart.
+    cache), which its name identifies: "gradients of weights". Raises ``ValueError`` for parts that cannot be told
+    apart.
     """
     names = list(dict.fromkeys(part for made_of in stages.values() for part in made_of))
     look = colours(names)
@@ -283,10 +286,10 @@ def lines(
     ylabel: str = "MiB",
     alt: str = "",
 ) -> Drawing:
-    """Curves over ``xs`` with points, ``{name: values}``; a name that tells a kind of memory has its colour.
+    """Draws curves over ``xs`` with points, ``{name: values}``; a name that identifies a kind of memory has its colour.
 
-    Without ``alt`` the alternative text gives each curve's first, highest and last value. Raises ``ValueError`` for a
-    curve of another length than ``xs``.
+    Without ``alt`` the alternative text gives each curve's first, last and highest value. Raises ``ValueError`` for a
+    curve whose length differs from that of ``xs``.
     """
     for name, values in curves.items():
         if len(values) != len(xs):
@@ -310,10 +313,10 @@ def stack(
     xlabel: str,
     shaded: Mapping[str, tuple[float, float]] | None = None,
 ) -> Drawing:
-    """Bytes over events as stacked areas, ``{part: values}``, with the highest sum marked and ranges shaded by name.
+    """Draws bytes over events as stacked areas, ``{part: values}``, with the peak marked and named ranges shaded.
 
-    A part has the colour of its kind, which its name tells. Raises ``ValueError`` for curves of different lengths, or
-    for parts that cannot be told apart.
+    A part has the colour of its kind, which its name identifies. Raises ``ValueError`` for curves of different lengths,
+    or for parts that cannot be told apart.
     """
     if len({len(values) for values in curves.values()}) != 1:
         raise ValueError(f"curves to stack have one length; these have {[len(v) for v in curves.values()]}")
@@ -339,7 +342,8 @@ def stack(
 
 
 def bars(values: Mapping[str, float], title: str, xlabel: str, kind: str = "") -> Drawing:
-    """Horizontal bars with their values, the longest on top: ``{name: value}``, in the unit that ``xlabel`` names.
+    """Draws horizontal bars with their values, the longest on top: ``{name: value}``, in the unit that ``xlabel``
+    names.
 
     ``kind`` is the kind of memory whose colour the bars have. Raises ``KeyError`` for an unknown kind.
     """
@@ -354,9 +358,9 @@ def bars(values: Mapping[str, float], title: str, xlabel: str, kind: str = "") -
 
 
 def cut(rows: Mapping[str, Mapping[str, bool]], title: str) -> Drawing:
-    """Rows of operators, those filled whose results are saved for backward: ``{name: {operator: saved}}``.
+    """Draws rows of operators and fills those whose results are saved for backward: ``{name: {operator: saved}}``.
 
-    A row is what :attr:`labkit.compiling.Partitioned.operators` says.
+    A row is the value of :attr:`labkit.compiling.Partitioned.operators`.
     """
     said = [f"{name}: {', '.join(one for one in row if row[one]) or 'none'}" for name, row in rows.items()]
     figure, axes = new(title, f"Saved are, {'; '.join(said)}.", height=1.0 + 0.75 * len(rows))
@@ -375,9 +379,9 @@ def cut(rows: Mapping[str, Mapping[str, bool]], title: str) -> Drawing:
 
 
 def lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: str = "") -> Drawing:
-    """Work over time, a lane for each kind: ``{lane: [(begin, end, name), ...]}`` in milliseconds.
+    """Draws work over time with one lane per kind: ``{lane: [(begin, end, name), ...]}`` in milliseconds.
 
-    The alternative text counts the pieces: their times differ between a real GPU and the simulated one.
+    The alternative text counts the pieces, because their times differ between a real GPU and a simulated one.
     """
     last = max((end for row in pieces.values() for _, end, _ in row), default=0)
     said = "; ".join(f"{lane} has {len(row)} pieces" for lane, row in pieces.items()) or "Nothing was done"
@@ -394,11 +398,12 @@ def lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: str =
 
 
 def flow(rows: Sequence[Sequence[tuple[str, int, str, int]]], title: str, unit: int = 1, name: str = "B") -> Drawing:
-    """Operators in rows, from left to right, with the bytes that are kept on the arrows between them.
+    """Draws operators in rows, from left to right, with the saved bytes on the arrows between them.
 
-    An operator is ``(name, kept, beside, kept_beside)``: the bytes kept of the tensor that goes into it, and the name
-    and the bytes of what it keeps besides ("" and 0: nothing). Kept tensors are drawn as thick as they are large,
-    others thin; numbers are multiples of ``unit``, which is called ``name``. Raises ``ValueError`` for a unit of 0.
+    An operator is ``(name, kept, beside, kept_beside)``: the saved bytes of its input, and the name and bytes of
+    anything else that it saves ("" and 0 for nothing). The width of an arrow shows the size of a saved tensor, and
+    other arrows are thin. Numbers are multiples of ``unit``, which is called ``name``. Raises ``ValueError`` for a unit
+    of 0.
     """
     if not unit:
         raise ValueError("flow: the unit of the numbers is 0")
@@ -427,10 +432,11 @@ def flow(rows: Sequence[Sequence[tuple[str, int, str, int]]], title: str, unit: 
 
 
 def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None, about: str = "") -> Drawing:
-    """The allocator's segments, one a row, and the blocks in each, from ``torch.cuda.memory_snapshot()``.
+    """Draws the allocator's segments, one per row, and the blocks in each, from ``torch.cuda.memory_snapshot()``.
 
-    All rows have one scale: a segment of 20 MiB is ten times as long as one of 2 MiB. ``first`` draws only that many
-    bytes of each segment, so that blocks of 512 B can be seen; a block too narrow to be seen is drawn as a thin line.
+    All rows have one scale, so a segment of 20 MiB is ten times as long as one of 2 MiB. ``first`` draws only that
+    number of bytes of each segment, so that blocks of 512 B are visible. A block too narrow to be seen is drawn as a
+    thin line.
     """
     segments = list(torch.cuda.memory_snapshot() if segments is None else segments)
     lengths = [min(first or s["total_size"], s["total_size"]) for s in segments]
@@ -467,7 +473,7 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
 
 
 def _in_words(segment: Mapping) -> str:
-    """A segment and what is in it."""
+    """Describes a segment and its blocks."""
     used = [piece["size"] for piece in segment["blocks"] if piece["state"] == "active_allocated"]
     return (
         f"{segment['segment_type']} segment of {_short(segment['total_size'])}: "
@@ -476,9 +482,10 @@ def _in_words(segment: Mapping) -> str:
 
 
 def boxes(about: str = "") -> Drawing:
-    """The counters as boxes in boxes, not to scale: nvidia-smi ⊃ context + reserved ⊃ allocated ⊃ requested, as now.
+    """Draws the current counters as nested boxes, not to scale: nvidia-smi ⊃ context + reserved ⊃ allocated ⊃
+    requested.
 
-    Without NVML's figure the outer box says so. Raises ``RuntimeError`` without a GPU.
+    If NVML gives no figure, the outer box says so. Raises ``RuntimeError`` without a GPU.
     """
     reserved, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     requested = torch.cuda.memory_stats().get("requested_bytes.all.current", 0)
@@ -511,7 +518,7 @@ def boxes(about: str = "") -> Drawing:
 
 
 def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") -> Drawing:
-    """A :class:`labkit.sweep.Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
+    """Draws a :class:`labkit.sweep.Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
     ends = [(n, m) for n, m in zip(result.sizes, result.measured, strict=True)]
     alt = (
         f"{mib(ends[0][1])} at {ends[0][0]:,} and {mib(ends[-1][1])} at {ends[-1][0]:,}." if ends else "No size fitted."
@@ -536,10 +543,10 @@ def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") ->
 def roofline(
     dots: Mapping[str, Mapping[str, tuple[float, float]]], peak: float, bandwidth: float, about: str = ""
 ) -> Drawing:
-    """The roofline of a GPU, log-log, with operators as dots: ``{kind: {operator: (FLOP per byte, FLOP a second)}}``.
+    """Draws the roofline of a GPU, log-log, with operators as dots: ``{kind: {operator: (FLOP per byte, FLOP/s)}}``.
 
-    ``peak`` in operations and ``bandwidth`` in bytes a second are the roof: the slope ends where they meet, at ``peak /
-    bandwidth``. Each kind has a colour. Raises ``ValueError`` for a number that is not above 0.
+    ``peak`` is in operations per second and ``bandwidth`` in bytes per second. The slope ends at ``peak / bandwidth``.
+    Each kind has a colour. Raises ``ValueError`` for a number that is not above 0.
     """
     every = [point for kind in dots.values() for point in kind.values()]
     if min(peak, bandwidth, *(number for point in every for number in point)) <= 0:
@@ -559,7 +566,7 @@ def roofline(
     axes.text(ridge, roof[0], f" {ridge:.0f} FLOP per B", color=DARK, fontsize=8)
     for (kind, points), colour_of in zip(dots.items(), PARTS, strict=False):
         axes.plot(*zip(*((x, y / 1e12) for x, y in points.values()), strict=True), "o", color=colour_of, label=kind)
-        for name, (x, y) in points.items():  # above the slope, and under the flat part
+        for name, (x, y) in points.items():  # labels are above the slope and below the flat part
             offset, side = ((-5, 4), "right") if x <= ridge else ((4, -11), "left")
             beside = {"xytext": offset, "textcoords": "offset points", "fontsize": 7, "ha": side}
             axes.annotate(name, (x, y / 1e12), **beside)
@@ -568,7 +575,8 @@ def roofline(
     return figure
 
 
-_LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "communication", "copy to host")  # downwards
+# from top to bottom
+_LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "communication", "copy to host")
 _LANE_COLOURS = {
     "issues operators": SKY,
     "waits for the GPU": LIGHT,
@@ -583,10 +591,10 @@ _LANE_COLOURS = {
 
 
 def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
-    """The lanes of ``labkit.stopwatch(lanes=True)``: host, workers, copies, compute, communication; who waits for whom.
+    """Draws the lanes of ``labkit.stopwatch(lanes=True)``: host, workers, copies, compute and communication.
 
-    ``until`` draws only the first so many milliseconds. Neighbouring intervals of one kind that cannot be told apart
-    are drawn as one. On a real GPU nothing is recorded, and the figure says so.
+    ``until`` draws only the first ``until`` milliseconds. Adjacent intervals of one kind are drawn as one if they
+    cannot be told apart. On a real GPU nothing is recorded, and the figure says so.
     """
     end = until or max((one.end for one in timing.lanes), default=1.0)
     pieces = _lane_pieces([one for one in timing.lanes if one.start < end], end)
@@ -611,24 +619,27 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
 
 
 def _digits(value: float, count: int = 3) -> str:
-    """So many digits, and all of a larger number's before the point: 0.123, 12.3, 12,345."""
+    """Formats a number with ``count`` digits, or all digits before the point if it has more: 0.123, 12.3, 12,345."""
     return f"{value:.{count}g}" if abs(value) < 10**count else f"{value:,.0f}"
 
 
 def _brief(ms: float) -> str:
-    """Three digits, and no more than three decimals."""
+    """Formats milliseconds with three digits, and at most three decimals."""
     return f"{ms:.3g}" if ms >= 0.1 else f"{ms:.3f}"
 
 
 def _lane_kind(one) -> str:
-    """What an interval counts as: what the host does has names of its own, another lane does one thing."""
+    """Returns the kind of an interval: its name in the host's lane, and the lane's name elsewhere."""
     if one.lane.startswith("worker"):
         return "worker"
     return one.name if one.lane == "host" else one.lane
 
 
 def _lane_pieces(intervals, end: float) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Start and length in ms of what is drawn, by lane and kind; gaps below a thousandth of the figure are closed."""
+    """Returns start and length in ms of what is drawn, by lane and kind.
+
+    Gaps below a thousandth of the figure's width are closed.
+    """
     pieces: dict[tuple[str, str], list[tuple[float, float]]] = {}
     last: dict[str, tuple[str, str]] = {}
     for one in sorted(intervals, key=lambda one: one.start):
@@ -649,7 +660,7 @@ def _busy(pieces, name: str) -> dict[str, float]:
 
 
 def formula(fit) -> str:
-    """A polynomial as text, with four digits: ``0.00123x² + 0.6039x + 437.9``; rounding errors are noughts."""
+    """Formats a polynomial with four digits, ``0.00123x² + 0.6039x + 437.9``; rounding errors become 0."""
     powers = ["", "x", "x²", "x³", "x⁴"]
     coefficients = fit.convert().coef
     least = 1e-12 * max(map(abs, coefficients))
@@ -658,7 +669,7 @@ def formula(fit) -> str:
 
 
 def _short(size: int) -> str:
-    """A size short enough for a label, never rounded: in MiB, KiB or B, whichever divides it."""
+    """Formats a size for a label without rounding, in MiB, KiB or B, whichever divides it."""
     for unit, name in ((MIB, "MiB"), (MIB // 8, "MiB"), (1024, "KiB")):
         if size % unit == 0 and size:
             return f"{size / (MIB if name == 'MiB' else unit):g} {name}"

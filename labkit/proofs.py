@@ -1,8 +1,8 @@
-"""Proofs with real processes: several ranks on this machine's CPU, which talk through gloo and must agree with one.
+"""Proofs with real processes: several ranks on this machine's CPU, which communicate through gloo, must agree with one.
 
-``processes.run(2, proofs.data_parallel)`` starts two processes, and each calls ``data_parallel(rank, ranks)``. What it
-returns is the largest absolute difference from what one process computes. They compute in float32 on the CPU, with or
-without a GPU in the machine, simulated or not.
+``processes.run(2, proofs.data_parallel)`` starts two processes, and each calls ``data_parallel(rank, ranks)``. A proof
+returns the largest absolute difference from the result of one process. It computes in float32 on the CPU, whether or
+not the machine has a GPU and whether or not one is simulated.
 """
 
 import torch
@@ -15,48 +15,50 @@ WIDTH, BATCH = 64, 16
 
 
 def network() -> nn.Sequential:
-    """Four layers with the same random weights in every process."""
+    """Returns four layers with the same random weights in every process."""
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4)))
 
 
 def samples() -> Tensor:
-    """The whole batch, the same in every process, [16, 64]."""
+    """Returns the whole batch, the same in every process, [16, 64]."""
     return torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
 def loss_of(outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-    """The mean square of the outputs; targets are ignored."""
+    """Returns the mean square of the outputs; targets are ignored."""
     return outputs.square().mean()
 
 
 def alone() -> nn.Sequential:
-    """The network after forward and backward of the whole batch in one process."""
+    """Returns the network after forward and backward of the whole batch in one process."""
     model = network()
     loss_of(model(samples())).backward()
     return model
 
 
 def off(ours, theirs) -> float:
-    """The largest absolute difference between two lists of tensors."""
+    """Returns the largest absolute difference between two lists of tensors."""
     return max(float((one.detach() - other.detach()).abs().max()) for one, other in zip(ours, theirs, strict=True))
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """The gradients, each put together if it is sharded."""
+    """Returns the gradients, each assembled if it is sharded."""
     found = [parameter.grad for parameter in model.parameters()]
     return [one.full_tensor() if hasattr(one, "full_tensor") else one for one in found]  # pyright: ignore
 
 
 def data_parallel(rank: int, ranks: int) -> float:
-    """DistributedDataParallel: each rank has its part of the batch. Its gradients, beside those of the whole batch."""
+    """Compares the gradients of DistributedDataParallel, where each rank has a part of the batch, with the whole
+    batch's.
+    """
     model = nn.parallel.DistributedDataParallel(network())
     loss_of(model(samples().chunk(ranks)[rank])).backward()
     return off(gradients(model), gradients(alone()))
 
 
 def ring(rank: int, ranks: int) -> float:
-    """An all-reduce by hand: 2 · (ranks - 1) steps around the ring. The sum, beside dist.all_reduce's."""
+    """Compares an all-reduce by hand, 2 · (ranks - 1) steps around the ring, with dist.all_reduce."""
     mine = torch.randn(ranks, 1000, generator=torch.Generator().manual_seed(rank))
     expected = mine.clone()
     dist.all_reduce(expected)
@@ -66,7 +68,7 @@ def ring(rank: int, ranks: int) -> float:
         requests = [dist.isend(mine[send].clone(), (rank + 1) % ranks), dist.irecv(arrived, (rank - 1) % ranks)]
         for request in requests:
             request.wait()  # pyright: ignore
-        if step < ranks - 1:  # the first half adds up, the second hands out
+        if step < ranks - 1:  # the first half sums up the parts, the second distributes the sums
             mine[receive] += arrived
         else:
             mine[receive] = arrived
@@ -74,7 +76,7 @@ def ring(rank: int, ranks: int) -> float:
 
 
 def sharded(rank: int, ranks: int) -> float:
-    """fully_shard and a step of AdamW. The weights after it, beside those of one process."""
+    """Compares the weights after fully_shard and a step of AdamW with those of one process."""
     from torch.distributed.fsdp import fully_shard
 
     mesh, model, reference = init_device_mesh("cpu", (ranks,)), network(), alone()
@@ -89,7 +91,7 @@ def sharded(rank: int, ranks: int) -> float:
 
 
 def sharded_optimizer(rank: int, ranks: int) -> float:
-    """ZeroRedundancyOptimizer behind DDP, a step of AdamW. The weights after it, beside those of one process."""
+    """Compares the weights after DDP and a ZeroRedundancyOptimizer step (AdamW) with those of one process."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model, reference = nn.parallel.DistributedDataParallel(network()), alone()
@@ -101,7 +103,7 @@ def sharded_optimizer(rank: int, ranks: int) -> float:
 
 
 class _Copy(torch.autograd.Function):
-    """The same on all ranks forward; the sum of all ranks' gradients backward."""
+    """Returns its input in forward, and sums the gradients of all ranks in backward."""
 
     @staticmethod
     def forward(ctx, x):
@@ -115,7 +117,7 @@ class _Copy(torch.autograd.Function):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all ranks forward; the gradient as it is backward."""
+    """Sums over all ranks in forward, and returns the gradient unchanged in backward."""
 
     @staticmethod
     def forward(ctx, x):
@@ -129,7 +131,10 @@ class _Sum(torch.autograd.Function):
 
 
 def mlp_by_hand(rank: int, ranks: int) -> float:
-    """An MLP in parts: columns of the first weight, rows of the second. Its outputs, and the gradient of its inputs."""
+    """Compares the outputs and input gradients of an MLP sharded by hand with those of the whole MLP.
+
+    The first weight is sharded by columns and the second by rows.
+    """
     torch.manual_seed(2)
     up, down = torch.randn(4 * WIDTH, WIDTH) / 8, torch.randn(WIDTH, 4 * WIDTH) / 16
     x, mine = samples().requires_grad_(), samples().requires_grad_()
@@ -142,7 +147,9 @@ def mlp_by_hand(rank: int, ranks: int) -> float:
 
 
 def heads_by_hand(rank: int, ranks: int) -> float:
-    """Attention split by heads, as many on each rank. Its outputs, beside those of all heads in one process."""
+    """Compares the outputs of attention sharded by heads, equally many per rank, with those of all heads in one
+    process.
+    """
     torch.manual_seed(3)
     heads, x = 4, samples().reshape(2, -1, WIDTH)
     into, out = torch.randn(3, heads, WIDTH // heads, WIDTH) / 8, torch.randn(heads, WIDTH // heads, WIDTH) / 8
@@ -157,7 +164,10 @@ def heads_by_hand(rank: int, ranks: int) -> float:
 
 
 def tensor_parallel(rank: int, ranks: int) -> float:
-    """PyTorch's parallelize_module: columns, rows, columns, rows. Its outputs and gradients, beside one process's."""
+    """Compares outputs and gradients of PyTorch's parallelize_module with those of one process.
+
+    The four layers alternate between ColwiseParallel and RowwiseParallel.
+    """
     from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
     model, reference = network(), alone()
@@ -182,14 +192,14 @@ def _pipeline(schedule_class, rank: int, ranks: int) -> float:
 
 
 def gpipe(rank: int, ranks: int) -> float:
-    """Four layers on 2 or 4 ranks, four micro-batches, GPipe. The gradients, beside those of one process."""
+    """Compares the gradients of GPipe with those of one process: four layers on 1, 2 or 4 ranks, four micro-batches."""
     from torch.distributed.pipelining import ScheduleGPipe
 
     return _pipeline(ScheduleGPipe, rank, ranks)
 
 
 def one_forward_one_backward(rank: int, ranks: int) -> float:
-    """Four layers on 2 or 4 ranks, four micro-batches, 1F1B. The gradients, beside those of one process."""
+    """Compares the gradients of 1F1B with those of one process: four layers on 1, 2 or 4 ranks, four micro-batches."""
     from torch.distributed.pipelining import Schedule1F1B
 
     return _pipeline(Schedule1F1B, rank, ranks)

@@ -1,11 +1,10 @@
-"""The summary table of the course: what each way of saving memory saved, and what it cost, where it was measured.
+"""Builds the summary table of the course: what each memory-saving technique saved, and what it cost, as measured.
 
 A chapter ends with its rows, made from its own measurements::
 
     techniques.summary(techniques.Technique("accumulation 4 × 1", on="bert-large, batch 4", peak=(before, after), ...))
 
-and the executed notebook keeps them, so that :func:`collect` finds the whole table there and no number is written down
-twice.
+The executed notebook stores them, so :func:`collect` can read the whole table from there and no number is typed twice.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ MIME = "application/vnd.labkit.techniques+json"
 
 @dataclass(frozen=True)
 class Technique:
-    """One row: a way of saving memory, on one workload.
+    """One row: a memory-saving technique on one workload.
 
     ``method`` and ``on`` name the technique and the workload. ``peak`` is the allocated peak without and with it, in
-    bytes; ``seconds`` a step's time without and with it (None where it has none). ``use`` says when to use it,
-    ``saves_nothing`` when it is no help. ``gpu`` is the one in use, "simulated" included. Raises ``ValueError`` for a
-    peak or a time that is not two positive numbers.
+    bytes, and ``seconds`` a step's time without and with it (None if not timed). ``use`` says when to use it, and
+    ``saves_nothing`` when it does not help. ``gpu`` is the one in use, with "simulated" if it is. Raises ``ValueError``
+    for a peak or a time that is not two positive numbers.
     """
 
     method: str
@@ -50,7 +49,7 @@ class Technique:
                 raise ValueError(f"{self.method!r}: {name} is ({unit} without, {unit} with it), not {pair}")
 
     def row(self) -> dict[str, str]:
-        """The row as text: the peak in MiB, the time as a ratio."""
+        """Returns the row as text: the peak in MiB, the time as a ratio."""
         before, after = self.peak
         slower = "no time" if self.seconds is None else f"× {self.seconds[1] / self.seconds[0]:.2f}"
         return {
@@ -66,13 +65,13 @@ class Technique:
 
 
 class Summary:
-    """Rows of the summary table, as a notebook shows and keeps them."""
+    """Rows of the summary table, as a notebook displays and stores them."""
 
     def __init__(self, rows: Iterable[Technique]):
         self.rows = tuple(rows)
 
     def table(self) -> pd.DataFrame:
-        """The rows as text, a method a row."""
+        """Returns the rows as text, one method per row."""
         return pd.DataFrame([technique.row() for technique in self.rows]).set_index("method")
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, object]:
@@ -82,7 +81,7 @@ class Summary:
 
 
 def summary(*techniques: Technique) -> Summary:
-    """The rows of a chapter. Raises ``ValueError`` without any, or if two have the same method."""
+    """Returns the rows of a chapter. Raises ``ValueError`` without any, or if two have the same method."""
     methods = [technique.method for technique in techniques]
     if not methods or len(set(methods)) < len(methods):
         raise ValueError(f"wanted one or more techniques, each once; were given {methods or 'none'}")
@@ -90,7 +89,7 @@ def summary(*techniques: Technique) -> Summary:
 
 
 def collect(folder: str | Path) -> Summary:
-    """Every row that the executed notebooks of a folder keep, in the order of the chapters.
+    """Returns every row that the executed notebooks of a folder store, in the order of the chapters.
 
     Raises ``FileNotFoundError`` if the folder has no notebooks.
     """
