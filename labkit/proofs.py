@@ -49,9 +49,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def data_parallel(rank: int, ranks: int) -> float:
-    """Compares the gradients of DistributedDataParallel, where each rank has a part of the batch, with the whole
-    batch's.
-    """
+    """DistributedDataParallel: each rank has its part of the batch. Its gradients, beside those of the whole batch."""
     model = nn.parallel.DistributedDataParallel(network())
     loss_of(model(samples().chunk(ranks)[rank])).backward()
     return off(gradients(model), gradients(alone()))
@@ -76,7 +74,7 @@ def ring(rank: int, ranks: int) -> float:
 
 
 def sharded(rank: int, ranks: int) -> float:
-    """Compares the weights after fully_shard and a step of AdamW with those of one process."""
+    """fully_shard and a step of AdamW. The weights after it, beside those of one process."""
     from torch.distributed.fsdp import fully_shard
 
     mesh, model, reference = init_device_mesh("cpu", (ranks,)), network(), alone()
@@ -131,10 +129,7 @@ class _Sum(torch.autograd.Function):
 
 
 def mlp_by_hand(rank: int, ranks: int) -> float:
-    """Compares the outputs and input gradients of an MLP sharded by hand with those of the whole MLP.
-
-    The first weight is sharded by columns and the second by rows.
-    """
+    """An MLP in parts: columns of the first weight, rows of the second. Its outputs, and the gradient of its inputs."""
     torch.manual_seed(2)
     up, down = torch.randn(4 * WIDTH, WIDTH) / 8, torch.randn(WIDTH, 4 * WIDTH) / 16
     x, mine = samples().requires_grad_(), samples().requires_grad_()
