@@ -4,7 +4,7 @@ In PyTorch's C++ a kernel at the dispatch key AutocastCUDA casts the arguments o
 operator again below that key (aten/src/ATen/autocast_mode.h). It skips tensors that are not `is_cuda()`, and a
 simulated tensor is not. So the same operators get a kernel of this module at a key of the same height,
 AutocastPrivateUse1. autocast("cuda") switches that key on and off in each thread. Operators that C++ calls inside
-others are cast too, backward runs in the dtype that forward chose, and there is no cost while autocast is off.
+others are cast too, and backward runs in the dtype that forward chose. While autocast is off, the kernels cost nothing.
 """
 
 import threading

@@ -121,7 +121,7 @@ def self_attention(
 
 
 def masked_softmax(scores, mask, mask_type):
-    """Computes the softmax of the scores and returns it; in place if there is no mask.
+    """Computes the softmax of the scores and returns it; in place if `mask` is None.
 
     With a mask, one kernel handles rows that fit a thread block. For longer rows plain operators run, and their result
     replaces an output that was allocated for that kernel.

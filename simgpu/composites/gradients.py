@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 def make_dual(mode, function, args, kwargs):
     """Wraps torch._make_dual of torch.autograd.forward_ad, so that the gap in forward mode is reported.
 
-    The forward-mode formulas of softmax, norms and products also call `areAnyTensorSubclassLike`, and this module does
+    The forward-mode formulas of softmax, norms and matmuls also call `areAnyTensorSubclassLike`, and this module does
     not correct them. In jvp of torch.func PyTorch's tensors are wrappers, for which CUDA does the same as the
     simulator.
     """

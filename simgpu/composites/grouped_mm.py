@@ -1,4 +1,4 @@
-"""Grouped matrix products: what CUDA accepts, and the layout of the result.
+"""Grouped matmuls: what CUDA accepts, and the layout of the result.
 
 PyTorch's meta kernel requires bfloat16, as on a GPU without the slower fallback.
 """

@@ -32,8 +32,8 @@ def forget() -> None:
 def new_ones() -> Iterator[torch._ops.OpOverload]:
     """Yields operators of libraries that have a kernel for autocast("cuda") and were not yielded before.
 
-    Only a new module, a shared library or a registration from Python can add one. So the dispatcher is not asked again
-    without one of these, because that takes 5 ms.
+    Only a new module, a shared library or a registration from Python can add one. Asking the dispatcher costs 5 ms, so
+    it is asked only after one of these.
     """
     global _looked
     now = len(sys.modules), len(torch.ops.loaded_libraries), len(torch.library._impls)

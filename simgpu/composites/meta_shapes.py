@@ -56,7 +56,7 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
 
 @meta("baddbmm.dtype")
 def batched_product(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
-    """Returns the product, in a dtype that may differ from the operands'.
+    """Returns the result of a batched matmul, in a dtype that may differ from the operands'.
 
     (aten/src/ATen/native/cuda/Blas.cpp, _baddbmm_dtype_cuda)
     """
@@ -65,13 +65,13 @@ def batched_product(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
 
 @meta("baddbmm.dtype_out")
 def batched_product_into(self, batch1, batch2, out_dtype, *, beta=1, alpha=1, out):
-    """Returns `out`, resized to the shape of the product (Blas.cpp)."""
+    """Returns `out`, resized to the shape of the batched matmul (Blas.cpp)."""
     return _resized(out, (*batch1.shape[:2], batch2.shape[2]))
 
 
 @meta("_scaled_mm.out")
 def scaled_product_into(self, mat2, *options, out, **named):
-    """Returns `out`, resized to the shape of the product (aten/src/ATen/native/cuda/ScaledBlas.cpp,
+    """Returns `out`, resized to the shape of the matmul (aten/src/ATen/native/cuda/ScaledBlas.cpp,
     _scaled_mm_out_cuda).
     """
     return _resized(out, (self.shape[0], mat2.shape[1]))
@@ -79,7 +79,7 @@ def scaled_product_into(self, mat2, *options, out, **named):
 
 @meta("_sample_dirichlet", "_standard_gamma", "_standard_gamma_grad", "binomial")
 def drawn(parameter, *others, generator=None):
-    """Returns one random number per element of the parameter (aten/src/ATen/native/cuda/Distributions.cpp)."""
+    """Returns one random value per element of the parameter (aten/src/ATen/native/cuda/Distributions.cpp)."""
     return torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
 
 

@@ -34,8 +34,8 @@ def _lstm_step(x, state, weights: Weights):
     LSTMCell).
 
     A state is (cells, hidden) here and (hidden, cells) in C++. C++ destroys a tuple from its last element and Python
-    from its first, so this order frees the tensors as C++ does. The two products are computed in the order in which GCC
-    evaluates the arguments of a call: the last one first.
+    from its first, so this order frees the tensors as C++ does. The two matmuls run in the order in which GCC evaluates
+    the arguments of a call: the last one first.
     """
     cells, hidden = state
     of_input = torch.matmul(x, weights.of_input.t())
@@ -80,7 +80,7 @@ def _let_go(tensors: list) -> None:
 def _steps(cell, inputs, state, weights: Weights):
     """Runs `cell` over a list of steps; returns the output of each step and the last state (RNN.cpp, FullLayer).
 
-    Raises RuntimeError, as PyTorch does, if there are no steps.
+    Raises RuntimeError, as PyTorch does, for an empty list.
     """
     outputs = []
     for x in inputs:
