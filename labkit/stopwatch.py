@@ -13,7 +13,7 @@ from labkit.gpu import GPU, current, simulator_is_on
 
 
 class Interval(NamedTuple):
-    """What one lane does from `start` to `end`, in milliseconds since the stopwatch was started."""
+    """Holds what one lane does from `start` to `end`, in milliseconds since the stopwatch was started."""
 
     lane: str
     name: str

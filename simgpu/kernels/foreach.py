@@ -137,7 +137,7 @@ if hasattr(torch.ops.aten, "_foreach_mm"):  # torch 2.11 has none
 
     @rule("_foreach_mm.default")
     def products(launch: Launch) -> None:
-        """torch/_native/ops: stacks and grouped products, by shapes and GPU."""
+        """Raises NotModelledError: torch/_native/ops chooses stacked or grouped matmuls by shapes and GPU."""
         raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")
 
 

@@ -74,7 +74,7 @@ class _Waiting:
         self._tensors = [weakref.ref(one) for one in tensors]
 
     def at_the_end(self) -> None:
-        """Waits, unless something that follows is waited for."""
+        """Waits, unless the program waits for a future that follows from this one."""
         if not self.followed:
             self.synchronize()
 

@@ -16,7 +16,7 @@ from typing import Any
 from simgpu.errors import NoValueError
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
+"""Maximum time that a rank waits for another (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
 
 PAUSE = 0.02
 """Seconds between two checks of the store."""

@@ -25,10 +25,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the ranks did and when, in seconds since all of them began.
+    """Holds what the ranks did and when, in seconds since all of them began.
 
     `pieces` are the named parts of their work (`Stretch`), by rank and start. `lanes` is everything that each rank's
-    host, kernels and links did. `seconds` is the time until the last of them was done.
+    host, kernels and links did. `seconds` is the time until the last rank was done.
     """
 
     ranks: tuple[int, ...]

@@ -18,7 +18,7 @@ PER_NODE = 8
 """GPUs per machine, as on the HGX boards of A100, H100, H200 and B200 (NVIDIA's datasheets)."""
 
 ADDRESS, PORT = "127.0.0.1", "29500"
-"""What torchrun sets for a run on one machine as MASTER_ADDR and MASTER_PORT (torch/distributed/run.py)."""
+"""MASTER_ADDR and MASTER_PORT as torchrun sets them for a run on one machine (torch/distributed/run.py)."""
 
 
 @dataclass(frozen=True)

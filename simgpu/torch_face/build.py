@@ -32,8 +32,9 @@ _SETTINGS = {
     "USE_CUSPARSELT=OFF": "USE_CUSPARSELT=1",
     "USE_NCCL=OFF": "USE_NCCL=ON",
 }
-"""What the wheels of torch 2.13.0 with and without CUDA report about themselves (PyTorch's CUDA host code on stub
-libraries).
+"""Settings that the wheels of torch 2.13.0 report without CUDA, and their replacements with it.
+
+(from PyTorch's CUDA host code under stub libraries)
 """
 
 

@@ -9,7 +9,7 @@ from simgpu.hardware.gpus import Spec
 REGISTERS = 65536
 THREADS_PER_BLOCK = 1024
 SHARED_MEMORY_PER_BLOCK = 49152
-"""The same on every GPU from compute capability 7.0 on (CUDA programming guide, compute capabilities)."""
+"""These three are equal on every GPU from compute capability 7.0 on (CUDA programming guide, compute capabilities)."""
 
 UNKNOWN = (
     "clock_rate",

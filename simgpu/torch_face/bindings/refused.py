@@ -70,7 +70,7 @@ REASONS = {
         _FILES,
     ),
 }
-"""What to do instead, or the reason, by the function's name."""
+"""The alternative, or the reason, by the function's name."""
 
 
 def refusal(name: str, reason: str):
