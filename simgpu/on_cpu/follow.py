@@ -1,4 +1,4 @@
-"""After an operator has run on the simulated GPU: the CPU computes what it gives, into the buffers of its results."""
+"""Computes on the CPU the values of an operator that has run on the simulated GPU, into the buffers of its results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for _name in ("AutocastCPU", "AutocastCUDA"):
 
 
 class Kind(Enum):
-    """What has to be done for an operator."""
+    """Says what an operator requires."""
 
     NOTHING = "it changes no values: a tensor lies otherwise, or in another storage"
     EMPTY = "its results are undefined; here they are zeros"
@@ -38,12 +38,12 @@ class Kind(Enum):
 
 
 class _UnknownError(Exception):
-    """An operand that has no values."""
+    """Raised for an operand that has no values."""
 
 
 @contextlib.contextmanager
 def on_the_cpu():
-    """Inside, operators on tensors of the CPU are PyTorch's own, seen by no mode, autocast or autograd."""
+    """Runs operators on CPU tensors as plain PyTorch, without modes, autocast or autograd."""
     with (
         torch._C.DisableTorchFunction(),
         _disable_current_modes(),
@@ -55,8 +55,11 @@ def on_the_cpu():
 
 
 class _Plan:
-    """What is the same for every call of an operator. `written`: position and name of the arguments that it writes.
-    `in_single`: whether it is computed in single precision where it is given half."""
+    """Holds what is the same for every call of an operator.
+
+    `written`: position and name of the arguments that it writes. `in_single`: whether half-precision arguments are
+    computed in single precision.
+    """
 
     __slots__ = ("draws", "equivalent", "in_single", "kind", "may_take_numbers", "written")
 
@@ -85,10 +88,10 @@ _plan_of = once_for_each(_Plan)
 
 
 def follow(machine, operator, args, kwargs, outputs) -> None:
-    """Computes one call; `args` and `kwargs` as the program gave them, `outputs` as the simulated GPU made them.
+    """Computes one call; `args` and `kwargs` as the program passed them, `outputs` as the simulated GPU created them.
 
-    Raises what the CPU raises for values that are no good (an index out of range), HostMemoryError where the host has
-    no memory left for the results.
+    Raises what the CPU raises for invalid values (an index out of range), and HostMemoryError if the results do not fit
+    in host memory.
     """
     plan = _plan_of(operator)
     if plan.kind is Kind.NOTHING:
@@ -125,7 +128,9 @@ def follow(machine, operator, args, kwargs, outputs) -> None:
 
 
 def _again(machine, plan, call, new):
-    """A function that computes a call of a CUDA graph anew, from what its arguments hold by then, into its results."""
+    """Returns a function that recomputes a call of a CUDA graph from the current values of its arguments into its
+    results.
+    """
     places = [None if place is None or place.values is None else place.values.under(output) for place, output in new]
 
     def compute() -> None:
@@ -138,7 +143,7 @@ def _again(machine, plan, call, new):
 
 
 def _taken(operator, args, kwargs, outputs, here) -> Call:
-    """The call with tensors of the CPU. _UnknownError if one of its tensors has no values."""
+    """Returns the call with CPU tensors. Raises _UnknownError if one of its tensors has no values."""
 
     def taken(argument):
         if isinstance(argument, torch.Tensor):
@@ -166,7 +171,10 @@ def _under(tensor, here) -> torch.Tensor:
 
 
 def _new_places(outputs, here) -> list:
-    """For each result: its residence and itself, or (None, None) where it lies in an argument, or is no tensor."""
+    """Returns each result with its residence, or (None, None) for an alias of an argument or a non-tensor.
+
+    The list is empty if no result is in a new storage.
+    """
     found, new = [], False
     for output in outputs:
         place = residence.find(output.untyped_storage()) if _is_simulated(output) else None
@@ -196,7 +204,7 @@ def _put(machine, place, output, result) -> None:
 
 
 def _computed(machine, plan: _Plan, call: Call):
-    """What the CPU gives for a call, as a list. NotImplemented if it has no such operator."""
+    """Returns the results of a call on the CPU as a list, or NotImplemented if the CPU lacks the operator."""
     if plan.draws:
         with randomness.of(machine, call.kwargs) as named:
             call.kwargs = named
@@ -213,7 +221,7 @@ def _listed(results):
 
 
 def _tried(plan: _Plan, call: Call):
-    """In the dtypes that are given; half precision in single where the plan says so, or the CPU has only that."""
+    """Runs a call in the given dtypes, or half precision in fp32 where the plan says so or the CPU has only that."""
     if plan.in_single and (results := _in_single(plan, call)) is not NotImplemented:
         return results
     try:
@@ -237,8 +245,10 @@ def _run(plan: _Plan, call: Call):
 
 
 def _in_single(plan: _Plan, call: Call):
-    """The same in single precision, what is written brought back to its dtype. NotImplemented if nothing is in half
-    precision, or if the CPU cannot."""
+    """Runs a call in fp32 and casts written arguments back.
+
+    Returns NotImplemented if no argument is in half precision, or if the CPU cannot run it.
+    """
     made = []
 
     def widened(argument):
@@ -282,7 +292,7 @@ def _leave_undefined(machine, outputs) -> None:
 
 
 def _forget(plan: _Plan, args, kwargs) -> None:
-    """What is written by a call that nobody can compute has no values any more."""
+    """Discards the values of the tensors that a call writes, if the CPU cannot compute it."""
     for position, name in plan.written:
         argument = args[position] if position < len(args) else kwargs.get(name)
         for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
