@@ -105,7 +105,7 @@ def _asking():
 
 def became_exact(lines: tuple[StandIn, ...], frame) -> None:
     """An exact int was made of a number in `frame`: it decides a size unless the source shows that it does not."""
-    if uses.of_result(frame) is not uses.HARMLESS:
+    if uses.of_result(frame) not in (uses.BRANCH, uses.HARMLESS):
         for line in lines:
             line.decides_size()
 

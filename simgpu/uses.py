@@ -11,18 +11,19 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
-SIZE, LOST, UNKNOWN, HARMLESS = "decides a size", "is not known, by another number", "is not known", "decides no size"
+SIZE, LOST, UNKNOWN = "decides a size", "is not known, by another number", "is not known"
+BRANCH, HARMLESS = "decides a branch", "decides no size and no branch"
 """What becomes of a number. LOST: `max` and `min` may have put another number in its place, whose use is not known."""
 
 _GIVES_A_NUMBER = {"int", "float", "round", "max", "min", "abs", "sum", "ceil", "floor"}
 _CHOOSES = {"max", "min"}
-_SHOWS = {"print", "str", "repr", "format", "bool", "isinstance", "debug", "info", "warning", "error", "write", "log"}
+_SHOWS = {"print", "str", "repr", "format", "isinstance", "debug", "info", "warning", "error", "write", "log"}
 _SHOWS |= {"add_scalar", "set_postfix", "set_description", "set_postfix_str", "add_row"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 
 
 def of_result(frame: FrameType) -> str:
-    """SIZE, LOST, UNKNOWN or HARMLESS: what becomes of the value that `frame` is computing now."""
+    """SIZE, LOST, UNKNOWN, BRANCH or HARMLESS: what becomes of the value that `frame` is computing now."""
     return _of_instruction(frame.f_code, frame.f_lasti)
 
 
@@ -79,7 +80,7 @@ def _parsed(file: str) -> _Source | None:
 def _worst(found) -> str:
     """Of several uses of one number the one that matters most."""
     found = set(found)
-    return next((one for one in (SIZE, LOST, UNKNOWN) if one in found), HARMLESS)
+    return next((one for one in (SIZE, LOST, UNKNOWN, BRANCH) if one in found), HARMLESS)
 
 
 class _Followed:
@@ -94,16 +95,16 @@ class _Followed:
         """What becomes of an expression's value."""
         above = self.source.above[node]
         match above:
-            case ast.FormattedValue() | ast.Expr() | ast.Compare() | ast.Assert() | ast.BoolOp():
+            case ast.FormattedValue() | ast.Expr():
                 return HARMLESS
-            case ast.If() | ast.While():
-                return HARMLESS
+            case ast.If() | ast.While() | ast.Assert() | ast.Compare() | ast.BoolOp():
+                return BRANCH
             case ast.IfExp():
-                return HARMLESS if above.test is node else self.of(above)
+                return BRANCH if above.test is node else self.of(above)
             case ast.BinOp():
                 return self._in_arithmetic(node, above)
             case ast.UnaryOp():
-                return HARMLESS if isinstance(above.op, ast.Not) else self.of(above)
+                return BRANCH if isinstance(above.op, ast.Not) else self.of(above)
             case ast.Slice():
                 return HARMLESS if _is_written(self.source.above[above]) else SIZE
             case ast.Tuple() if _formats(self.source.above[above]):
@@ -123,7 +124,7 @@ class _Followed:
         if _formats(above) and other is above.left:
             return HARMLESS
         found = self.of(above)
-        return HARMLESS if isinstance(above.op, ast.Div) and found is not SIZE else found  # a mean, an accuracy
+        return HARMLESS if isinstance(above.op, ast.Div) and found in (LOST, UNKNOWN) else found  # a mean, an accuracy
 
     def _in_call(self, node, above: ast.Call) -> str:
         if above.func is node:
@@ -131,6 +132,8 @@ class _Followed:
         name = getattr(above.func, "id", getattr(above.func, "attr", ""))
         if name == "range":
             return SIZE
+        if name == "bool":
+            return BRANCH
         if name in _SHOWS:
             return HARMLESS
         found = self.of(above) if name in _GIVES_A_NUMBER else UNKNOWN
