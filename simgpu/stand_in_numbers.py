@@ -109,7 +109,7 @@ def _asking():
 
 def became_exact(lines: tuple[StandIn, ...], frame) -> None:
     """Records that `frame` made an exact int: it decides a size unless the source shows that it does not."""
-    if uses.of_result(frame) is not uses.HARMLESS:
+    if uses.of_result(frame) not in (uses.BRANCH, uses.HARMLESS):
         for line in lines:
             line.decides_size()
 

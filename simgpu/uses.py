@@ -11,18 +11,19 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
-SIZE, LOST, UNKNOWN, HARMLESS = "decides a size", "is not known, by another number", "is not known", "decides no size"
+SIZE, LOST, UNKNOWN = "decides a size", "is not known, by another number", "is not known"
+BRANCH, HARMLESS = "decides a branch", "decides no size and no branch"
 """The use of a number. LOST means that `max` or `min` may have replaced it with a different number of unknown use."""
 
 _GIVES_A_NUMBER = {"int", "float", "round", "max", "min", "abs", "sum", "ceil", "floor"}
 _CHOOSES = {"max", "min"}
-_SHOWS = {"print", "str", "repr", "format", "bool", "isinstance", "debug", "info", "warning", "error", "write", "log"}
+_SHOWS = {"print", "str", "repr", "format", "isinstance", "debug", "info", "warning", "error", "write", "log"}
 _SHOWS |= {"add_scalar", "set_postfix", "set_description", "set_postfix_str", "add_row"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 
 
 def of_result(frame: FrameType) -> str:
-    """Returns SIZE, LOST, UNKNOWN or HARMLESS for the value that `frame` is computing now."""
+    """Returns SIZE, LOST, UNKNOWN, BRANCH or HARMLESS for the value that `frame` is computing now."""
     return _of_instruction(frame.f_code, frame.f_lasti)
 
 
@@ -79,7 +80,7 @@ def _parsed(file: str) -> _Source | None:
 def _worst(found) -> str:
     """Returns the use that matters most among several uses of one number."""
     found = set(found)
-    return next((one for one in (SIZE, LOST, UNKNOWN) if one in found), HARMLESS)
+    return next((one for one in (SIZE, LOST, UNKNOWN, BRANCH) if one in found), HARMLESS)
 
 
 class _Followed:
@@ -94,16 +95,16 @@ class _Followed:
         """Returns the use of an expression's value."""
         above = self.source.above[node]
         match above:
-            case ast.FormattedValue() | ast.Expr() | ast.Compare() | ast.Assert() | ast.BoolOp():
+            case ast.FormattedValue() | ast.Expr():
                 return HARMLESS
-            case ast.If() | ast.While():
-                return HARMLESS
+            case ast.If() | ast.While() | ast.Assert() | ast.Compare() | ast.BoolOp():
+                return BRANCH
             case ast.IfExp():
-                return HARMLESS if above.test is node else self.of(above)
+                return BRANCH if above.test is node else self.of(above)
             case ast.BinOp():
                 return self._in_arithmetic(node, above)
             case ast.UnaryOp():
-                return HARMLESS if isinstance(above.op, ast.Not) else self.of(above)
+                return BRANCH if isinstance(above.op, ast.Not) else self.of(above)
             case ast.Slice():
                 return HARMLESS if _is_written(self.source.above[above]) else SIZE
             case ast.Tuple() if _formats(self.source.above[above]):
@@ -124,7 +125,7 @@ class _Followed:
             return HARMLESS
         found = self.of(above)
         # such as a mean or an accuracy
-        return HARMLESS if isinstance(above.op, ast.Div) and found is not SIZE else found
+        return HARMLESS if isinstance(above.op, ast.Div) and found in (LOST, UNKNOWN) else found
 
     def _in_call(self, node, above: ast.Call) -> str:
         if above.func is node:
@@ -132,6 +133,8 @@ class _Followed:
         name = getattr(above.func, "id", getattr(above.func, "attr", ""))
         if name == "range":
             return SIZE
+        if name == "bool":
+            return BRANCH
         if name in _SHOWS:
             return HARMLESS
         found = self.of(above) if name in _GIVES_A_NUMBER else UNKNOWN
