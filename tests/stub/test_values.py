@@ -75,8 +75,10 @@ for _ in range(int(torch.rand((), device="cuda").item())): pass
 def test_what_is_not_known_is_listed_by_what_it_decides(run):
     report = run(UNKNOWN)
     assert report.completed, report.ended
-    lines = {what: sorted(int(place.rpartition(":")[2]) for _, place, *_ in found) for what, found in (
-        ("branches", report.branches), ("sizes", report.sizes), ("all", report.stand_ins))}
+    lines = {
+        what: sorted(int(place.rpartition(":")[2]) for _, place, *_ in found)
+        for what, found in (("branches", report.branches), ("sizes", report.sizes), ("all", report.stand_ins))
+    }
     assert lines == {"branches": [5, 9, 11], "sizes": [14], "all": [5, 8, 9, 11, 12, 13, 14]}
     page = str(report)
     assert "Branches that were taken as if the value was 0" in page and "3 lines depends on values" in page
