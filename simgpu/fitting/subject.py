@@ -24,7 +24,8 @@ class Subject:
     """`name`; `build(dtype)` makes the model, on the device that is the default; `batch(size, length)` makes the
     arguments of one call on the host, a dictionary of tensors; `loss(outputs, batch)` is a scalar; `length`: what it is
     where none is asked for (None: it has none), `longest`: the most that the model takes; `cache`: bytes of the KV
-    cache for a token, None if it has none; `transformers`: whether it is one of that library's."""
+    cache for a token, None if it has none; `transformers`: whether it is one of that library's; `source`: the path or
+    name that makes it again, None for an object."""
 
     name: str
     build: Callable[[torch.dtype | None], nn.Module]
@@ -34,6 +35,7 @@ class Subject:
     longest: int | None = None
     cache: int | None = None
     transformers: bool = False
+    source: str | None = None
 
     def check(self, length: int | None) -> None:
         """ValueError for a length where the model has none, or one that is longer than it takes."""
@@ -53,6 +55,8 @@ def subject_of(model, batch=None, loss=None) -> Subject:
     if isinstance(model, (str, Path)):
         place = Path(model)
         found = _of_file(place) if place.exists() or place.suffix == ".json" else _of_name(str(model))
+        own = batch is not None or loss is not None
+        found = replace(found, source=None if own else str(place.resolve() if place.exists() else model))
         return _with_own(found, batch, loss)
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
         return _with_own(of_config(model), batch, loss)
