@@ -85,6 +85,17 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     install.set_defaults(command=_install_engine)
     status = actions.add_parser("status", help="what is there, for which versions of PyTorch, and what is missing")
     status.set_defaults(command=_engine_status)
+    kernel = actions.add_parser("kernel", help="install a Jupyter kernel that runs notebooks on it")
+    kernel.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
+    kernel.add_argument("--torch", metavar="VERSION", help="which version, of those that are installed")
+    kernel.set_defaults(command=_install_kernel)
+
+
+def _install_kernel(options) -> int:
+    from simgpu.stub.kernel import install
+
+    print(install(options.gpu, options.torch))
+    return 0
 
 
 def _install_engine(options) -> int:
@@ -139,6 +150,8 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--attention", choices=["eager", "sdpa"])
     _add_world(parser, "one rank of N GPUs that train it together")
     add("--parallel", choices=["fsdp", "ddp"], help="with --ranks: FSDP2 (default) or DDP")
+    add("--engine", choices=["meta", "stub"], help="what runs it (default: meta, and stub with --compile)")
+    add("--compile", action="store_true", help="with torch.compile, on the stub engine")
     add("--largest", choices=["batch", "length"], help="the largest that fits")
     add("--every-gpu", action="store_true", help="on which GPUs it fits, the smallest first")
     add("--table", action="store_true", help="GPUs by batch sizes, in Markdown")
@@ -158,7 +171,10 @@ def _fit_it(options) -> int:
         "lora": options.qlora or options.lora,
         "four_bit": options.qlora is not None,
     }
-    plan |= _world(options) | {"parallel": options.parallel}
+    plan |= _world(options) | {"parallel": options.parallel, "compile": options.compile}
+    plan["engine"] = options.engine or ("stub" if options.compile else "meta")
+    if plan["engine"] == "stub" and (options.techniques or options.budget):
+        raise ValueError("--techniques and --budget weigh memory against time, and the stub engine has no clock")
     if options.length is not None:
         plan["length"] = options.length
     train = None if options.serve or options.train == "none" else options.train

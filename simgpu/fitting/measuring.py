@@ -9,8 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from simgpu import machine as machines
+from simgpu.engines import STUB
 from simgpu.errors import NoValueError
-from simgpu.fitting import lora, optimizers, parallel
+from simgpu.fitting import lora, on_stub, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
@@ -55,6 +56,9 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
     Raises ValueError if the model cannot be created or decides by values. Other errors of the model are raised too,
     except an out-of-memory error.
     """
+    if plan.engine == STUB:
+        tell.stage(f"runs {STEPS} steps on the stub engine" if plan.train else "runs on the stub engine")
+        return Measured(plan, on_stub.measured(subject, plan, gpu, memory), 0.0, retried=True)
     world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
     with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
@@ -70,11 +74,11 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         with Watch(machine) as watch:
             try:
                 tell.stage("makes the model")
-                model = _model(subject, plan)
+                model = model_of(subject, plan)
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
-                run = _train if plan.train else _serve
+                run = train if plan.train else serve
 
                 def note(words: str) -> None:
                     times.append(_now(machine))
@@ -98,7 +102,7 @@ def _now(machine) -> float:
     return machine.clock.host
 
 
-def _model(subject: Subject, plan: Plan) -> nn.Module:
+def model_of(subject: Subject, plan: Plan) -> nn.Module:
     """Creates the model on the GPU according to the plan."""
     device = "meta" if plan.sharded else "cuda"
     try:
@@ -154,7 +158,8 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     return ((on_gpu[""],) if "" in on_gpu else ()), named, on_gpu
 
 
-def _train(model, subject: Subject, plan: Plan, tell) -> None:
+def train(model, subject: Subject, plan: Plan, tell) -> None:
+    """Trains for STEPS steps; `tell` is told of each, and of the end with ""."""
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)
@@ -182,7 +187,7 @@ def _around(plan: Plan):
         yield
 
 
-def _serve(model, subject: Subject, plan: Plan, tell) -> None:
+def serve(model, subject: Subject, plan: Plan, tell) -> None:
     """Runs a prompt of full length for each request, and then one more token."""
     model.eval()
     with torch.no_grad(), _around(plan):

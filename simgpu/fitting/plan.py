@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from simgpu.engines import META, STUB
 from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.parallel import WAYS
 from simgpu.ranks.world import world_of
@@ -53,7 +54,8 @@ class Plan:
 
     `ranks`: the GPUs that train it together, of which this is `rank` (default 0), each with its own batch. `parallel`:
     "fsdp" (FSDP2, the default) or "ddp". `per_node`, `link`: as in `simgpu.one_rank`. With FSDP2 `autocast` is its
-    MixedPrecisionPolicy, as in torchtitan.
+    MixedPrecisionPolicy, as in torchtitan. `engine`: "meta" or "stub" (docs/engines.md). `compile`: whether the model
+    is compiled, which only "stub" does.
 
     Raises ValueError for invalid values.
     """
@@ -74,6 +76,8 @@ class Plan:
     per_node: int | None = None
     link: str | float | None = None
     parallel: str | None = None
+    compile: bool = False
+    engine: str = META
 
     def __post_init__(self):
         for name in ("batch", "length", "accumulate", "lora"):
@@ -92,7 +96,16 @@ class Plan:
             raise ValueError(f'checkpoint is False, True or "half", not {self.checkpoint!r}')
         if self.four_bit and self.lora is None:
             raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
+        self._check_engine()
         self._check_ranks()
+
+    def _check_engine(self) -> None:
+        if self.engine not in (META, STUB):
+            raise ValueError(f"engine is {META} or {STUB}, not {self.engine!r}")
+        if self.compile and self.engine != STUB:
+            raise ValueError("only the stub engine compiles a model: --engine stub, in Python engine='stub'")
+        if self.engine == STUB and (self.ranks is not None or self.four_bit):
+            raise ValueError("on the stub engine fit has no ranks and no 4-bit weights; use --engine meta for them")
 
     def _check_ranks(self) -> None:
         if self.ranks is None:
@@ -126,5 +139,6 @@ class Plan:
         parts += {True: ["checkpoints"], "half": ["checkpoints of every second layer"]}.get(self.checkpoint, [])
         parts += ["activations on the host"] if self.offload else []
         parts += [f"{self.attention} attention"] if self.attention else []
+        parts += ["compiled"] if self.compile else []
         parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
         return ", ".join(parts)

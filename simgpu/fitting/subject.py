@@ -25,7 +25,8 @@ class Subject:
     `build(dtype)` creates the model on the default device. `batch(size, length)` creates the arguments of one call on
     the host, a dictionary of tensors. `loss(outputs, batch)` is a scalar. `length`: the default length, None for a
     model without one. `longest`: the most that the model accepts. `cache`: bytes of the KV cache per token, or None.
-    `transformers`: whether it is a model of that library.
+    `transformers`: whether it is a model of that library. `source`: the path or name from which a
+    different process makes it again, None for an object.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Subject:
     longest: int | None = None
     cache: int | None = None
     transformers: bool = False
+    source: str | None = None
 
     def check(self, length: int | None) -> None:
         """Raises ValueError for a length if the model has none, or for one longer than it accepts."""
@@ -57,6 +59,8 @@ def subject_of(model, batch=None, loss=None) -> Subject:
     if isinstance(model, (str, Path)):
         place = Path(model)
         found = _of_file(place) if place.exists() or place.suffix == ".json" else _of_name(str(model))
+        own = batch is not None or loss is not None
+        found = replace(found, source=None if own else str(place.resolve() if place.exists() else model))
         return _with_own(found, batch, loss)
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
         return _with_own(of_config(model), batch, loss)

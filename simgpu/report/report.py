@@ -8,15 +8,13 @@ from pathlib import Path
 from simgpu.machine import Machine
 from simgpu.modes import costs
 from simgpu.report.files import File
-from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
+from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
 from simgpu.report.owners import PARTS
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.stand_ins import sentence
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 from simgpu.torch_face.build import INSTALLED
-
-CACHE = "cache (reserved, not allocated)"
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,14 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
             f"in the time: operations of {', '.join(unread)}, of which some calls are timed by their memory traffic"
         )
         more["notes"] = (*more.get("notes", ()), counted)
-    replays = Replays(watch)
+    replays = Replays(
+        watch.requests,
+        machine.allocator.settings,
+        machine.torch_version,
+        context=machine.spec.context + machine.device.non_pytorch,
+        capacity=machine.device.total_memory,
+        reserved=watch.reserved,
+    )
     if ending == COMPLETED and "smallest" not in more:
         more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
     report = Report(
@@ -231,8 +236,7 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         to_come=watch.to_come if ran_out else "",
         **more,
     )
-    fragmented = max(parts.get(CACHE, 0) if ran_out else 0, watch.reserved - peak) >= CACHE_LEAST
-    attempts = replays.under_settings() if fragmented else []
+    attempts = replays.under_settings() if fragmented(parts, watch.reserved, peak, ran_out) else []
     return replace(report, findings=findings(facts_of(watch, report, attempts)))
 
 

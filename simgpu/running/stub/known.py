@@ -108,6 +108,8 @@ class Known:
             try:
                 if binary:
                     args = self._tensors(*args)
+                elif type(args[0]) in _NUMBERS:
+                    args = (self._scalar(args[0]), *args[1:])
                 result = real(keyset, *args, **kwargs)
                 if self._wanted(result):
                     self._note(operator, result, args, kwargs)
@@ -120,6 +122,8 @@ class Known:
     def _moved(self, operator, real) -> Callable:
         def kernel(keyset, this, **kwargs):
             try:
+                if type(this) in _NUMBERS:
+                    this = self._scalar(this)
                 known = self.of(this) if this.is_cuda else None
                 with self._read_of(known):
                     result = real(keyset, this, **kwargs)
@@ -226,8 +230,9 @@ class Known:
             one = self._scalar(one, other)
         return one, other, *more
 
-    def _scalar(self, number: Any, beside: Any) -> Any:
-        """A number as a tensor that does not change the dtype of the result."""
+    def _scalar(self, number: Any, other: Any = None) -> Any:
+        """Returns a number as a tensor of its own dtype, or of one that does not change what it gives with `other`."""
         with self._torch._C.DisableTorchFunction():
-            dtype = self._torch.result_type(beside, number)
+            exact = other is None and self._torch.tensor(number).dtype
+            dtype = exact or self._torch.result_type(other, number)
             return self._torch.scalar_tensor(number, dtype=dtype, device="cpu")
