@@ -17,6 +17,7 @@ _UNARY = (
     "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
 )
 _MORE = "add sub mul div maximum minimum clamp_min clamp_max pow addcdiv addcmul lerp zero"
+_aten = torch.ops.aten
 _META = torch.device("meta")
 _NAMES = {f"_foreach_{name}" for name in (*_UNARY.split(), *_MORE.split())}
 
@@ -32,6 +33,20 @@ def _writes(operator) -> bool | None:
         return None
     numbers_in_tensor = arguments[-1].name == "scalars" and str(arguments[-1].type) == "Tensor"
     return None if numbers_in_tensor else name.endswith("_")
+
+
+def increments_versions(operator) -> bool:
+    """Returns whether CUDA's kernel increments the versions of the tensors that it writes, which autograd compares.
+
+    All in-place operators on lists do so but three (aten/src/ATen/native/cuda/Foreach*.cu, `increment_version`).
+    """
+    name = operator._schema.name.removeprefix("aten::")
+    written_without = operator in (
+        _aten._foreach_zero_.default,
+        _aten._foreach_lerp_.Scalar,
+        _aten._foreach_lerp_.ScalarList,
+    )
+    return name.startswith("_foreach_") and name.endswith("_") and not written_without
 
 
 def _plain(tensors) -> bool:

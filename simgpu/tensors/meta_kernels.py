@@ -125,6 +125,7 @@ class _Plan:
         self.takes_number = operator in _take_numbers
         self.takes_number_first = operator in _take_number_first
         self.looks_at_the_first = operator._opname in _LOOK_AT_THE_FIRST
+        self.increments_versions = lists.increments_versions(operator)
 
 
 _plan_of = once_for_each(_Plan)
@@ -142,7 +143,11 @@ def run(operator, args, kwargs) -> Any:
         made = lists.results(operator, args, kwargs)
         if made is NotImplemented:
             made = in_place.result(operator, args, kwargs)
-        return remembered.run(operator, args, kwargs) if made is NotImplemented else made
+        if made is NotImplemented:
+            made = remembered.run(operator, args, kwargs)
+        if plan.increments_versions:
+            torch.autograd.graph.increment_version(args[0])
+        return made
     if plan.takes_number and len(args) > 1:
         if type(args[1]) in (bool, int, float):
             args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
