@@ -21,6 +21,7 @@ OPERATORS = Path(__file__).parent / "data" / "operators.json"
 CUDNN = "cuDNN's workspaces"
 CUDNN_ATTENTION = "the workspaces of cuDNN's attention"
 CUFFT = "cuFFT's workspaces"
+CUSPARSE = "cuSPARSE's buffers"
 SOLVERS = "the workspaces of cuSOLVER and of cuBLAS's batched solvers"
 POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
 CUDNN_RNN = "cuDNN's RNN"
@@ -33,6 +34,7 @@ WHY = {
     CUDNN_ATTENTION: "only a GPU can tell their sizes; torch.backends.cuda.enable_cudnn_sdp(False) has another kernel "
     "take its place, which is modelled whole",
     CUFFT: "only a GPU can tell their sizes",
+    CUSPARSE: "only a GPU can tell their sizes",
     SOLVERS: "only a GPU can tell their sizes",
     POLYNOMIAL: "how many it makes depends on the matrix's norm, which is a value",
     CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",

@@ -20,6 +20,7 @@ from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.running.endings import OF_VALUES, ended_by, of_memory
 from simgpu.running.script import Script
 from simgpu.running.stub.imports import AfterImport
+from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
 
 MOST_EVENTS = 2_000_000
@@ -38,6 +39,7 @@ class Watched:
         self.failure: dict | None = None
         self.reads = None
         self.known = None
+        self.recurrent = WithoutCuDNN()
         self.runtime = ctypes.CDLL(job["runtime"])
         self.began = False
         self._offset = self._reset_peak = 0
@@ -48,6 +50,7 @@ class Watched:
         from simgpu.running.stub.known import Known
 
         untimed.metadata_only(torch)
+        self.recurrent.torch_imported(torch)
         self.saved.torch_imported(torch)
         self.runtime.mock_others_kernels.restype = ctypes.c_ulong
         self.known = Known(torch, self.runtime.mock_others_kernels)
@@ -181,7 +184,8 @@ class Watched:
         from simgpu.stub.libraries import called_name
 
         paths = self.job["libraries"]
-        return [base for base in paths if getattr(ctypes.CDLL(paths[base]), called_name(base))()]
+        found = [base for base in paths if getattr(ctypes.CDLL(paths[base]), called_name(base))()]
+        return [*found, *([RECURRENT] if self.recurrent.used else [])]
 
     # What `endings` asks
 

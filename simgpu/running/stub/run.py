@@ -17,7 +17,7 @@ from pathlib import Path
 from simgpu.engines import Choice
 from simgpu.hardware import gpus
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
-from simgpu.left_out import CUDNN, CUFFT, SOLVERS
+from simgpu.left_out import CUDNN, CUDNN_RNN, CUFFT, CUSPARSE, SOLVERS
 from simgpu.ranks.world import PER_NODE
 from simgpu.report import folder
 from simgpu.report.files import REMOVED, File
@@ -34,12 +34,14 @@ from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
 from simgpu.running.stub.history import FORWARD
 from simgpu.running.stub.reads import A_VALUE, BRANCH_OF, SIZE_OF
+from simgpu.running.stub.rnn import RECURRENT
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine
 
 ROOT = Path(__file__).parents[3]
-WORKSPACES = {"libcudnn": CUDNN, "libcufft": CUFFT, "libcusolver": SOLVERS}
+WORKSPACES = {"libcudnn": CUDNN, "libcufft": CUFFT, "libcusolver": SOLVERS, "libcusparse": CUSPARSE}
 """Libraries whose workspaces only a GPU knows, by the name of their stub."""
+NOT_MODELLED = WORKSPACES | {RECURRENT: CUDNN_RNN}
 
 LOWER = (
     "when work on other streams ends: here at once, the lower bound; with MOCK_COMPLETION=sync in the environment late"
@@ -230,7 +232,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
         at=None if at is None else Spot(**{**at, "stack": tuple(at["stack"])}),
         parts=found.get("parts", {}),
         lines=tuple(Line(*row) for row in found.get("lines", ())),
-        left_out=f"at least: without {', '.join(WORKSPACES[base] for base in called)}" if called else "",
+        left_out=f"at least: without {', '.join(NOT_MODELLED[base] for base in called)}" if called else "",
         steps=found.get("steps", 0),
         seconds=0.0,
         ended=found["text"],
