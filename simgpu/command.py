@@ -23,7 +23,7 @@ OF_SIMGPU = {"--gpu", "--memory", "--values", "--backward-passes", "--ranks"}
 TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muon, or none, which is --serve"
 
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
-ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or say what is there"
+ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or show its status"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="simgpu", description="PyTorch's CUDA memory, to the byte, without a GPU.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"simgpu {simgpu.__version__}")
-    epilog = f"GPUs: {', '.join(SPECS)}. For another one, name the GPU most like it, and its --memory. {STATUS}"
+    epilog = f"GPUs: {', '.join(SPECS)}. For any other GPU, give the most similar one and --memory. {STATUS}"
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _run(commands.add_parser("run", help=RUN, description=RUN, epilog=epilog, allow_abbrev=False))
     _fit(commands.add_parser("fit", help=FIT, description=FIT, epilog=epilog, allow_abbrev=False))
@@ -83,7 +83,7 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     install = actions.add_parser("install", help="find or fetch a CUDA build of PyTorch, and compile its libraries")
     install.add_argument("--torch", metavar="VERSION", help="which version (default: the installed one, or 2.13.0)")
     install.set_defaults(command=_install_engine)
-    status = actions.add_parser("status", help="what is there, for which versions of PyTorch, and what is missing")
+    status = actions.add_parser("status", help="show the installed parts, their PyTorch versions, and what is missing")
     status.set_defaults(command=_engine_status)
     kernel = actions.add_parser("kernel", help="install a Jupyter kernel that runs notebooks on it")
     kernel.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
@@ -198,7 +198,7 @@ def _fit_it(options) -> int:
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", help="a snapshot of PyTorch's (.pickle), a run's folder, or its report.json")
-    parser.add_argument("after", help="another one; the exit status is 1 if its peak is higher")
+    parser.add_argument("after", help="the second one; the exit status is 1 if its peak is higher")
     parser.set_defaults(command=_diff_it)
 
 

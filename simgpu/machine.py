@@ -65,8 +65,8 @@ def check_number(index: int) -> None:
         )
     raise NotModelledError(
         f"cuda:{index} is the GPU of another rank: this process is rank {machine.world.rank} of {machine.world.ranks}, "
-        f"on {machine.cuda}, and the other GPUs are not simulated. On a GPU it would take memory there, beside that "
-        'rank. Say "cuda", or torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+        f"on {machine.cuda}, and the other GPUs are not simulated. On a real GPU this process would use memory of "
+        'that rank. Use "cuda", or torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
     )
 
 

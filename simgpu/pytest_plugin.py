@@ -35,7 +35,7 @@ def pytest_configure(config):
         "markers",
         f'{MARK}(gpu="{DEFAULT}", peak=None, reserved=None, nvidia_smi=None, memory=None, values=False): the test runs '
         'on this simulated GPU, and fails if it allocates more than peak ("12 GiB", or bytes), reserves more, or shows '
-        "more in nvidia-smi, or does not fit; memory is another capacity",
+        "more in nvidia-smi, or does not fit; memory replaces the GPU's capacity",
     )
 
 

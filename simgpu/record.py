@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--compare", type=Path, metavar="FOLDER", help="compare recordings and end")
     parser.add_argument("--simulated", metavar="GPU", help="record this simulated GPU; wants --out")
-    parser.add_argument("--commit", help="the commit of this simgpu, where git cannot tell")
+    parser.add_argument("--commit", help="the commit of this simgpu, if it is not a git checkout")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
     options = parser.parse_args(argv)
     try:
@@ -117,7 +117,7 @@ def device_of(options: argparse.Namespace) -> dict[str, object]:
     )
     if asked.returncode:
         raise provenance.ProvenanceError(
-            f"the device cannot be told: {(asked.stderr.strip().splitlines() or ['?'])[-1]}"
+            f"the device cannot be identified: {(asked.stderr.strip().splitlines() or ['?'])[-1]}"
         )
     return json.loads(asked.stdout.splitlines()[-1])
 

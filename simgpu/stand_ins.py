@@ -85,7 +85,7 @@ class StandIns:
         if self._last[1] >= IN_A_ROW and what in ("bool()", "is_nonzero()"):
             raise NoValueError(
                 f"{what} was answered {IN_A_ROW} times in a row at {found.place}, each time as if the value was 0: "
-                "a loop seems to wait for another one. With values=True (--values) tensors have values"
+                "a loop seems to wait for a different value. With values=True (--values) tensors have values"
             )
         return found
 

@@ -27,7 +27,7 @@ def make_dual(mode, function, args, kwargs):
     if eager_transforms.JVP_NESTING == 0 and residence.on_gpu(args[0]):
         mode.dispatch.machine.left_out.add(
             "torch.autograd.forward_ad",
-            "what the forward-mode derivatives of softmax, normalization and products take, and what linearize() folds",
+            "the memory of forward-mode derivatives of softmax, normalization, matmuls, and what linearize() folds",
             lower_bound=False,
         )
     return function(*args, **kwargs)

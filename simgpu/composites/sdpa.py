@@ -106,7 +106,7 @@ def refusal(backend: SDPBackend, call: Call, machine: machines.Machine) -> str:
     if any(tensor.dim() != 4 for tensor in call.tensors):
         return f"query, key and value need 4 dimensions, and the query has {call.query.dim()}"
     if call.query.shape[2] == 0 or call.key.shape[2] == 0:
-        return "there are no queries or no keys"
+        return "the query or the key has length 0"
     return checks[backend](call, machine)
 
 

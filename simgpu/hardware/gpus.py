@@ -107,8 +107,8 @@ def spec(name: str) -> Spec:
         quoted = f'"{near[0]}"' if near and " " in near[0] else (near or ["A100-80GB"])[0]
         guess = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(
-            f"unknown GPU {name!r}; {guess}known: {', '.join(SPECS)}. For another one, use the known GPU that is most "
-            f"like it, with the memory of yours: --gpu {quoted} --memory 12GiB, or in Python "
+            f"unknown GPU {name!r}; {guess}known: {', '.join(SPECS)}. For any other GPU, use the most "
+            f"similar known one with the memory of yours: --gpu {quoted} --memory 12GiB, or in Python "
             f"simgpu.simulated_gpu({(near or ['A100-80GB'])[0]!r}, total_memory=...), in bytes"
         )
     return SPECS[key]

@@ -257,7 +257,7 @@ class Parser:
         name = self._value(key)
         if name == "cudaMallocAsync":
             raise NotImplementedError(
-                "backend:cudaMallocAsync is not modelled: it is another allocator, inside the CUDA driver. "
+                "backend:cudaMallocAsync is not modelled: it is a different allocator, inside the CUDA driver. "
                 "Use backend:native (the default)."
             )
         if name != "native":

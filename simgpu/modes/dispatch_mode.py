@@ -521,7 +521,7 @@ class DispatchMode(TorchDispatchMode):
             result = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
         storage = result.untyped_storage()
         home = residence.find(first.untyped_storage())
-        assert home is not None, "works_in_place is asked of simulated tensors"
+        assert home is not None, "works_in_place needs simulated tensors"
         residence.share(storage, home, storage.nbytes())
         return result
 

@@ -272,7 +272,7 @@ def _in_single(plan: _Plan, call: Call):
 
 
 def _tell(what: str) -> None:
-    machines.on().left_out.say(f"values of {what}", f"values=True: there are no values from here on of {what}")
+    machines.on().left_out.say(f"values of {what}", f"values=True: from here on the simulation has no values of {what}")
 
 
 def _resize(machine, tensor) -> None:

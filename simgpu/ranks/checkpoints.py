@@ -95,8 +95,8 @@ def _of_what_is_there(plan, planner, reader, rank: int):
             if target is None or residence.of(target) is None or machines.on().host_memory is not None:
                 raise NoValueError(
                     f"rank {rank} loads {item.dest_index.fqn!r}, which another rank would have written into this "
-                    "checkpoint, and no other rank was there. A simulated GPU without values=True takes tensors "
-                    "without values for them; let rank 0 load what it has saved itself"
+                    "checkpoint, but no other rank ran. A simulated GPU without values=True loads tensors without "
+                    "values for them; otherwise let rank 0 load only what it has saved itself"
                 )
             target.copy_(_without_values(target))
             planner.commit_tensor(item, target)

@@ -40,9 +40,9 @@ def _shard_of(metadata, rank: int, group):
     mine = [(one.shard_offsets, one.shard_sizes) for one in metadata.shards_metadata]
     if mine != [([most * group.rank()], [_length(metadata, most, group.rank())])]:
         raise NoValueError(
-            f"rank {group.rank()} makes a ShardedTensor of size {tuple(metadata.size)} of shards of its own choice, "
-            "and the other ranks, which would say which are theirs, are not there: use DTensor (distribute_tensor, "
-            "DTensor.from_local), whose placements tell"
+            f"rank {group.rank()} makes a ShardedTensor of size {tuple(metadata.size)} with custom shards. The other "
+            "ranks would have to report their shards, but they do not run: use DTensor (distribute_tensor, "
+            "DTensor.from_local), whose placements describe the shards of every rank"
         )
     length = _length(metadata, most, rank)
     if length <= 0:
@@ -76,8 +76,8 @@ def _refuse_states(group, frame) -> None:
             ]
             if missing and asking["optim_state_dict"]["state"]:
                 raise NoValueError(
-                    f"rank {group.rank()} has no optimizer state of {', '.join(missing)}, whose values lie on other "
-                    "ranks, and these are not there: FSDP(..., use_orig_params=False) or FSDP2 (fully_shard) gives "
-                    "every rank a part of each state; or save each rank's own, optimizer.state_dict()"
+                    f"rank {group.rank()} has no optimizer state of {', '.join(missing)}: the values are on other "
+                    "ranks, which do not run. Use FSDP(..., use_orig_params=False) or FSDP2 (fully_shard), which "
+                    "give every rank a part of each state, or save each rank's own optimizer.state_dict()"
                 )
         frame = frame.f_back

@@ -182,8 +182,8 @@ def traced_in_cpp(mode: FunctionMode, trace):
 
 
 NO_CUPTI = (
-    "torch.profiler records the host alone on a simulated GPU: there are no CUDA kernels that CUPTI could tell of, and "
-    "the times are this machine's. torch.cuda.memory._record_memory_history() records memory, and torch.cuda.Event and "
+    "torch.profiler records the host alone on a simulated GPU: CUPTI has no CUDA kernels to report, and the times are "
+    "those of this machine. torch.cuda.memory._record_memory_history() records memory, and torch.cuda.Event and "
     "labkit.stopwatch() read the simulated clock."
 )
 

@@ -48,8 +48,8 @@ class Libraries(Bindings):
     def _cuda_tunableop_enable(self, value=True):
         if value:
             raise NotModelledError(
-                "torch.cuda.tunable.enable() lets PyTorch try several kernels for a product and keep the fastest, and "
-                "the simulated GPU runs none: leave it disabled"
+                "torch.cuda.tunable.enable() lets PyTorch try several kernels for a matmul and keep the fastest, but "
+                "the simulated GPU runs no kernels: leave it disabled"
             )
 
     def _cuda_tunableop_tuning_is_enabled(self):
