@@ -1,4 +1,4 @@
-"""docs/times.md, from the published rows and the clock's times in docs/times.json."""
+"""Writes docs/times.md from the published rows and the clock's times in docs/times.json."""
 
 from __future__ import annotations
 
@@ -12,71 +12,79 @@ from tools.times.rows import TABLES, Row, Table, rows
 DOCS = Path(__file__).parents[2] / "docs"
 FILE, PAGE = DOCS / "times.json", DOCS / "times.md"
 HEAD = """\
-# The clock beside published times
+# The simulated clock and published times
 
-The simulated GPU's times are estimates: operations and bytes counted, over the rates that large products and copies
-reach ([simgpu/timing/reached.py](../simgpu/timing/reached.py), measured by others, card by card) and shares of the
-other rates of the datasheets ([simgpu/timing/rates.py](../simgpu/timing/rates.py) names the source of each). Here they
-stand beside {rows} published rows, which somebody else measured. An error is the clock's time over the published one,
-less 1: +10 % is a clock that is too slow.
-No constant was fitted to any row. One rule was settled with a table in view: that convolutions of single pixels take
-contiguous images as they are ([layout_changes.py](../simgpu/modes/layout_changes.py)), with the RTX 4090's contiguous
-table of torch 2.4. The tables that are *kept out* played no part in any choice of a number or rule. Two things have to
-be said of them. The RTX 5090's contiguous table was 14.9 % off (all of it too fast) when nothing but the datasheet was
-known of that card's memory. So other people's copies on it were looked for, and their rate, found there and not in the
-table, is the clock's now; the compiled table was not looked at before that. And the RTX 4090's of torch 2.9 is of the
-same card and models as that of torch 2.4, from which its rows differ by 3 % in the middle: it tests the version alone.
-`python -m tools.times` writes this page; `python -m tools.times run FOLDER` runs the models again
-([tools/times](../tools/times/rows.py)), with timm and torchvision in a folder of their own.
+The times of a simulated GPU are estimates. The clock counts operations and bytes and divides them by rates: for
+large matmuls and copies by those that others measured on each card
+([simgpu/timing/reached.py](../simgpu/timing/reached.py)), and otherwise by a share of the data sheet's rate
+([simgpu/timing/rates.py](../simgpu/timing/rates.py), with the source of each). This page compares the clock with
+{rows} published rows. An error is the clock's time divided by the published one, minus 1, so +10 % means that the
+clock is too slow.
 
-Sources of the published rows: repository huggingface/pytorch-image-models, `results/benchmark-*.csv`, Apache License
-2.0 (images per second of whole models, automatic mixed precision in float16); and, for training with torch 2.1 and
-2.5, repository XHMY/torch_benchmark, README.md, which names no licence (torchvision's models, batch 64, parameters in
-float16 or float32; its figures alone are repeated). Times of other programs (nanoGPT, transformers' BERT, a GPT-2 and
-its ladder of speed) are on the page of [exactness](exactness.json), which
-[chapter 24](../notebooks/24_how_exact_is_this.ipynb) shows.
+No constant was fitted to any row. One rule was chosen with a table in view, the RTX 4090's contiguous table of
+torch 2.4: convolutions of single pixels read contiguous images as they are
+([layout_changes.py](../simgpu/modes/layout_changes.py)). The tables that are *kept out* influenced no choice of a
+rate or rule, with two reservations. The RTX 5090's contiguous table was 14.9 % off, always too fast, while only the
+data sheet of that card's memory was known. We then searched for copies measured by others and use their rate, which
+does not come from the table, and the compiled table had not been looked at before. The RTX 4090's table of torch
+2.9 is of the same card and models as that of torch 2.4, and its rows differ by 3 % in the median, so it tests only
+the version.
+
+`python -m tools.times` writes this page, and `python -m tools.times run FOLDER` runs the models again
+([tools/times](../tools/times/rows.py)), with timm and torchvision installed in a separate folder.
+
+The published rows come from two repositories. huggingface/pytorch-image-models, `results/benchmark-*.csv`, Apache
+License 2.0, has images per second of whole models with automatic mixed precision in float16. XHMY/torch_benchmark,
+README.md, which names no licence and from which only figures are repeated, has training with torch 2.1 and 2.5
+(torchvision's models, batch 64, parameters in float16 or float32). Times of other programs (nanoGPT, transformers'
+BERT, a GPT-2 and its ladder of speed) are on the page of [exactness](exactness.json), which [chapter
+24](../notebooks/24_how_exact_is_this.ipynb) shows.
 """
 GOALS = """\
-The goals were 8 % for inference and 12 % for training with a recent torch, on rows that were not looked at. Inference
-on a card that no other table is of is {inference_kept_out} off: not quite. Training with torch 2 is
-{training_kept_out} off over three cards, which is far from it, and {training_RTX_4090} on the RTX 4090; why the other
-two say little stands below. In the tables that are not kept out it is {inference} and, with torch 1.12, {training}.
+The goals were 8 % for inference and 12 % for training with a recent torch, on rows that were kept out. Inference on
+a card that has no other table is {inference_kept_out} off, which misses the goal narrowly. Training with torch 2 is
+{training_kept_out} off over three cards, which misses it by far, although it is {training_RTX_4090} off on the RTX
+4090. The section *Why it is off* explains why the other two cards show little. In the tables that are not kept out
+the error is {inference} for inference and, with torch 1.12, {training} for training.
 """
 WHY = """\
 ## Why it is off where it is off
 
-- **Grouped convolutions** (1 < groups < channels) are counted by the tiles that their groups fill: CUTLASS's are at
-  least 64 columns wide. RegNets' training with torch 1.12 takes two to five times as long as that: which kernels cuDNN
-  8.3 had for groups of 24 or 112 channels is not published.
-- **Depthwise convolutions** run without Tensor Cores. In training they took longer than their operations and bytes do,
-  with torch 1.12 and, ConvNeXt's on three cards, with torch 2.1 and 2.5: in float32 by 0.12 to 0.15 s of a step on each
-  card, fast or slow. With channels last PyTorch takes cuDNN's kernels for them wherever cuDNN is on
-  (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise), and what those do is not published; it is not counted.
-- **Norms in float32 under autocast** (ConvNeXt, `resnet50_gn`) take 20 to 45 % too long on the clock, and twice as long
-  with contiguous images: casts, norms and changes of layout are counted as a kernel each, as PyTorch launches them.
-  timm has a switch for norms in half precision (`--fast-norm`); the tables do not say whether it was on.
-- **The RTX 5090.** A third of what it lacked was its memory: copies reach 0.83 of the datasheet's rate there, and not
-  the 0.9 that they do on other GeForce cards. What is left is mostly products: `vit_large`, whose products take two
-  thirds of its time, lacks nearly as much as before. Known is that large products reached 221 to 238 TFLOP/s on four
-  cards in a second or less, whose median the clock takes, and 179 on another one
-  (zzc0721/torch-performance-test-data issue 200); that under a load that lasts the card keeps to its 575 W by clocks of
-  2,422 to 2,460 MHz, some 10 % below what those rates need (NVIDIA/open-gpu-kernel-modules issue 1266, a game); and
-  that torch has kernels of Ampere's kind for it, which somebody found 17 % slower than newer ones
-  (huggingface.co/microsoft/harrier-oss-v1-270m, discussion 2). Which of these the published rows had is not known, so
-  none is counted.
-- **Training on the H100 and H200** with torch 2.1 and 2.5: the published time is that of 100 steps from the first one
-  on, in which cuDNN tries its kernels and libraries are loaded. 100 steps of ResNet-50 take 2.0 to 2.4 s longer than on
-  the clock, and those of VGG13 in float32 2.2 to 2.4 s, on either card; on the clock all 100 take 1.1 to 3.5 s. A GPU's
-  rates do not explain what is the same on both cards. What of it is paid once, and what in each step by a slow host,
-  the figures do not tell. Where 100 steps take 18 s (`vit_b_16` in float32) 2 % are missing.
-- **Compiled models**: the time is that of the kernels that inductor would fuse
-  ([simgpu/modes/fusion.py](../simgpu/modes/fusion.py)), and convolutions have channels last. What inductor gains by
-  trying kernels is not counted.
-- **Not in any table**: factorizations (`torch.linalg`) run on the clock at the rate of large products, and real ones
+- **Grouped convolutions** (1 < groups < channels) are counted by the tiles that their groups fill, which are at
+  least 64 columns wide in CUTLASS. RegNets' training with torch 1.12 takes two to five times as long as this
+  estimate. Which kernels cuDNN 8.3 had for groups of 24 or 112 channels is not published.
+- **Depthwise convolutions** run without Tensor Cores. In training they took longer than their operations and bytes
+  explain, both with torch 1.12 and, for ConvNeXt on three cards, with torch 2.1 and 2.5. In float32 the difference
+  is 0.12 to 0.15 s per step on each card, fast or slow. With channels last PyTorch uses cuDNN's kernels for them
+  wherever cuDNN is on (aten/src/ATen/native/Convolution.cpp, use_cudnn_depthwise). How these work is not published,
+  so it is not modelled.
+- **Norms in float32 under autocast** (ConvNeXt, `resnet50_gn`) are 20 to 45 % too slow on the clock, and by a
+  factor of two with contiguous images, because casts, norms and changes of layout are counted as one kernel each,
+  as PyTorch launches them. timm has a switch for norms in half precision (`--fast-norm`), and the tables do not say
+  whether it was on.
+- **The RTX 5090.** A third of its error came from its memory, because copies reach 0.83 of the data sheet's rate
+  there, and not the 0.9 of other GeForce cards. The rest is mostly in matmuls, since the error of `vit_large`,
+  which spends two thirds of its time on them, is almost unchanged. Three facts are known. Large matmuls reached 221
+  to 238 TFLOP/s on four cards in a second or less, whose median the clock uses, and 179 on a fifth
+  (zzc0721/torch-performance-test-data issue 200). Under a lasting load the card keeps to its 575 W by clocks of
+  2,422 to 2,460 MHz, some 10 % below what those rates need (NVIDIA/open-gpu-kernel-modules issue 1266, a game). And
+  torch has kernels of Ampere's kind for it, which a user found 17 % slower than newer ones
+  (huggingface.co/microsoft/harrier-oss-v1-270m, discussion 2). Which of these affected the published rows is
+  unknown, so none is modelled.
+- **Training on the H100 and H200** with torch 2.1 and 2.5: the published time is that of 100 steps including the
+  first ones, in which cuDNN tries its kernels and libraries are loaded. On either card, 100 steps of ResNet-50 take
+  2.0 to 2.4 s longer than on the clock, and those of VGG13 in float32 2.2 to 2.4 s, whereas on the clock all 100
+  take 1.1 to 3.5 s. A GPU's rates cannot explain a difference that is equal on both cards. The figures do not show
+  how much of it is paid once, and how much in each step by a slow host. Where 100 steps take 18 s (`vit_b_16` in
+  float32), only 2 % are missing.
+- **Compiled models** are timed by the kernels that Inductor would fuse
+  ([simgpu/modes/fusion.py](../simgpu/modes/fusion.py)), with channels last for convolutions. What Inductor gains by
+  trying kernels is not modelled.
+- **Not in any table**: factorizations (`torch.linalg`) run on the clock at the rate of large matmuls, but real ones
   take far longer ([uncounted.py](../simgpu/modes/uncounted.py)). Sorts and selections are counted by their passes
-  ([sorts.py](../simgpu/modes/sorts.py)), FFTs by one pass, where long ones take several. A V100's copies reach some 750
-  of 900 GB/s by the program that measured the RTX 5090's (ginkgo-project/ginkgo issue 164); the clock has 0.9 of
-  them, and no row here is a V100's.
+  ([sorts.py](../simgpu/modes/sorts.py)), and FFTs by one pass, although long ones need several. A V100's copies
+  reach some 750 of 900 GB/s in the program that measured the RTX 5090's (ginkgo-project/ginkgo issue 164), whereas
+  the clock uses 0.9 of the data sheet's rate, and no row here is from a V100.
 """
 
 
