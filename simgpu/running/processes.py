@@ -2,8 +2,8 @@
 
 Every Python process that starts while a run is on finds two environment variables: PYTHONPATH begins with the folder
 `startup`, whose sitecustomize.py simulates the GPU there, and SIMGPU_PROCESSES names a folder of the run. A process
-that has used the GPU writes its report there when it ends. A program `nvidia-smi`, which describes the simulated GPU, comes
-first on PATH.
+that has used the GPU writes its report there when it ends. PATH begins with the folder of a program `nvidia-smi`, which
+describes the simulated GPU.
 """
 
 import ast
