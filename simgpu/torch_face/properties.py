@@ -18,8 +18,6 @@ UNKNOWN = (
     "pci_bus_id",
     "pci_device_id",
     "pci_domain_id",
-    "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor",
 )
 """Fields of a GPU that a Spec does not know."""
 
@@ -53,6 +51,8 @@ def properties(spec: Spec) -> CudaDeviceProperties:
         max_threads_per_block=THREADS_PER_BLOCK,
         regs_per_multiprocessor=REGISTERS,
         shared_memory_per_block=SHARED_MEMORY_PER_BLOCK,
+        shared_memory_per_block_optin=spec.capability.shared_memory_per_block,
+        shared_memory_per_multiprocessor=spec.capability.shared_memory,
         warp_size=32,
         L2_cache_size=spec.l2_cache,
         is_integrated=0,
