@@ -245,9 +245,9 @@ def is_generated(file: str) -> bool:
 def operation(frames: Sequence[dict], stage: str) -> str:
     """What allocates, in words: the call in the innermost line that says which, or the operators of a kernel that
     Inductor wrote."""
-    if not frames:
+    frame = next((one for one in frames if not called.is_plumbing(one["filename"], one["name"])), None)
+    if frame is None:
         return "autograd" if stage == BACKWARD else "PyTorch"
-    frame = next((one for one in frames if not called.is_plumbing(one["filename"], one["name"])), frames[0])
     if is_generated(frame["filename"]):
         return _of_generated(frame["filename"], frame["line"])
     return called.at(frame["filename"], frame["line"], frame["name"])
