@@ -10,7 +10,7 @@ import sys
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -232,7 +232,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
         at=None if at is None else Spot(**{**at, "stack": tuple(at["stack"])}),
         parts=found.get("parts", {}),
         lines=tuple(Line(*row) for row in found.get("lines", ())),
-        left_out=f"at least: without {', '.join(NOT_MODELLED[base] for base in called)}" if called else "",
+        left_out=_not_modelled(called),
         steps=found.get("steps", 0),
         seconds=0.0,
         ended=found["text"],
@@ -313,3 +313,13 @@ class _Drawn:
 
     def __init__(self, part: str, size: int):
         self.part, self.size = lambda: part, size
+
+
+def _not_modelled(called: Iterable[str]) -> str:
+    """Says what is not modelled of a program that called these libraries, "" if it called none.
+
+    A network that ran without cuDNN may use more or less than with it, and workspaces are only missing.
+    """
+    names = [NOT_MODELLED[base] for base in called]
+    how = "about" if RECURRENT in called else "at least"
+    return f"{how}: without {', '.join(names)}" if names else ""
