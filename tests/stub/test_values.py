@@ -129,3 +129,22 @@ except torch.OutOfMemoryError:
 def test_an_error_keeps_no_arguments_alive(run):
     report = run(ERROR)
     assert report.completed, report.ended
+
+
+SOUND = """
+import torch
+x = torch.randn(1000, 100, device="cuda")
+total = torch.nn.utils.clip_grad_norm_([torch.nn.Parameter(x)], 1.0, error_if_nonfinite=True)
+torch.linalg.eig(x[:32, :32])
+print(bool(torch.isfinite(x).all()), bool(torch.isnan(x).any()), bool(torch.isinf(x.half()).any()))
+"""
+
+
+def test_a_run_is_taken_to_be_sound(tmp_path, capfd):
+    """Whether numbers are finite is answered as for a program that trains well."""
+    path = tmp_path / "script.py"
+    path.write_text(SOUND)
+    report = simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="T4")
+    assert report.completed, report.ended
+    assert "True False False" in capfd.readouterr().out
+    assert report.branches == ()

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-MOST = 1 << 16
-"""Elements of the largest tensor whose values are computed."""
+MOST, MOST_BOOLS = 1 << 16, 1 << 22
+"""Elements of the largest tensor whose values are computed, and of the largest one of booleans."""
 
 _NUMBERS = frozenset((bool, int, float, complex))
 _OF_A_DEVICE = frozenset(("device", "layout", "pin_memory", "non_blocking"))
@@ -34,8 +34,18 @@ COMPUTED = (
     *("all", "all.dim", "any", "any.dim", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_not"),
     *(f"bitwise_{name}.{overload}" for name in ("and", "or", "xor") for overload in ("Tensor", "Scalar")),
     *(f"{name}.{overload}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for overload in ("Tensor", "Scalar")),
+    "mul.Tensor",
 )
 """Operators whose result follows from the values of their arguments."""
+_SOUND = {
+    "eq.Tensor": (lambda x, other: x is other, True),
+    "ne.Tensor": (lambda x, other: x is other, False),
+    "ne.Scalar": (lambda x, number: number == float("inf"), True),
+    "eq.Scalar": (lambda x, number: number == float("inf"), False),
+}
+"""Comparisons that `isfinite`, `isnan` and `isinf` consist of (aten/src/ATen/native/TensorCompare.cpp), and their
+results for unknown numbers: a run is taken to be sound, as on the meta engine.
+"""
 
 
 class UnknownError(Exception):
@@ -102,6 +112,8 @@ class Known:
         return kernel
 
     def _computed(self, operator, real) -> Callable:
+        asks, sound = _SOUND.get(operator.name().removeprefix("aten::"), (lambda *_: False, None))
+        full = self._torch.ops.aten.full.default
         binary = [str(one.type) for one in operator._schema.arguments][:2] == ["Tensor", "Tensor"]
 
         def kernel(keyset, *args, **kwargs):
@@ -112,7 +124,10 @@ class Known:
                     args = (self._scalar(args[0]), *args[1:])
                 result = real(keyset, *args, **kwargs)
                 if self._wanted(result):
-                    self._note(operator, result, args, kwargs)
+                    if sound is not None and args[0].is_floating_point() and asks(*args):
+                        self._note(full, result, (list(result.shape), sound), {"dtype": result.dtype, "device": "cpu"})
+                    else:
+                        self._note(operator, result, args, kwargs)
                 return result
             finally:
                 del args, kwargs
@@ -164,7 +179,7 @@ class Known:
 
     def of(self, tensor: Any) -> Any:
         """The values of a tensor, on the CPU and not to be written to; None where they are not known."""
-        if tensor.numel() > MOST or (tensor.is_cuda and tensor.dtype not in self._exact):
+        if tensor.numel() > self._most(tensor) or (tensor.is_cuda and tensor.dtype not in self._exact):
             return None
         if not tensor.is_cuda:
             return tensor if tensor.device.type == "cpu" and tensor.layout is self._torch.strided else None
@@ -182,9 +197,12 @@ class Known:
             view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
             return view.set_(values, tensor.storage_offset(), tensor.shape, tensor.stride())
 
+    def _most(self, tensor: Any) -> int:
+        return MOST_BOOLS if tensor.dtype is self._torch.bool else MOST
+
     def _wanted(self, result: Any) -> bool:
         """Whether the values of a result are worth knowing."""
-        if result.dtype not in self._exact or result.numel() > MOST:
+        if result.dtype not in self._exact or result.numel() > self._most(result):
             return False
         return type(result) is self._torch.Tensor and result.is_cuda and not result.is_inference()
 
