@@ -78,6 +78,13 @@ def _peaks(sizes: tuple[int, int]) -> str:
     return " → ".join(f"{size / MIB:,.{0 if size >= 100 * MIB else 1}f}" for size in sizes)
 
 
+def _line(technique: Technique) -> str:
+    """Return the measurements of a row as one line of text."""
+    row = technique.row()
+    backward = f"backward {row['peak of backward (MiB)']} MiB, " if technique.backward else ""
+    return f"{row['method']}: {backward}step {row['peak of the step (MiB)']} MiB, step time {row['step time']}"
+
+
 class Summary:
     """Rows of the summary table, as a notebook shows and stores them."""
 
@@ -90,7 +97,7 @@ class Summary:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, object]:
         with pd.option_context("display.max_colwidth", None):
-            shown = {"text/plain": repr(self.table()), "text/html": self.table()._repr_html_()}
+            shown = {"text/plain": "\n".join(map(_line, self.rows)), "text/html": self.table()._repr_html_()}
         return {**shown, MIME: [asdict(technique) for technique in self.rows]}
 
 

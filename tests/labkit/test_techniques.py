@@ -28,6 +28,8 @@ def test_a_row_says_what_was_saved_and_what_it_cost():
     assert row["peak of backward (MiB)"] == "not separate"
     assert row["measured on"] == "simulated A100-80GB"
     assert technique(seconds=None).row()["step time"] == "no time"
+    text = summary(technique())._repr_mimebundle_()["text/plain"]
+    assert text == "accumulation: step 400 → 300 MiB, step time × 1.20"
 
 
 def test_backward_has_a_peak_of_its_own():
