@@ -1,4 +1,4 @@
-"""The command `simgpu`: its arguments, and one line for what is wrong with them."""
+"""The command `simgpu`: parses its arguments, and reports what is wrong with them in one line."""
 
 import argparse
 import difflib
@@ -13,12 +13,12 @@ FIT = (
     "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm, torchvision or the Hub"
 )
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 and SIGINT's number."""
+"""Exit status after Ctrl-C, which shells set to 128 plus SIGINT's number."""
 
 STATUS = "Exit status: 0 it fits, 1 it does not fit, 2 it failed for another reason, 3 undecided, 130 after Ctrl-C."
 
 OF_SIMGPU = {"--gpu", "--memory", "--values", "--backward-passes", "--ranks"}
-"""Options that are rarely a program's own: behind its name they are probably meant for simgpu."""
+"""Options that programs rarely have themselves: after a program's name they are probably meant for simgpu."""
 
 TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muon, or none, which is --serve"
 
@@ -28,7 +28,7 @@ RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
+    """Runs the command and returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
     options = _parser().parse_args(argv)
     try:
         return options.command(options)
@@ -45,7 +45,7 @@ def _one_line(error: Exception) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, with the nearest word that there is."""
+    """Reports an error in one line, with the nearest known word."""
 
     def error(self, message: str):
         found = re.search(r"invalid choice: '([^']+)' \(choose from (.*)\)|unrecognized arguments: (--[\w-]+)", message)
@@ -56,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{guess} ({self.prog} --help lists what there is)\n")
 
     def options(self) -> list[str]:
-        """The long options of this parser and of its commands."""
+        """Returns the long options of this parser and of its commands."""
         found = [one for one in self._option_string_actions if one.startswith("--")]
         for action in self._subparsers._group_actions if self._subparsers else ():
             for parser in dict(action.choices or {}).values():  # pyright: ignore

@@ -1,8 +1,9 @@
-"""A limit on GPU memory for a test, kept on every machine: `@pytest.mark.gpu_memory(gpu="T4", peak="12 GiB")`.
+"""Checks a test's GPU memory against a limit, on every machine: `@pytest.mark.gpu_memory(gpu="T4", peak="12 GiB")`.
 
-The test runs on a simulated GPU, with the same numbers everywhere and no GPU. Above its limit it fails, and says by how
-many bytes, in which stage, in which operator and line, what the memory is made of, and what would help. The fixture
-`simulated_gpu` gives a test a GPU without a limit. Nothing of simgpu or torch is imported before one of them is used.
+The test runs on a simulated GPU, so it gives the same figures everywhere and needs no GPU. If it exceeds its limit it
+fails, and the message says by how many bytes, in which stage, operator and line, what the memory consists of, and what
+would help. The fixture `simulated_gpu` provides a GPU without a limit. Neither simgpu nor torch is imported before one
+of the two is used.
 """
 
 import contextlib
@@ -25,10 +26,12 @@ def pytest_configure(config):
 
 @pytest.fixture
 def simulated_gpu(request):
-    """A simulated GPU for one test: that of its mark `gpu_memory`, or the fixture's parameter, or an A100-80GB."""
+    """Provides a simulated GPU for one test: that of its mark `gpu_memory`, or the fixture's parameter, or an
+    A100-80GB.
+    """
     from simgpu import machine, session
 
-    if request.node.get_closest_marker(MARK) is not None:  # it is on around the test
+    if request.node.get_closest_marker(MARK) is not None:  # the mark's GPU is in use around the test
         spec = machine.on().spec
         yield session.SimulatedGPU(spec.key, spec.total_memory, machine.on().left_out)
         return
@@ -38,7 +41,7 @@ def simulated_gpu(request):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """The GPU is on around fixtures too, so that a model that a fixture makes counts."""
+    """Enters the GPU around fixtures too, so that a model that a fixture creates counts."""
     mark = item.get_closest_marker(MARK)
     if mark is None:
         return (yield)
@@ -52,7 +55,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """After the test, its peak is held against the limit."""
+    """Compares the test's peak with the limit."""
     if _WRONG in item.stash:
         pytest.fail(f"@pytest.mark.{MARK}: {item.stash[_WRONG]}", pytrace=False)
     gate = item.stash.get(_GATE, None)

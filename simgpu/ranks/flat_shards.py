@@ -1,6 +1,6 @@
-"""FSDP1's flat parameters, of which each rank has a shard: what the others would say of theirs where states are saved.
+"""Provides the other ranks' shards of FSDP1's flat parameters when states are saved.
 
-A flat parameter is cut into as many equal pieces as there are ranks, the last ones with less
+A flat parameter is split into as many equal pieces as there are ranks, and the last ones may be shorter
 (torch/distributed/fsdp/_flat_param.py, FlatParamHandle._get_shard).
 """
 
@@ -14,8 +14,11 @@ from simgpu.ranks import meeting
 
 
 def gathering(gather, group_of):
-    """all_gather_object (`gather` is PyTorch's own): of shards each rank's is another part, and an optimizer's states
-    that this rank does not have are refused. `group_of`: finds the group of a call, if it is one of a world."""
+    """Wraps all_gather_object (`gather`): returns each rank's own shard, and refuses optimizer states that are missing
+    here.
+
+    `group_of` returns the group of a call if it belongs to a world.
+    """
 
     @wraps(gather)
     def all_gather_object(object_list, obj, group=None, *args, **kwargs):
@@ -30,7 +33,7 @@ def gathering(gather, group_of):
 
 
 def _shard_of(metadata, rank: int, group):
-    """What a rank of the group says of its shard; None if it has none."""
+    """Returns the metadata of a rank's shard, or None if it has none."""
     if rank == group.rank():
         return metadata
     most = -(-metadata.size[0] // group.size()) if len(metadata.size) == 1 else 0
@@ -58,7 +61,7 @@ def _length(metadata, most: int, rank: int) -> int:
 
 
 def _refuse_states(group, frame) -> None:
-    """NoValueError where FSDP1 asks the other ranks for states of parameters of which this rank has nothing."""
+    """Raises NoValueError if FSDP1 requests states from other ranks for parameters of which this rank has no shard."""
     utils = sys.modules.get("torch.distributed.fsdp._optim_utils")
     for _ in range(2):
         if frame is None or utils is None:

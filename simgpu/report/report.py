@@ -142,11 +142,20 @@ class Report:
 
     @classmethod
     def load(cls, path: Path) -> "Report":
-        """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
+        """What `save` wrote. ValueError for another file, with what it holds; OSError if it cannot be read."""
+        wanted = "wanted the report.json of a run, which simgpu run --out FOLDER writes"
         try:
-            return cls._of(json.loads(path.read_text(encoding="utf-8")))
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not JSON ({error}): {wanted}") from None
+        if not isinstance(found, dict) or not {"outcome", "gpu", "lines"} <= found.keys():
+            raise ValueError(f"{path} holds {_named(found)}: {wanted}")
+        try:
+            return cls._of(found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no report of a run: {error!r}") from None
+            raise ValueError(
+                f"{path} is a report, but of another version of simgpu, or changed ({error!r}): run the program again"
+            ) from None
 
     @classmethod
     def _of(cls, found: dict) -> "Report":
@@ -165,6 +174,15 @@ class Report:
         found["files"] = tuple(File(*one) for one in found["files"])
         found["processes"] = tuple(map(cls._of, found.get("processes", ())))
         return cls(**found)
+
+
+def _named(found) -> str:
+    """What a JSON file holds, in a few words."""
+    if not isinstance(found, dict):
+        return f"JSON of type {type(found).__name__}"
+    names = [repr(name if len(name) < 40 else name[:40] + "…") for name in found]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"a JSON object with the keys {shown}" if names else "an empty JSON object"
 
 
 def report_of(watch: Watch, what: str, ending: str, **more) -> Report:

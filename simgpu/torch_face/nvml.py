@@ -1,4 +1,4 @@
-"""pynvml (package nvidia-ml-py) as it is on the simulated GPU: the device's memory as nvidia-smi shows it."""
+"""Replaces pynvml (package nvidia-ml-py), so that it reports the simulated device's memory as nvidia-smi shows it."""
 
 import types
 from functools import cache
@@ -11,7 +11,7 @@ HANDLE = "simulated GPU 0"
 
 
 def patch(patches: Patches, machine: Machine) -> None:
-    """Puts the face of `machine` into pynvml, if that is installed."""
+    """Puts functions for `machine` into pynvml, if that is installed."""
     try:
         import pynvml
     except ImportError:
@@ -42,7 +42,7 @@ def patch(patches: Patches, machine: Machine) -> None:
 
 @cache
 def _refusals(pynvml) -> dict:
-    """Each function of pynvml, as one that says that it is not modelled."""
+    """Returns a refusing replacement for each function of pynvml."""
     return {name: _refuse(name) for name, one in vars(pynvml).items() if name.startswith("nvml") and callable(one)}
 
 

@@ -33,15 +33,21 @@ class Watched:
         self.saved = Saved(job["caches"])
         self.owners = None
         self.reads = None
+        self.known = None
+        self.runtime = ctypes.CDLL(job["runtime"])
         self.began = False
         self._offset = self._reset_peak = 0
 
     def torch_imported(self, torch) -> None:
         """Prepares torch: recording begins when the program first uses CUDA, after PyTorch has read its settings."""
         from simgpu.running.stub import untimed
+        from simgpu.running.stub.known import Known
 
         untimed.metadata_only(torch)
         self.saved.torch_imported(torch)
+        self.runtime.mock_others_kernels.restype = ctypes.c_ulong
+        self.known = Known(torch, self.runtime.mock_others_kernels)
+        self.known.begin()
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of
 
@@ -72,8 +78,7 @@ class Watched:
         autograd.graph._engine_run_backward = autograd._engine_run_backward = self.owners.backward(
             autograd.graph._engine_run_backward
         )
-        self.runtime = ctypes.CDLL(self.job["runtime"])
-        self.reads = Reads(self.saved.read)
+        self.reads = Reads(self.saved.read, lambda: self.known is not None and self.known.reading)
         self.reads.begin(self.runtime)
 
     def count(self) -> int:
@@ -129,7 +134,6 @@ class Watched:
             "most_used": self.runtime.mock_most_used(device),
             "steps": self.owners.steps,
             "libraries": self.called(),
-            "sizes_read": self.reads.sizes,
             "reads": [[*key, number] for key, number in self.reads.counts.most_common()],
         }
         self.saved.patches.undo()

@@ -21,9 +21,11 @@ from simgpu.report import folder
 from simgpu.report.files import REMOVED, File
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.sizes import size
+from simgpu.report.stand_ins import sentence
 from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
 from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
+from simgpu.running.stub.reads import A_VALUE, BRANCH_OF, SIZE_OF
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine
 
@@ -188,8 +190,9 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
         last = found["incomplete"].strip().splitlines()[-1]
         notes.append(f"the parts and lines, because they could not be found out: {last}")
     called = found.get("libraries", ())
-    read = found.get("sizes_read", 0)
-    bounds = (f"{read} sizes depend on values, which are read as zeros here",) if read else ()
+    reads = found.get("reads", ())
+    sizes = tuple((what, place, times, what != A_VALUE) for what, place, decides, times in reads if decides == SIZE_OF)
+    bounds = (sentence(sizes),) if sizes else ()
     return Report(
         what=what,
         gpu=spec.key,
@@ -209,7 +212,9 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
         ended=text,
         failure=None if failure is None else (failure[0], failure[1], found["error"]),
         caught=found.get("failures", 0) - (ending == OUT_OF_MEMORY) if found.get("failures") else 0,
-        stand_ins=tuple((what, f"{file}:{line}", times) for what, file, line, times in found.get("reads", ())),
+        stand_ins=tuple((what, place, times) for what, place, _, times in reads),
+        sizes=sizes,
+        branches=tuple((what, place, times) for what, place, decides, times in reads if decides == BRANCH_OF),
         notes=tuple(notes),
         bounds=bounds,
         engine=str(chosen),
