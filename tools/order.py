@@ -17,14 +17,14 @@ import nbformat
 
 from tools import minutes
 
-CORE = ("00", "01", "02", "03", "05", "07", "08", "09", "10", "11", "12", "13", "14", "23")
+CORE = ("00", "01", "02", "03", "05", "07", "08", "09", "10", "11", "12", "13", "23")
 CASE_STUDIES = ("05b", "17", "17b", "24", "24b")
 LONGEST_CORE = 360  # minutes of the core path
 
 TITLE = re.compile(r"# (?P<key>\d\d[a-z]?) · (?:(?:Deep dive|Case study) · )?(?P<question>.+)")
 CLAIM = re.compile(r"(?:(?:Core|Deep dive|Case study) · )?(?=\*\*\d+ minutes\*\*)")
 HEADING = re.compile(r"^## (?!Exercises$|Further reading$|Published figures$|Recorded elsewhere$|Three )(.+)$", re.M)
-WRITTEN_BY_HAND = re.compile(r"\n+\*\*Previous:\*\* .*\Z")
+WRITTEN_BY_HAND = re.compile(r"\n+\*\*(?:Previous|Next):\*\* .*\Z")
 CONTENTS, LINKS = "contents", "navigation"
 """Tags of the two cells that this module writes."""
 
