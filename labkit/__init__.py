@@ -1,37 +1,37 @@
-"""labkit: what the course "GPU memory, byte by byte" measures with.
+"""labkit: the measuring tools of the course "GPU memory, byte by byte".
 
-use_gpu, simulated_gpu   which device "cuda" is: the machine's GPU, or a simulated one
-one_rank                 this process as one rank of N: what one of many GPUs holds and sends
-this_host                how fast this machine issues operators, for a simulated GPU's host
-left_out                 what a simulated GPU's figures leave out, by name
-Ledger                   memory by stage, measured and compared with predictions
-stopwatch, seconds       time on the GPU, by events; the mean of several calls
-host_work                what the host does meanwhile
+use_gpu, simulated_gpu   choose which GPU device "cuda" is: the machine's own, or a simulated one
+one_rank                 makes this process one rank of N, to see what one of many GPUs holds and sends
+this_host                measures how fast this machine issues operators, for a simulated GPU's host
+left_out                 names what a simulated GPU's figures don't include
+Ledger                   measures memory by stage and compares it with predictions
+stopwatch, seconds       measure time on the GPU with CUDA events; the mean time of several calls
+host_work                represents work of the host while the GPU computes
 loading                  datasets for DataLoaders with workers, whose preparation takes a declared time
-Lanes                    which work ran when: copies in one lane, multiplications in another
-memory_rate, product_rate  what the GPU reaches, measured: bytes and operations a second
-requested                bytes asked for, before they are rounded up to blocks
-mib, MiB                 a number of bytes as text; 2**20 bytes
-guesses                  the reader's guesses beside paper and measurement, and the score
-judge                    what the answer to an exercise is worth
-owners, saving           which module and operator keeps what forward adds; what autograd saves
-keeps, layer_keeps       what one operator, or one layer of a model, keeps for backward
-Kinds                    the six kinds of memory over a training step
-operators, on_paper      what each operator of a piece of work computes and moves; how long that takes at least
-formulas                 predictions on paper
-plans                    how a large run is cut: memory, traffic and time of a rank, on paper
+Lanes                    records which work ran when: copies in one lane, matmuls in another
+memory_rate, product_rate  measure the rates that the GPU reaches, in bytes and operations per second
+requested                counts requested bytes, before they are rounded up to blocks
+mib, MiB                 formats bytes as MiB; 2**20 bytes
+guesses                  compares the reader's guesses with estimate and measurement, and keeps the score
+judge                    checks the answer to an exercise
+owners, saving           find which module and operator holds what forward adds; what autograd saves
+keeps, layer_keeps       measure what one operator, or one layer of a model, saves for backward
+Kinds                    sorts the blocks of a training step into six kinds of memory
+operators, on_paper      count what each operator computes and moves; estimate how long that takes at least
+formulas                 estimates of memory and time
+plans                    estimates of a large run: memory, traffic and time per rank under each way to shard it
 models                   the course's models, with random weights
-published                figures that others published, with their sources
+published                published figures, with their sources
 plots, sweep             figures; a measurement over a range of sizes
-grid                     a measurement over two or three sizes at once, and a figure to slide through it
-schedules                the figure of a pipeline's schedule
-techniques               what each way of saving memory saved: the rows of the course's summary table
-course_file              a file of the course's folder, from wherever a notebook is run
+grid                     measures at two or three sizes at once, and draws a figure with sliders
+schedules                draws a pipeline's schedule
+techniques               the rows of the course's summary table: what each technique saved
+course_file              finds a file of the course's folder, from wherever a notebook runs
 """
 
 from importlib import metadata as _metadata
 
-import labkit.needs  # noqa: F401 - before all others: it says in one line what is not installed
+import labkit.needs  # noqa: F401 - imported first, because it lists missing packages in one line
 from labkit import formulas, guesses, models, plans, plots, published, schedules, techniques
 from labkit.counters import requested
 from labkit.exercise import judge
@@ -90,7 +90,7 @@ __all__ = [
 
 try:
     __version__ = _metadata.version("simgpu")  # the distribution that holds both packages
-except _metadata.PackageNotFoundError:  # run from a folder that nobody has installed
+except _metadata.PackageNotFoundError:  # run from a folder, without an installed distribution
     __version__ = "0+unknown"
 
 _advise_after_cells()

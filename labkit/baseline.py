@@ -1,4 +1,4 @@
-"""A clean start for a measurement: nothing on the GPU that the reader does not know of."""
+"""Prepares a clean start for a measurement, so that the GPU holds nothing the reader doesn't know of."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import torch
 from labkit.living import Living, any_living, living
 from labkit.units import mib
 
-_LISTED = 12  # living tensors that a refusal shows
+_LISTED = 12  # tensors that an error message lists
 
 
 class DirtyBaseline(RuntimeError):
-    """The GPU already holds memory, so what a stage adds could not be told from what was there."""
+    """Raised when the GPU already holds memory, because what a stage adds could not be told apart from it."""
 
 
 def clean_baseline(allow: int, caller: FrameType) -> int:
-    """The bytes allocated once everything unused is given back, if they are at most ``allow``.
+    """Frees everything unused on the GPU and returns the bytes that remain allocated, at most ``allow``.
 
-    Given back are outputs that the notebook has dropped, unreachable cycles, cached segments, and the cuBLAS
-    workspaces, so the next matrix multiplication takes one again. Otherwise raises :class:`DirtyBaseline`,
-    which says what still lives, by the names of ``caller``'s variables. Where it is the reader's tensors that live,
-    nothing has been given back by then: a refusal changes no later measurement.
+    It frees outputs that the notebook has dropped, unreachable cycles, cached segments, and the cuBLAS workspaces, so
+    the next matmul allocates a workspace again. Raises :class:`DirtyBaseline` if more than ``allow`` bytes remain. The
+    error lists the tensors that are still alive, by the names of ``caller``'s variables. If those tensors are the
+    reader's, the error is raised before cache and workspaces are freed, so it changes no later measurement.
     """
-    # Read before anything is counted: up to Python 3.12 a frame keeps the copy that an earlier refusal read,
-    # with what has been deleted since, until it is read again.
+    # The variables are read before anything is counted. Up to Python 3.12 a frame keeps the copy that an earlier error
+    # read, including variables deleted since then, until it is read again.
     scopes = _variables(caller), caller.f_globals
     _forget_displayed()
-    # To look for cycles among the objects of all imported modules takes longer than most steps of training, so that is
-    # done only where something is left that they may hold.
+    # A search for cycles among the objects of all imported modules is slower than most training steps, so it runs only
+    # if something is left that such cycles may hold.
     if torch.cuda.memory_allocated() and any_living():
         gc.collect()
         before = torch.cuda.memory_allocated()
@@ -41,7 +41,7 @@ def clean_baseline(allow: int, caller: FrameType) -> int:
         if sum(one.size for one in alive) > allow:
             raise DirtyBaseline(_refusal(before, allow, alive, "the workspaces of cuBLAS, "))
     _give_back()
-    if torch.cuda.memory_allocated():  # what a graph keeps is no Python object
+    if torch.cuda.memory_allocated():  # a graph's saved tensors are not Python objects
         gc.collect()
         _give_back()
     allocated = torch.cuda.memory_allocated()
@@ -56,15 +56,18 @@ def _give_back() -> None:
 
 
 def _variables(frame: FrameType) -> Mapping[str, object]:
-    """The local variables of a frame, in a dict: from Python 3.13 on, a function's come as a view that holds none."""
+    """Returns the local variables of a frame as a dict.
+
+    From Python 3.13 on, a function's ``f_locals`` is a view, which does not keep the values alive.
+    """
     return frame.f_locals if isinstance(frame.f_locals, dict) else dict(frame.f_locals)
 
 
 def _forget_displayed() -> None:
-    """Let go of displayed values that the reader has deleted.
+    """Drops displayed values that the reader has deleted.
 
-    IPython enters each in ``user_ns_hidden`` too, as ``_3`` and ``_``, where neither ``del`` nor ``%reset out``
-    looks for it, and keeps the result of the last cell.
+    IPython also stores each displayed value in ``user_ns_hidden``, as ``_3`` and ``_``, where neither ``del`` nor
+    ``%reset out`` looks for it. It keeps the result of the last cell too.
     """
     ipython = sys.modules.get("IPython")
     shell: Any = ipython and ipython.get_ipython()

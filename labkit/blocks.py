@@ -1,4 +1,4 @@
-"""The allocated blocks of memory, and what the allocator has put into them beyond the request."""
+"""Reads the allocated blocks of memory, and how far each exceeds its request."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from labkit.formulas import block
 
 @dataclass(frozen=True)
 class Block:
-    """An allocated block, in bytes: its size, and the size that was requested."""
+    """Holds an allocated block's size and its requested size, in bytes."""
 
     size: int
     requested: int
 
     @property
     def remainder(self) -> int:
-        """What stays with the block because the allocator does not split it off: up to 1 MiB, for a large block."""
+        """Returns the bytes that the allocator did not split off, up to 1 MiB for a large block."""
         return self.size - block(self.requested)
 
 
 def allocated_blocks() -> dict[int, Block]:
-    """The blocks that are allocated now, by address, from ``torch.cuda.memory_snapshot()``."""
+    """Returns the blocks that are allocated now, by address, from ``torch.cuda.memory_snapshot()``."""
     pieces = (piece for segment in torch.cuda.memory_snapshot() for piece in segment["blocks"])
     return {
         piece["address"]: Block(piece["size"], piece["requested_size"])
@@ -33,8 +33,8 @@ def allocated_blocks() -> dict[int, Block]:
 
 
 def remainders() -> int:
-    """Bytes of ``memory_allocated`` that are neither a request nor its rounding to 512 B: all remainders now.
+    """Returns the bytes of ``memory_allocated`` that are neither requested nor due to rounding to 512 B.
 
-    They depend on which free block a request happened to get, so no formula for a model has them.
+    They depend on which free block a request happened to get, so no formula for a model can include them.
     """
     return sum(one.remainder for one in allocated_blocks().values())

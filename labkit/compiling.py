@@ -1,9 +1,10 @@
-"""What torch.compile's AOTAutograd makes of a model, as two graphs that run on the GPU, a simulated one included.
+"""Partitions a model with torch.compile's AOTAutograd into two graphs that run on the GPU, also on a simulated one.
 
-torch.compile does its work in three parts: Dynamo reads the Python code, AOTAutograd traces forward and backward into
-one graph and cuts it in two, and a backend, inductor, turns each half into kernels. The cut decides what is saved for
-backward. A simulated GPU cannot run inductor's kernels, and Dynamo leaves alone whatever runs under it. But the cut
-needs shapes only: it is made here with tensors of the CPU, and the two halves are then run operator by operator.
+torch.compile works in three steps. Dynamo reads the Python code, AOTAutograd traces forward and backward into one graph
+and partitions it, and a backend (inductor) turns each half into kernels. The partition decides what is saved for
+backward. A simulated GPU cannot run inductor's kernels, and Dynamo does not trace code that runs on it. But the
+partition depends only on shapes, so this module computes it with tensors on the CPU and then runs the two halves
+operator by operator.
 """
 
 from __future__ import annotations
@@ -23,28 +24,29 @@ from labkit.gpu import current
 
 @contextlib.contextmanager
 def plain_torch() -> Iterator[None]:
-    """Inside it tensors of the CPU are PyTorch's alone, so that torch.compile and tracers see them as ever.
+    """Restores plain PyTorch for tensors on the CPU inside the ``with``, so that torch.compile and tracers work on
+    them.
 
-    With a simulated GPU in use, its modes are set aside meanwhile; tensors on it are not to be used inside. With a real
-    one it only keeps a warning of the compiler's quiet. Raises RuntimeError if no GPU is in use.
+    While it is active, the modes of a simulated GPU are disabled, and tensors on that GPU must not be used. On a real
+    GPU it only hides a warning of the compiler. Raises RuntimeError if no GPU is in use.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="Guards may run slower")  # the compiler's, of Python 3.13.0
+        warnings.filterwarnings("ignore", message="Guards may run slower")  # a warning of the compiler on Python 3.13.0
         if current().simulated:
             stack.enter_context(_disable_current_modes())
             stack.enter_context(torch._C.DisableTorchFunction())
-            if "torch._dynamo" in sys.modules:  # which a simulated GPU has told to run everything eagerly
+            if "torch._dynamo" in sys.modules:  # a simulated GPU has set it to run everything eagerly
                 stack.enter_context(torch.compiler.set_stance("default"))
         yield
 
 
 class Partitioned(nn.Module):
-    """The two graphs of a model, and the model's parameters: a module to call in the model's place.
+    """Runs a model as its two graphs, with the model's parameters; call it in the model's place.
 
-    `forward_graph` gives the model's output and then what is saved for backward; `backward_graph` takes what was saved
-    and the output's gradient. Both run operator by operator, which no backend of torch.compile would do: what is saved
-    is the cut's, temporaries and time are not inductor's.
+    `forward_graph` returns the model's output, followed by what is saved for backward. `backward_graph` takes what was
+    saved and the output's gradient. Both run operator by operator, which no backend of torch.compile does. So the saved
+    tensors are those of the partition, but temporaries and times are not inductor's.
     """
 
     def __init__(self, model: nn.Module, forward_graph: GraphModule, backward_graph: GraphModule):
@@ -57,15 +59,15 @@ class Partitioned(nn.Module):
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """Names of the tensors in the graph that are saved for backward."""
+        """Returns the names of the tensors in the graph that are saved for backward."""
         outputs = next(node for node in self.forward_graph.graph.nodes if node.op == "output").args[0]
         return tuple(node.name for node in outputs[1:])
 
     @property
     def operators(self) -> dict[str, bool]:
-        """The operators of the forward graph in their order, and whether the result of each is saved for backward.
+        """Returns the operators of the forward graph in order, with whether the result of each is saved for backward.
 
-        Views, which make no tensor, are left out; a result of which a view is saved counts as saved.
+        Views are excluded, because they allocate nothing. A result counts as saved if a view of it is saved.
         """
         nodes = list(self.forward_graph.graph.nodes)
         saved = {_base(node) for node in nodes[-1].args[0][1:]}
@@ -74,7 +76,7 @@ class Partitioned(nn.Module):
 
 
 def _base(node):
-    """The node whose result a view looks at; any other node itself."""
+    """Returns the node that a view is based on, or the node itself if it is not a view."""
     while node.op == "call_function" and getattr(node.target, "is_view", False):
         node = node.args[0]
     return node
@@ -91,20 +93,21 @@ class _Halves(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         arguments = [*ctx.saved_tensors, gradient]
-        ctx.maybe_clear_saved_tensors()  # as AOTAutograd does: each goes once the graph has used it
+        ctx.maybe_clear_saved_tensors()  # as AOTAutograd does: each tensor is freed once the graph has used it
         return (None, None, *Interpreter(ctx.backward_graph).boxed_run(arguments))
 
 
 def partition(model: nn.Module, *inputs: Tensor, cut: Callable, decompositions: dict | None = None) -> Partitioned:
-    """Traces a model of the CPU with AOTAutograd, and cuts its graph into two that run on the GPU. Nothing is computed.
+    """Traces a model on the CPU with AOTAutograd and partitions its graph into two that run on the GPU.
 
-    `inputs` are tensors of the CPU, positional arguments of the model; the graphs hold for their shapes alone. `cut` is
-    a partitioner of `functorch.compile`: `default_partition` saves what autograd saves, inductor's
-    `min_cut_rematerialization_partition` looks for the fewest bytes. `decompositions` breaks operators up first
-    (inductor has `torch._inductor.decomposition.select_decomp_table()`). The model has one output, and no buffers:
-    ValueError otherwise, or if a tensor is not on the CPU.
+    Nothing is computed. `inputs` are the model's positional arguments, tensors on the CPU, and the graphs are valid for
+    their shapes only. `cut` is a partitioner of `functorch.compile`: `default_partition` saves what autograd saves, and
+    `min_cut_rematerialization_partition`, inductor's own, looks for the fewest bytes. `decompositions` decomposes
+    operators first (inductor's are `torch._inductor.decomposition.select_decomp_table()`). Raises ValueError if the
+    model has buffers or more than one output, or if a tensor is not on the CPU.
     """
-    from torch._functorch.aot_autograd import aot_export_joint_simple  # here: the import takes a second
+    # imported here, because the import takes a second
+    from torch._functorch.aot_autograd import aot_export_joint_simple
 
     if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers(), *inputs)):
         raise ValueError("wanted a model and inputs on the CPU; move the result to the GPU")
@@ -125,8 +128,8 @@ def partition(model: nn.Module, *inputs: Tensor, cut: Callable, decompositions: 
         halves = cut(joint, None, num_fwd_outputs=1)
     for half in halves:
         for node in half.graph.nodes:
-            node.meta.clear()  # the tracer's own tensors: Ledger would meet them among the living
-            if "device" in node.kwargs:  # a tensor made in the graph, where the trace was
+            node.meta.clear()  # the tracer's own tensors, which Ledger would list as alive
+            if "device" in node.kwargs:  # a tensor made in the graph, on the device of the trace
                 node.update_kwarg("device", torch.device("cuda"))
         half.recompile()
     return Partitioned(model, *halves)

@@ -1,4 +1,4 @@
-"""The judge of the exercises: it sets the reader's answer against a measurement, and says how far off it is."""
+"""Judges the exercises: compares the reader's answer with a measurement and prints how far off it is."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def judge(
     within: float = 0,
     hint: str = "",
 ) -> None:
-    """Print what the answer is worth: "no answer yet", "Correct", or "off by" how much.
+    """Prints the verdict on an answer: "no answer yet", "Correct", or "off by" an amount.
 
     >>> judge(300 * MiB, right=lambda: peak_of(train, without_biases), terms={"a copy of y": 80 * MiB})
     off by -80.0 MiB (-21.1 %): that is a copy of y too little
 
-    ``answer`` is ``...`` (or None) where there is none. ``right`` is the right answer, or a function that measures it
-    and is called once there is an answer. Numbers and texts such as "100 MiB" are in ``unit`` (bytes unless another is
-    named), and right within the share ``within`` (0.02: 2 %). ``terms`` names sizes by which a reader may be off. Any
-    other answer (a name, a set, a list, a dictionary) is right if it is equal; sizes in it may be such texts, too.
-    ``hint`` is shown until the answer is right. Whatever the answer is, no exception comes of it.
+    ``answer`` is ``...`` (or None) if the reader has not answered. ``right`` is the right answer, or a function that
+    measures it and is called once there is an answer. Numbers, and texts such as "100 MiB", are in ``unit`` (bytes by
+    default). They are right if they differ by at most the share ``within`` (0.02 is 2 %). ``terms`` names sizes by
+    which a reader may be off. An answer of any other type (a name, a set, a list, a dictionary) is right if it is
+    equal, and may contain sizes as texts. ``hint`` is shown until the answer is right. No answer raises an exception,
+    whatever it is.
     """
     if _empty(answer):
         print("no answer yet" + _then(hint))
@@ -61,7 +62,7 @@ def _judge_number(answer: Any, right: Fraction, unit: str, terms: Mapping[str, f
 
 
 def _named(off: Fraction, terms: Mapping[str, float]) -> str:
-    """The term by which the answer is off, once or a few times."""
+    """Returns a note that names the term by which the answer is off, once or up to 8 times."""
     for name, size in terms.items():
         times = off / exact(size) if size else Fraction(1, 2)
         if times.denominator == 1 and abs(times) <= 8:
@@ -71,7 +72,7 @@ def _named(off: Fraction, terms: Mapping[str, float]) -> str:
 
 
 def _judge_parts(answer: Any, right: Mapping, unit: str) -> str:
-    """An answer of several parts: how many are right, and where to look again."""
+    """Judges an answer of several parts: returns how many are right, and which to look at again."""
     if not isinstance(answer, Mapping):
         return f"wanted a dictionary with {', '.join(map(str, right))}; this is a {type(answer).__name__}"
     wrong = [str(name) for name in right if not _same(answer.get(name, ...), right[name], unit)]
@@ -81,7 +82,10 @@ def _judge_parts(answer: Any, right: Mapping, unit: str) -> str:
 
 
 def _not_it(answer: Any, right: Any) -> str:
-    """A wrong answer: of a list how many parts are right; what kind of thing was wanted, if it is of another kind."""
+    """Returns the verdict on a wrong answer.
+
+    For a list it says how many parts are right; for an answer of the wrong type, which type is wanted.
+    """
     for kind, several in (("list", list | tuple), ("set", set | frozenset)):
         if isinstance(right, several) and not isinstance(answer, list | tuple | set | frozenset):
             return f"wanted a {kind} of several answers; given: {type(answer).__name__}"
@@ -103,12 +107,12 @@ def _same(answer: Any, right: Any, unit: str = BYTES) -> bool:
         return set(answer) == right
     try:
         return bool(answer == right)
-    except Exception:  # a tensor, an array, or an object that compares in its own way: it is not the answer
+    except Exception:  # a tensor, an array, or an object with a comparison of its own: not the answer
         return False
 
 
 def _reads_as(answer: str, right: Fraction, unit: str) -> bool:
-    """Whether a text such as "96 MiB" says that number of the unit."""
+    """Returns whether a text such as "96 MiB" equals that number of the unit."""
     try:
         return read(answer, unit) == right
     except Nonsense:
@@ -116,7 +120,7 @@ def _reads_as(answer: str, right: Fraction, unit: str) -> bool:
 
 
 def _empty(answer: Any) -> bool:
-    """Whether nothing has been answered: three dots or None, or a dictionary or list of nothing else."""
+    """Returns whether the answer is empty: three dots or None, or a dictionary or list that holds nothing else."""
     if isinstance(answer, Mapping):
         return all(_empty(part) for part in answer.values())
     if isinstance(answer, list | tuple | set):

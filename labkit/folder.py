@@ -1,15 +1,15 @@
-"""Files of the course's folder that chapters read, found from wherever a chapter is run."""
+"""Finds files of the course's folder that chapters read, from wherever a chapter runs."""
 
 from importlib import metadata
 from pathlib import Path
 
 
 def course_file(name: str) -> Path:
-    """The path of a file or folder of the course, `name` from its root: "notebooks/data/alice.txt".
+    """Returns the path of a file or folder of the course; `name` is relative to its root ("notebooks/data/alice.txt").
 
-    It is looked for in the clone that labkit is of, in the one around the current folder, and among what was installed
-    with the package simgpu (`share/simgpu`, see pyproject.toml). Raises FileNotFoundError, which says what to do, where
-    it is in none of them.
+    It searches the clone that contains labkit, the clone around the current folder, and the files installed with the
+    package simgpu (`share/simgpu`, see pyproject.toml). Raises FileNotFoundError, which says what to do, if none of
+    them has the file.
     """
     here = Path.cwd()
     clones = (folder for folder in (Path(__file__).parents[1], here, *here.parents) if (folder / "course.py").is_file())

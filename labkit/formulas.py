@@ -1,7 +1,7 @@
-"""Predictions on paper: plain arithmetic, no tensor is made and no counter is read.
+"""Estimates memory and time by plain arithmetic, without making a tensor or reading a counter.
 
-Every size is in bytes, every parameter count a number of elements; what is no count is refused. Where a
-rule belongs to the GPU or to the version of torch, its docstring says so.
+Every size is in bytes, and every parameter count is a number of elements. Values that are not counts are refused. If a
+rule depends on the GPU or the version of torch, its docstring says so.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import torch
 from labkit.units import MIB, whole_bytes
 
 MIN_BLOCK_SIZE = 512  # kMinBlockSize, c10/core/AllocatorConfig.h
-SMALL_SIZE = MIB  # kSmallSize: up to here a request is served from the small pool
+SMALL_SIZE = MIB  # kSmallSize: requests up to this size are served from the small pool
 SMALL_BUFFER = 2 * MIB  # kSmallBuffer; kRoundLarge has the same value
 LARGE_BUFFER = 20 * MIB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
-MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from here a request gets a segment of its own size
+MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from this size on a request gets a segment of its own size
 
 
 def _of_counts(formula: Callable) -> Callable:
-    """The formula, which refuses an argument of type ``int`` that is no count (``TypeError``, ``ValueError``)."""
+    """Wraps a formula so that it refuses arguments annotated ``int`` that are not counts (``TypeError``,
+    ``ValueError``).
+    """
     signature = inspect.signature(formula)
     counts = [name for name, parameter in signature.parameters.items() if parameter.annotation == "int"]
 
@@ -43,10 +45,10 @@ def _of_counts(formula: Callable) -> Callable:
 
 
 def block(nbytes: int) -> int:
-    """The block for a request of ``nbytes``: rounded up to a multiple of 512 B; nothing for 0.
+    """Returns the block size for a request of ``nbytes``, rounded up to a multiple of 512 B (0 for 0).
 
-    In the allocator's default setting (no ``roundup_power2_divisions``) and up to the remainder of at most
-    1 MiB that stays with a large block. Raises ``ValueError`` for a negative size.
+    It holds for the allocator's default settings (no ``roundup_power2_divisions``). It excludes the remainder of at
+    most 1 MiB that may stay with a large block. Raises ``ValueError`` for a negative size.
     """
     if whole_bytes(nbytes) < 0:
         raise ValueError(f"a request has a size of 0 bytes or more, not {nbytes}")
@@ -54,9 +56,10 @@ def block(nbytes: int) -> int:
 
 
 def segment(nbytes: int) -> int:
-    """The segment that the allocator asks of CUDA when no free block can serve ``nbytes``.
+    """Returns the size of the segment that the allocator requests from CUDA when no free block can serve ``nbytes``.
 
-    2 MiB for the small pool (up to 1 MiB), 20 MiB below 10 MiB, else rounded up to 2 MiB.
+    It is 2 MiB in the small pool (requests up to 1 MiB), 20 MiB for requests below 10 MiB, and otherwise the request
+    rounded up to a multiple of 2 MiB.
     """
     size = block(nbytes)
     if size == 0:
@@ -70,21 +73,21 @@ def segment(nbytes: int) -> int:
 
 @_of_counts
 def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> int:
-    """The block of a dense tensor of this shape; ``tensor()`` is a scalar: 512 B."""
+    """Returns the block size of a dense tensor of this shape; ``tensor()`` is a scalar, 512 B."""
     return block(prod(shape) * dtype.itemsize)
 
 
 @_of_counts
 def linear(inputs: int, outputs: int, bias: bool = True) -> int:
-    """Parameters of a Linear layer: a weight ``[outputs, inputs]`` and a bias ``[outputs]``."""
+    """Counts the parameters of a Linear layer: a weight ``[outputs, inputs]`` and a bias ``[outputs]``."""
     return inputs * outputs + bias * outputs
 
 
 @_of_counts
 def conv2d(channels_in: int, channels_out: int, kernel: int, bias: bool = True, groups: int = 1) -> int:
-    """Parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``.
+    """Counts the parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``.
 
-    Raises ``ValueError`` unless ``groups`` divides both numbers of channels.
+    Raises ``ValueError`` unless ``groups`` divides both channel counts.
     """
     if groups < 1 or channels_in % groups or channels_out % groups:
         raise ValueError(f"conv2d: groups divides the channels, {channels_in} and {channels_out}; {groups} was given")
@@ -93,39 +96,39 @@ def conv2d(channels_in: int, channels_out: int, kernel: int, bias: bool = True, 
 
 @_of_counts
 def norm(features: int) -> int:
-    """Parameters of a BatchNorm or LayerNorm over ``features``: a scale and a shift."""
+    """Counts the parameters of a BatchNorm or LayerNorm over ``features``: a scale and a shift."""
     return 2 * features
 
 
 @_of_counts
 def embedding(entries: int, features: int) -> int:
-    """Parameters of an Embedding: one table ``[entries, features]``."""
+    """Counts the parameters of an Embedding: one table ``[entries, features]``."""
     return entries * features
 
 
 @_of_counts
 def attention(features: int, bias: bool = True) -> int:
-    """Parameters of multi-head attention: query, key, value and output are Linears of ``features``."""
+    """Counts the parameters of multi-head attention, whose query, key, value and output are Linears of ``features``."""
     return 4 * linear(features, features, bias)
 
 
 def parameters(model: torch.nn.Module) -> int:
-    """Bytes of the blocks that the parameters take, tied ones once. Their gradients take as much again."""
+    """Returns the bytes of the blocks of all parameters, counting tied ones once. Their gradients allocate the same."""
     return sum(block(p.numel() * p.element_size()) for p in model.parameters())
 
 
 @dataclass(frozen=True)
 class OptimizerCost:
-    """What an optimizer takes, as multiples of the parameters' own bytes."""
+    """Holds what an optimizer allocates, as multiples of the parameters' bytes."""
 
     state: int
-    """Kept from the first step on."""
+    """Allocated in the first step and kept from then on."""
     temporary: int
-    """Held inside each step only; it decides whether the step is the peak."""
+    """Allocated only during a step; it decides whether the step is the peak."""
 
 
-# torch 2.13's default (foreach) implementations, read from traces of PyTorch's CUDA host code under stub
-# libraries. Their step counters are CPU tensors and take no GPU memory.
+# These are torch 2.13's default (foreach) implementations, read from traces of PyTorch's CUDA host code on stub
+# libraries. Their step counters are CPU tensors, so they need no GPU memory.
 OPTIMIZERS = {
     "SGD": OptimizerCost(0, 0),
     "SGD with momentum": OptimizerCost(1, 0),
@@ -138,10 +141,10 @@ OPTIMIZERS = {
 
 @_of_counts
 def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
-    """``(state, temporary)`` in bytes of the named optimizer.
+    """Returns ``(state, temporary)`` of the named optimizer, in bytes.
 
-    State and temporaries have the parameters' dtype, so they have the parameters' size too. Raises
-    ``ValueError`` for an unknown name, with the known ones.
+    State and temporaries have the parameters' dtype, so each is a multiple of the parameters' size. Raises
+    ``ValueError`` for an unknown name and lists the known ones.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"known optimizers are {', '.join(OPTIMIZERS)}; {name!r} was given")
@@ -151,13 +154,13 @@ def optimizer(name: str, parameter_bytes: int) -> tuple[int, int]:
 
 @_of_counts
 def linear_stages(widths: tuple[int, ...], batch: int, workspace: int, itemsize: int = 4) -> dict[str, int]:
-    """Bytes allocated after each stage of a first training step of a stack of Linear layers with AdamW.
+    """Returns the bytes allocated after each stage of the first training step, for a stack of Linear layers with AdamW.
 
-    ``widths`` are those of the input and of each layer's output: (1024, 1024, 2048) has two layers, with biases and
-    nothing between them. Input, last output and loss, the sum of the output, are alive all the time. ``workspace`` is
-    :func:`cublas_workspace`'s. It holds after the stages, not at their peaks, and as long as no block keeps a remainder
-    of its segment: where all large tensors are whole multiples of 2 MiB. Raises ``ValueError`` for fewer than two
-    widths.
+    ``widths`` are those of the input and of each layer's output: (1024, 1024, 2048) is two layers, with biases and
+    nothing between them. Input, last output and loss (the sum of the output) are alive throughout. ``workspace`` is the
+    result of :func:`cublas_workspace`. The figures hold after the stages, not at their peaks, and only if no block
+    keeps a remainder of its segment, that is, if all large tensors are multiples of 2 MiB. Raises ``ValueError`` for
+    fewer than two widths.
     """
     if len(widths) < 2:
         raise ValueError(f"linear_stages: one layer has two widths; {widths} was given")
@@ -176,19 +179,21 @@ def linear_stages(widths: tuple[int, ...], batch: int, workspace: int, itemsize:
 def encoder_layer(
     batch: int, length: int, hidden: int, heads: int, inner: int, attention: str = "eager", dropout: bool = False
 ) -> int:
-    """Bytes that an encoder layer like BERT's keeps for backward, in float32, its input counted and its result not.
+    """Returns the bytes that an encoder layer like BERT's saves for backward in float32.
 
-    Query, key, value and output Linears of ``hidden``, softmax attention of ``heads``, a Linear to ``inner``, GELU, a
-    Linear back, two LayerNorms and two residuals, before or after the norms. ``attention`` is ``"eager"``, operator
-    after operator, or ``"sdpa"``, which is the memory-efficient kernel in float32. ``dropout`` says that dropout is at
-    work, after both blocks and on the attention weights. Raises ``ValueError`` for another attention.
+    The input is counted and the result is not. The layer has query, key, value and output Linears of ``hidden``,
+    softmax attention with ``heads`` heads, a Linear to ``inner``, GELU, a Linear back, two LayerNorms and two
+    residuals, before or after the norms. ``attention`` is ``"eager"`` (operator by operator) or ``"sdpa"``, which
+    selects the memory-efficient kernel in float32. ``dropout`` says that dropout is active, after both blocks and on
+    the normalised attention scores. Raises ``ValueError`` for any other ``attention``.
     """
     if attention not in ("eager", "sdpa"):
         raise ValueError(f"encoder_layer knows eager and sdpa attention; {attention!r} was given")
     wide, narrow = tensor(batch, length, inner), tensor(batch, length, hidden)
     weights = tensor(batch, heads, length, length)
     kept = 8 * narrow + 2 * wide + 4 * tensor(batch, length)
-    kept += weights if attention == "eager" else tensor(batch, heads, -(-length // 32) * 32)  # a number for each row
+    # one logsumexp per query, rounded up to 32
+    kept += weights if attention == "eager" else tensor(batch, heads, -(-length // 32) * 32)
     if dropout:
         kept += 2 * tensor(batch, length, hidden, dtype=torch.bool)
     if dropout and attention == "eager":
@@ -198,12 +203,13 @@ def encoder_layer(
 
 @_of_counts
 def checkpointed(layers: int, group: int, kept: int, held: int) -> int:
-    """Bytes of activations at backward's peak, k = ``group`` layers to a checkpoint: (n / k - 1) · held + k · kept.
+    """Returns the activation bytes at backward's peak with k = ``group`` layers per checkpoint: (n / k - 1) · held + k
+    · kept.
 
-    ``kept`` is what autograd keeps of one layer without a checkpoint, ``held`` the layer's input, which a checkpoint
-    keeps; both in bytes, and the same for all layers. It holds for each number of layers to a checkpoint; with all
-    layers in one nothing is saved. What depends on neither is left out: the model's own input, and gradients of
-    activations on their way. Raises ``ValueError`` unless ``group`` divides ``layers``.
+    ``kept`` is what autograd saves for one layer without checkpointing, and ``held`` is the layer's input, which a
+    checkpoint saves. Both are in bytes and equal for all layers. The formula holds for every k; with all layers in one
+    checkpoint nothing is saved. It excludes what depends on neither: the model's own input, and the gradients of
+    activations in flight. Raises ``ValueError`` unless ``group`` divides ``layers``.
     """
     if group < 1 or layers % group:
         raise ValueError(f"checkpointed: group divides the {layers} layers; {group} was given")
@@ -212,8 +218,9 @@ def checkpointed(layers: int, group: int, kept: int, held: int) -> int:
 
 @_of_counts
 def best_group(layers: int, kept: int, held: int) -> int:
-    """Layers to a checkpoint for which :func:`checkpointed` is lowest: the divisor of ``layers`` near √(layers · held /
-    kept). Raises ``ValueError`` for no layers.
+    """Returns the layers per checkpoint for which :func:`checkpointed` is lowest.
+
+    It is the divisor of ``layers`` near √(layers · held / kept). Raises ``ValueError`` for 0 layers.
     """
     if layers < 1:
         raise ValueError("best_group: one layer or more")
@@ -223,13 +230,13 @@ def best_group(layers: int, kept: int, held: int) -> int:
 
 @_of_counts
 def accumulated_peak(parameters: int, sample: int, batch: int, micro_batches: int, name: str = "AdamW") -> int:
-    """A lower bound of the allocated peak of a training step that accumulates gradients, from the second step on.
+    """Returns a lower bound of the allocated peak of a step that accumulates gradients, from the second step on.
 
-    ``parameters`` are their bytes, ``sample`` the bytes that forward keeps for a sample. The larger of two moments: the
-    end of a forward pass, with the optimizer's states, and with gradients from the second micro-batch on; and the
-    optimizer's step. It leaves out workspaces, and what backward takes before the first activations are freed, so it
-    is good where the last layers are no larger than the others. Gradients are set to None between the steps. Raises
-    ``ValueError`` unless ``micro_batches`` divides ``batch``, and for an unknown optimizer.
+    ``parameters`` are their bytes, and ``sample`` the bytes that forward saves per sample. The bound is the larger of
+    two moments: the end of a forward pass (with the optimizer's states, and with gradients from the second micro-batch
+    on) and the optimizer's step. It excludes workspaces, and what backward allocates before the first activations are
+    freed, so it is close if the last layers are no larger than the others. Gradients are set to None between steps.
+    Raises ``ValueError`` unless ``micro_batches`` divides ``batch``, and for an unknown optimizer.
     """
     if micro_batches < 1 or batch % micro_batches:
         raise ValueError(f"accumulated_peak: equal micro-batches are wanted, not {batch} samples in {micro_batches}")
@@ -250,13 +257,14 @@ def attention_kept(
     dropout: bool = False,
     upcast: bool = False,
 ) -> int:
-    """Bytes that softmax attention keeps for backward beside query, key and value, for ``heads`` of ``width`` numbers.
+    """Returns the bytes that softmax attention saves for backward in addition to query, key and value.
 
-    ``fused`` is the memory-efficient, flash or cuDNN kernel: the result, and 4 B for each row of the map. Otherwise the
-    operators run one by one (transformers' eager attention) and the map is kept: the weights that softmax gives, and
-    with dropout its mask of 1 B and its result. ``upcast`` says that softmax works in float32 and its weights are
-    converted back, as in LLaMA. In requested bytes, without a mask of the caller's. The memory-efficient kernel rounds
-    rows up to a multiple of 32, and flash and cuDNN keep up to 24 B for random numbers.
+    There are ``heads`` heads of ``width`` elements. ``fused`` means the memory-efficient, flash or cuDNN kernel, which
+    saves the result and 4 B per query and head. Otherwise the operators run one by one (transformers' eager attention)
+    and the normalised scores are saved; with dropout its mask (1 B per score) and its result are saved too. ``upcast``
+    says that softmax runs in float32 and its result is converted back, as in LLaMA. The figure is in requested bytes,
+    without an attention mask. The memory-efficient kernel rounds the queries up to a multiple of 32, and flash and
+    cuDNN save up to 24 B of random-number state.
     """
     result = itemsize * batch * heads * length * width
     if fused:
@@ -266,17 +274,17 @@ def attention_kept(
     return result + (weights + after) * batch * heads * length * length
 
 
-# Tensors of the inner width that an MLP keeps: what the activation keeps, and the input of the last Linear.
+# The number of tensors of the inner width that an MLP saves: those of the activation, and the input of the last Linear.
 INNER_TENSORS = {"relu": 1, "gelu": 2, "silu": 2, "swiglu": 4, "gelu written out": 5}
 
 
 @_of_counts
 def mlp(tokens: int, width: int, inner: int, activation: str = "gelu", itemsize: int = 2) -> int:
-    """Bytes that the MLP of a transformer keeps for backward: Linear, activation, Linear; its input counted.
+    """Returns the bytes that the MLP of a transformer (Linear, activation, Linear) saves for backward, with its input.
 
-    ``"relu"``, ``"gelu"`` and ``"silu"`` are one operator; ``"swiglu"`` is ``down(silu(gate(x)) * up(x))``, and
-    ``"gelu written out"`` the formula with tanh, operator by operator. In one dtype of ``itemsize`` bytes, without
-    dropout, requested bytes. Raises ``ValueError`` for another activation.
+    ``"relu"``, ``"gelu"`` and ``"silu"`` are one operator. ``"swiglu"`` is ``down(silu(gate(x)) * up(x))``, and ``"gelu
+    written out"`` is the formula with tanh, operator by operator. The figure is in requested bytes, for one dtype of
+    ``itemsize`` bytes and no dropout. Raises ``ValueError`` for any other activation.
     """
     if activation not in INNER_TENSORS:
         raise ValueError(f"mlp knows {', '.join(INNER_TENSORS)}; {activation!r} was given")
@@ -285,19 +293,20 @@ def mlp(tokens: int, width: int, inner: int, activation: str = "gelu", itemsize:
 
 @_of_counts
 def gpt_layer(batch: int, length: int, hidden: int, heads: int, attention: str = "eager", dropout: bool = True) -> int:
-    """Bytes that a layer like GPT-3's keeps for backward in half precision, its input counted and its result not.
+    """Returns the bytes that a layer like GPT-3's saves for backward in half precision.
 
-    34·s·b·h + 5·a·s²·b of Korthikanti et al. 2022 and the 16·s·b of LayerNorm's numbers: two LayerNorms, one Linear for
-    query, key and value, softmax, an MLP of 4·h with a GELU that is one operator. ``attention`` is ``"eager"``, or
-    ``"flash"``, which keeps a number for each row of scores in their place. Without dropout its masks and copies are
-    not kept. Requested bytes. Raises ``ValueError`` for another attention.
+    The input is counted and the result is not. The formula is 34·s·b·h + 5·a·s²·b (Korthikanti et al. 2022), plus
+    16·s·b for the mean and rstd of LayerNorm. The layer has two LayerNorms, one Linear for query, key and value,
+    softmax, and an MLP of 4·h whose GELU is one operator. ``attention`` is ``"eager"``, or ``"flash"``, which saves one
+    logsumexp per query and head in place of the scores. Without dropout its masks and copies are not saved. The figure
+    is in requested bytes. Raises ``ValueError`` for any other ``attention``.
     """
     if attention not in ("eager", "flash"):
         raise ValueError(f"gpt_layer knows eager and flash attention; {attention!r} was given")
     tokens, scores = batch * length, batch * heads * length**2
     kept = (34 if dropout else 32) * tokens * hidden + 16 * tokens
     if attention == "flash":
-        return kept + 4 * tokens * heads + 24  # and the state of the random numbers
+        return kept + 4 * tokens * heads + 24  # and the random-number state
     return kept + (5 if dropout else 2) * scores
 
 
@@ -311,13 +320,14 @@ def gpt_layer_of_a_rank(
     attention: str = "flash",
     sequence: bool = False,
 ) -> int:
-    """Bytes that a layer like GPT-3's keeps on one rank of ``ranks``, cut by tensor parallel; else as `gpt_layer`.
+    """Returns the bytes that one of ``ranks`` ranks saves for a layer like GPT-3's under tensor parallelism.
 
-    s·b·h·(10 + 24/t) + 5·a·s²·b/t of Korthikanti et al. 2022, t = ``ranks``: inputs of norms and of Linears, and the
-    masks behind attention and MLP, are whole on every rank. With ``sequence`` parallel as PyTorch's DTensor does it
-    s·b·h·(4 + 30/t) + 5·a·s²·b/t: all is cut but the gathered inputs of the Linears, which the paper gathers again in
-    backward (34/t). The norms' numbers are 16·s·b, with ``sequence`` 16·s·b/t. Linears without bias, or with: the same.
-    Raises ``ValueError`` for another attention, and for heads or, with ``sequence``, a length that t does not divide.
+    Otherwise it is as `gpt_layer`. The formula is s·b·h·(10 + 24/t) + 5·a·s²·b/t (Korthikanti et al. 2022), with t =
+    ``ranks``: the inputs of norms and Linears, and the dropout masks after attention and MLP, are whole on every rank.
+    ``sequence`` adds sequence parallelism as PyTorch's DTensor does it, s·b·h·(4 + 30/t) + 5·a·s²·b/t. Then everything
+    is sharded except the gathered inputs of the Linears, which the publication gathers again in backward (34/t). The
+    norms' mean and rstd add 16·s·b, or 16·s·b/t with ``sequence``. Biases of the Linears make no difference. Raises
+    ``ValueError`` for any other ``attention``, and for heads or (with ``sequence``) a length that t does not divide.
     """
     if attention not in ("eager", "flash"):
         raise ValueError(f"gpt_layer_of_a_rank knows eager and flash attention; {attention!r} was given")
@@ -342,13 +352,14 @@ def llama_layer(
     head_width: int = 0,
     written_out: bool = False,
 ) -> int:
-    """Bytes that a layer like Llama's keeps for backward in bfloat16, its input counted and its result not.
+    """Returns the bytes that a layer like Llama's saves for backward in bfloat16.
 
-    (12 + 4·g + 8·f/h)·s·b·h for f = ``inner`` and g = ``shared_heads / heads``, the share of heads of keys and values:
-    RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases, no dropout; and 8·s·b for the two norms and
-    4·a·s·b for flash attention, a GPU from Ampere on. ``head_width`` is hidden / heads if 0. ``written_out`` says
-    that RMSNorm is written out as in transformers, in float32: 8·s·b·h more. With every layer checkpointed, 2·s·b·h is
-    all that a layer keeps. Requested bytes, for a head width that is a multiple of 8.
+    The input is counted and the result is not. The formula is (12 + 4·g + 8·f/h)·s·b·h with f = ``inner`` and g =
+    ``shared_heads / heads``, the ratio of key and value heads to query heads. It covers RMSNorm, rotary positions,
+    grouped-query attention and SwiGLU, without biases or dropout. The two norms add 8·s·b, and flash attention (a GPU
+    from Ampere on) adds 4·a·s·b. ``head_width`` is hidden / heads if 0. ``written_out`` says that RMSNorm is written
+    out in float32 as in transformers, which adds 8·s·b·h. If every layer is checkpointed, a layer saves only 2·s·b·h.
+    The figure is in requested bytes, for a head width that is a multiple of 8.
     """
     tokens, width = batch * length, head_width or hidden // heads
     norms = 2 * ((6 if written_out else 2) * tokens * hidden + 4 * tokens)
@@ -356,13 +367,13 @@ def llama_layer(
     return norms + attention + mlp(tokens, hidden, inner, "swiglu")
 
 
-# Majors of the compute capability whose default cuBLAS workspace is 32 MiB, by the first torch version for
-# which that holds (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). Others have 8.125 MiB.
+# Major compute capabilities whose default cuBLAS workspace is 32 MiB, by the first torch version with that rule
+# (aten/src/ATen/cuda/CublasHandlePool.cpp; traced in 2.11 to 2.14). On all others it is 8.125 MiB.
 _LARGE_WORKSPACE = {(2, 11): {9}, (2, 12): {9, 10, 12}, (2, 14): {9, 10, 11, 12}}
 
 
 class Shares(NamedTuple):
-    """What a rank holds of the model's states, in bytes; ``sum()`` of it is all three."""
+    """Holds a rank's share of the model's states, in bytes; its ``sum()`` is all three."""
 
     parameters: int
     gradients: int
@@ -373,14 +384,14 @@ class Shares(NamedTuple):
 def zero_bytes_per_rank(
     parameters: int, ranks: int, stage: int, parameter: int = 4, gradient: int = 4, states: int = 8
 ) -> Shares:
-    """Bytes of parameters, gradients and optimizer states that one of ``ranks`` data-parallel GPUs holds.
+    """Returns the bytes of parameters, gradients and optimizer states that one of ``ranks`` data-parallel GPUs holds.
 
-    ``parameters`` is their number. ``stage`` 0 is plain data parallelism, 1 shards the optimizer's states, 2 the
-    gradients too, 3 the parameters too (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
-    Parameter Models", section 5). ``parameter``, ``gradient`` and ``states`` are bytes of each for a parameter: 4, 4
-    and 8 for AdamW in float32; 2, 2 and 12 in that paper, for half precision with a float32 copy. What is shared is
-    shared evenly. It leaves out whatever lives only inside a step: activations, gathered layers, buffers. Raises
-    ``ValueError`` for no rank, and for another stage than 0 to 3.
+    ``parameters`` is the parameter count. Stage 0 is plain data parallelism. Stage 1 shards the optimizer's states, 2
+    the gradients too, and 3 also the parameters (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training
+    Trillion Parameter Models", section 5). ``parameter``, ``gradient`` and ``states`` are bytes per parameter: 4, 4 and
+    8 for AdamW in float32, or 2, 2 and 12 in that publication, for half precision with a float32 copy. Shards are
+    assumed equal. What lives only inside a step is excluded: activations, gathered layers, buffers. Raises
+    ``ValueError`` for fewer than one rank, and for a stage above 3.
     """
     if ranks < 1:
         raise ValueError(f"zero_bytes_per_rank: one rank or more; {ranks} was given")
@@ -391,12 +402,12 @@ def zero_bytes_per_rank(
 
 
 def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__version__) -> int:
-    """The cuBLAS workspace that each thread's first matrix multiplication takes and keeps.
+    """Returns the bytes of the cuBLAS workspace that each thread's first matmul allocates and keeps.
 
-    32 MiB on Hopper (9.x), and since torch 2.12 on Blackwell (10.x, 12.x); elsewhere 8.125 MiB, that is
-    2 × 4096 KiB + 8 × 16 KiB. ``CUBLAS_WORKSPACE_CONFIG`` overrides it. Forward and backward run in two
-    threads, so training takes it twice. Raises ``ValueError`` outside torch 2.11 to 2.14: later versions
-    give it back after each multiplication.
+    It is 32 MiB on Hopper (9.x), and since torch 2.12 on Blackwell (10.x, 12.x). Elsewhere it is 8.125 MiB, that is 2 ×
+    4096 KiB + 8 × 16 KiB. ``CUBLAS_WORKSPACE_CONFIG`` overrides it. Forward and backward run in two threads, so
+    training allocates it twice. Raises ``ValueError`` outside torch 2.11 to 2.14, because later versions free it after
+    each matmul.
     """
     version = tuple(int(part) for part in torch_version.split(".")[:2])
     if not (2, 11) <= version <= (2, 14):
@@ -409,13 +420,14 @@ def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__v
 def column_sum_scratch(
     rows: int, columns: int, multiprocessors: int, threads: int = 2048, expanded: bool = False
 ) -> tuple[int, int]:
-    """``(staging buffer, semaphores)`` that summing ``[rows, columns]`` float32 over its rows takes.
+    """Returns ``(staging buffer, semaphores)`` in bytes, which a sum of a float32 ``[rows, columns]`` over its rows
+    allocates.
 
-    It is the gradient of a Linear's bias. ``multiprocessors`` and ``threads`` (per multiprocessor) are the
-    GPU's. ``expanded`` says that the matrix is one number expanded (all strides 0), as the gradient of
-    ``y.sum()`` is. ``(0, 0)`` when one thread block can finish a column. Both are freed once the kernel is
-    launched. The rule is ``setReduceConfig`` in
-    aten/src/ATen/native/cuda/Reduce.cuh, for a contiguous matrix below 2**31 bytes with more than one column.
+    This sum is the gradient of a Linear's bias. ``multiprocessors`` and ``threads`` (per multiprocessor) are the GPU's.
+    ``expanded`` says that the matrix is one element expanded (all strides 0), as is the gradient of ``y.sum()``.
+    Returns ``(0, 0)`` if one thread block can finish a column. Both are freed once the kernel is launched. The rule is
+    ``setReduceConfig`` in aten/src/ATen/native/cuda/Reduce.cuh, for a contiguous matrix below 2**31 bytes with more
+    than one column.
     """
     vector = 1 if expanded else next(v for v in (4, 2, 1) if columns % v == 0)
     limit = 512 // vector
@@ -438,25 +450,26 @@ def column_sum_scratch(
 
 
 def _power_of_two(n: int) -> int:
-    """The largest power of two that is not above ``n`` (1 for 0)."""
+    """Returns the largest power of two that is not above ``n`` (1 for 0)."""
     return 1 << (max(n, 1).bit_length() - 1)
 
 
 class Roofline(NamedTuple):
-    """The least seconds that an operator takes, and what it waits for: ``"compute"``, ``"memory"`` or ``"host"``."""
+    """Holds the least seconds that an operator takes, and its bottleneck: ``"compute"``, ``"memory"`` or ``"host"``."""
 
     seconds: float
     bound: str
 
 
 def roofline(flop: float, nbytes: float, peak: float, bandwidth: float, launch: float = 0.0) -> Roofline:
-    """A lower bound of an operator's time: the longest of its arithmetic, its bytes, and the host's work to launch it.
+    """Returns a lower bound of an operator's time: the maximum over its arithmetic, its bytes, and its launch by the
+    host.
 
-    ``flop`` operations at ``peak`` a second, ``nbytes`` read and written at ``bandwidth`` a second, and ``launch``
-    seconds of the host, where it issues one operator after another. It holds for tensors larger than the caches, at
-    rates that the GPU reaches with large ones; tiles that are not full make a product slower. For a step of many
-    operators add up each of the three first: the host runs ahead. Raises ``ValueError`` for a rate that is not positive
-    and a size that is negative.
+    ``flop`` is the number of operations, and ``peak`` the rate per second. ``nbytes`` are read and written at
+    ``bandwidth`` bytes per second, and ``launch`` is the host's time in seconds if it issues one operator after
+    another. The bound holds for tensors larger than the caches, at rates that the GPU reaches with large ones; partly
+    filled tiles make a matmul slower. For a step of many operators, add up each of the three first, because the host
+    runs ahead. Raises ``ValueError`` for a rate that is not positive or a size that is negative.
     """
     if not (peak > 0 and bandwidth > 0 and min(flop, nbytes, launch) >= 0):
         raise ValueError(f"roofline: rates above 0 and sizes of 0 or more; {flop, nbytes, peak, bandwidth, launch}")

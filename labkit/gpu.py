@@ -1,4 +1,4 @@
-"""Which device the course runs on: the GPU of this machine, or a simulated one."""
+"""Chooses the device that the course runs on: the GPU of this machine, or a simulated one."""
 
 import os
 import re
@@ -13,15 +13,15 @@ from labkit import guesses
 from labkit.living import living
 from labkit.units import whole_bytes
 
-_LISTED = 4  # tensors that are named
+_LISTED = 4  # tensors that a message names
 
 
 @dataclass(frozen=True)
 class GPU:
-    """The device that "cuda" means.
+    """Describes the device that "cuda" means.
 
-    `name`: "A100-80GB" for a simulated one, the driver's name for a real one. `total_memory`: bytes. `host`: the factor
-    on the times of a simulated one's host.
+    `name` is "A100-80GB" for a simulated GPU, and the driver's name for a real one. `total_memory` is in bytes. `host`
+    is the factor on the times of a simulated GPU's host.
     """
 
     simulated: bool
@@ -36,7 +36,7 @@ class GPU:
 
 
 def current() -> GPU:
-    """The device in use: the innermost simulated GPU, else the machine's own.
+    """Returns the device in use: the innermost simulated GPU, else the machine's own.
 
     Raises RuntimeError if there is neither.
     """
@@ -49,13 +49,13 @@ def current() -> GPU:
 
 
 def simulated_machine() -> Any:
-    """The `simgpu.machine.Machine` behind "cuda" now; None where "cuda" is no simulated GPU."""
-    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
+    """Returns the `simgpu.machine.Machine` that "cuda" is now, or None if "cuda" is not a simulated GPU."""
+    machines = sys.modules.get("simgpu.machine")  # the simulator is not imported unless it is in use
     return machines.current() if machines else None
 
 
 def simulator_is_on() -> bool:
-    """Whether "cuda" is a simulated GPU now."""
+    """Returns whether "cuda" is a simulated GPU now."""
     return simulated_machine() is not None
 
 
@@ -64,29 +64,36 @@ def _real() -> GPU:
 
 
 def another(real: str, name: str) -> bool:
-    """Whether a real GPU, by the driver's name, is another one than `name`: each part of that is in the driver's."""
+    """Returns whether a real GPU, by its driver's name, differs from `name`.
+
+    It matches if the driver's name contains each part of `name`.
+    """
     return not all(part.lower() in real.lower() for part in re.split(r"[-\s]", name))
 
 
 def left_out() -> str:
-    """What the figures of the simulated GPU in use leave out, in one line; "" if nothing, and on a real GPU."""
+    """Returns in one line what the figures of the simulated GPU in use don't include.
+
+    Returns "" if they include everything, and on a real GPU.
+    """
     machines = sys.modules.get("simgpu.machine")
     machine = machines.current() if machines else None
     return "" if machine is None else str(machine.left_out)
 
 
 def label() -> str:
-    """The device in use as tables and figures name it: "simulated A100-80GB", and what its figures leave out."""
+    """Returns the name of the device in use for tables and figures, with what its figures don't include."""
     return " · ".join(filter(None, (str(current()), left_out())))
 
 
 def this_host() -> float:
-    """How many times as long this machine takes to issue an operator as the host that the simulated clock assumes.
+    """Returns how many times longer this machine takes to issue an operator than the host that the simulated clock
+    assumes.
 
         labkit.use_gpu("H100", host=labkit.this_host())
 
-    2 is half as fast. A loop of small layers on the CPU is timed, for about a second (simgpu/this_host.py); a machine
-    that does something else meanwhile seems slower than it is.
+    A result of 2 means half as fast. It times a loop of small layers on the CPU for about a second
+    (simgpu/this_host.py), so a machine that is busy with other work appears slower than it is.
     """
     import simgpu
 
@@ -94,15 +101,15 @@ def this_host() -> float:
 
 
 def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False, host: float = 1.0):
-    """`simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory.
+    """Returns `simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with empty memory.
 
         with labkit.simulated_gpu("H100") as gpu:
             x = torch.ones(1, device="cuda")
             torch.cuda.memory_allocated()          # 512
 
-    `total_memory`, in bytes, takes the place of the GPU's own. `values`: all tensors have their values, computed on the
-    CPU beside the simulation, so that losses fall and results can be looked at. `host`: the factor on the times of the
-    host, as of `this_host()`; where it is not 1, every time that labkit prints says so. Raises what
+    `total_memory` (bytes) replaces the GPU's own. With `values`, all tensors have their values, which the CPU computes
+    in addition to the simulation, so that losses fall and you can look at results. `host` is the factor on the host's
+    times, as returned by `this_host()`; if it is not 1, every time that labkit prints says so. Raises what
     `simgpu.simulated_gpu` raises.
     """
     import simgpu
@@ -111,13 +118,13 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, v
     return simgpu.simulated_gpu(name, nbytes, values=values, host=host)
 
 
-_notebook: Any = None  # the simulated GPU that `use_gpu` has entered, or was entering or leaving when interrupted
+_notebook: Any = None  # the simulated GPU of `use_gpu`, also one that was being entered or left at an interrupt
 
 
 def leave() -> None:
     """Ends the simulated GPU that `use_gpu` has entered, if there is one.
 
-    Raises RuntimeError in another thread than its own; it is on then as before.
+    Raises RuntimeError in a thread other than the one that entered it; that GPU then stays in use.
     """
     global _notebook
     if _notebook is not None and _notebook.is_on:
@@ -129,25 +136,28 @@ UNIFIED = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"  # aten/src/ATen/cuda/CublasHandleP
 
 
 def _share_workspace() -> None:
-    """Up to torch 2.11 a Linear with a bias takes 1 MiB more than the course says, unless the environment says so."""
+    """Makes torch before 2.12 share cuBLAS's workspace with cuBLASLt, unless the environment decides that.
+
+    Without it, a Linear with a bias allocates 1 MiB more than the course says.
+    """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12) and UNIFIED not in os.environ:
         os.environ[UNIFIED] = "1"
         print(f"{UNIFIED}=1: torch {torch.__version__} allocates for a Linear with a bias what later versions do.")
 
 
 def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bool = False, host: float = 1.0) -> GPU:
-    """For the first cell of a notebook: the machine's GPU if it has one, else a simulated one until the kernel ends.
+    """Selects the machine's GPU if it has one, else a simulated one until the kernel ends. For a notebook's first cell.
 
-    Prints which of the two it is, and of a real GPU that is another than `name` what will differ. `values`: whether
-    tensors on a simulated one have values, computed on the CPU; those of a real one have. `LABKIT_GPU` in the
-    environment overrides `name` and asks for the simulated GPU even where there is a real one. A second call, as when
-    the cell is run again, starts with an empty simulated GPU, and names the tensors of the one before that are alive.
-    Inside a `with simulated_gpu(...)` that one is used.
-    `only_simulated`: the simulated GPU of that name on every machine, for a notebook that is about that GPU. `host`:
-    the factor on the times of a simulated one's host, as of `this_host()`; a real one's is as fast as it is.
+    It prints which of the two it is, and what will differ if a real GPU is not a `name`. `values` says whether tensors
+    on a simulated GPU have values, computed on the CPU; on a real one they always do. `LABKIT_GPU` in the environment
+    overrides `name` and selects the simulated GPU even if there is a real one. A second call, as when the cell runs
+    again, starts with an empty simulated GPU and names the tensors of the previous one that are still alive. Inside a
+    `with simulated_gpu(...)`, that GPU is used. `only_simulated` selects the simulated GPU of that name on every
+    machine, for a notebook about that GPU. `host` is the factor on the times of a simulated GPU's host, as returned by
+    `this_host()`; it does not affect a real one.
 
-    The notebook begins again too: guesses are forgotten, and tables print three decimals. On torch 2.11, cuBLASLt is
-    told to share cuBLAS's workspace, as it does by itself from torch 2.12 on, and that is printed.
+    The notebook starts afresh too: guesses are forgotten, and tables print three decimals. On torch 2.11, cuBLASLt is
+    set to share cuBLAS's workspace, which is its default from torch 2.12 on, and a line says so.
     """
     global _notebook
     _share_workspace()
@@ -176,7 +186,7 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
         return gpu
     _notebook = simulated_gpu(asked or name, values=values, host=host)
     gpu = _notebook.__enter__()
-    torch.cuda.init()  # as asking a real GPU for its name does
+    torch.cuda.init()  # as a real GPU is initialised when its name is read
     have = "the CPU's values" if values else "no values"
     speed = f", a host that takes {host:.3g} times as long as the clock assumes" if host != 1 else ""
     print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, {have}{speed}.")

@@ -1,12 +1,12 @@
-"""The reader's guesses: each beside the prediction on paper and the measurement, and the score at the end of a chapter.
+"""Compares the reader's guesses with estimate and measurement, and gives the score at the end of a chapter.
 
-A cell asks for a number, a later one compares it::
+A cell asks for a number, and a later one compares it::
 
     guess_forward = ...  # your number, e.g. 100 * MiB
 
     guesses.compare("forward adds", guess=guess_forward, paper=outputs, measured=ledger["forward"].added)
 
-Three dots mean that there is no guess yet; then the line says so and everything goes on.
+Three dots mean that there is no guess yet. Then the output says so and the notebook continues.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CLOSE = Fraction(1, 100)  # a guess within 1 % is a good one
 
 
 class Nonsense(ValueError):
-    """Something that cannot be read as a guess; its text is one line for the reader."""
+    """Raised for a value that cannot be read as a guess; its message is one line for the reader."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A question, the reader's guess, the number on paper (each may be None: there is none), and the measured one."""
+    """Holds a question with the reader's guess, the estimate (either may be None), and the measured value."""
 
     question: str
     unit: str
@@ -45,7 +45,7 @@ class Guess:
 
     @property
     def close(self) -> bool:
-        """Within 1 % of what was measured."""
+        """Returns whether the guess is within 1 % of the measured value."""
         return self.guess is not None and abs(self.guess - self.measured) <= CLOSE * abs(self.measured)
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Guess:
         return "\n".join([self.question, *lines])
 
     def _off(self, number: Fraction | None) -> str:
-        """How far a number is from the measured one."""
+        """Describes how far a number is from the measured one."""
         if number is None:
             return ""
         off = number - self.measured
@@ -75,7 +75,7 @@ _asked: dict[str, Guess] = {}
 
 
 def compare(question: str, *, guess: Any, measured: Any, paper: Any = None, unit: str = BYTES) -> None:
-    """Print the guess, the prediction on paper and the measurement side by side, and keep them for :func:`score`.
+    """Prints guess, estimate and measurement next to each other, and records them for :func:`score`.
 
     >>> compare("forward adds", guess="150 MiB", paper=160 * MIB, measured=176_291_840)
     forward adds
@@ -83,9 +83,9 @@ def compare(question: str, *, guess: Any, measured: Any, paper: Any = None, unit
       on paper      160.0 MiB  8.125 MiB too low, 4.8 %
       measured    168.125 MiB
 
-    ``guess`` is ``...`` (or None) where there is none, a number, or a text with a unit: "150 MiB", "512 B". What
-    cannot be read is said in one line, and counts as no guess. The three are bytes unless ``unit`` names another unit
-    ("rows", "ms"). A question asked again, as when a cell is run twice, takes the place of the earlier one.
+    ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
+    cannot be read is reported in one line and counts as missing. The three are in bytes unless ``unit`` names another
+    unit ("rows", "ms"). A question that is asked again, as when a cell runs twice, replaces the earlier one.
     """
     nonsense = ""
     try:
@@ -102,7 +102,7 @@ def compare(question: str, *, guess: Any, measured: Any, paper: Any = None, unit
 
 
 def score() -> Size:
-    """The reader's score: how many guesses, how many within 1 %, how many exact.
+    """Returns the reader's score: the number of guesses, how many are within 1 %, and how many are exact.
 
     >>> score()
     4 guesses: 3 within 1 %, 1 to the byte
@@ -120,12 +120,15 @@ def score() -> Size:
 
 
 def forget() -> None:
-    """Drop every question, for a notebook that begins again."""
+    """Drops every question, for a notebook that starts again."""
     _asked.clear()
 
 
 def read(guess: Any, unit: str = BYTES) -> Fraction | None:
-    """The guess as a number of ``unit``, None where there is none. Raises :class:`Nonsense` for what is no guess."""
+    """Returns the guess as a number of ``unit``, or None if there is none.
+
+    Raises :class:`Nonsense` for a value that is not a guess.
+    """
     if guess is ... or guess is None or (isinstance(guess, str) and guess.strip(" .") == ""):
         return None
     wanted = WANTED if unit == BYTES else f"a guess is a number of {unit}"
@@ -139,12 +142,12 @@ def read(guess: Any, unit: str = BYTES) -> Fraction | None:
 
 
 def exact(number: Any) -> Fraction:
-    """The number as a fraction: of any kind that is real, NumPy's too."""
+    """Converts any real number, also one of NumPy's, to a fraction."""
     return Fraction(number) if isinstance(number, int | float | Fraction) else Fraction(float(number))
 
 
 def in_unit(number: Fraction, unit: str, sign: bool = False) -> str:
-    """A number with its unit: bytes as MiB, anything else with at most three decimals."""
+    """Formats a number with its unit: bytes as MiB, anything else with at most three decimals."""
     if unit == BYTES:
         return str(mib(round(number), sign=sign))
     places = 0 if number.denominator == 1 else 3
@@ -161,12 +164,12 @@ def _read_text(text: str, unit: str, wanted: str) -> Fraction:
 
 
 def _none(unit: str) -> str:
-    """The word for what is no guess: two kinds are wanted of bytes, one of any other unit."""
+    """Returns the word for a value that is not a guess: "neither" for bytes, which accept two forms, else "none"."""
     return "neither" if unit == BYTES else "none"
 
 
 def without_unit(answer: Any, measured: Fraction) -> str:
-    """A line on a number without a unit that was probably meant to be MiB; "" of any other."""
+    """Returns a note on a number without a unit that was probably meant in MiB, and "" for any other."""
     if isinstance(answer, bool) or not isinstance(answer, int | float) or not 0 < answer < 65_536 <= abs(measured):
         return ""
     return f"{answer} without a unit is {answer} B; if you meant MiB, write {answer} * MiB"

@@ -77,10 +77,9 @@ class Kinds:
         columns = ["blocks", "shortest life (events)", "longest life (events)"]
         return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis(kind)
 
-    def plot(self, about: str = ""):
-        """The six kinds stacked over the step's events, with backward shaded and the peak marked."""
+    def plot(self, about: str = "", title: str = "The six kinds of allocated memory"):
+        """Stack the six kinds over the step's events, with backward shaded and the peak marked."""
         first, last = self.backward
-        title = "The six kinds of allocated memory"
         return plots.stack(
             {kind: curve.tolist() for kind, curve in self.curves.items()},
             f"{title}: {about}" if about else title,

@@ -1,4 +1,4 @@
-"""Which work ran when on the GPU, in lanes: copies in one, multiplications in another."""
+"""Records which work ran when on the GPU, in lanes: copies in one, matmuls in another."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from labkit import plots
 
 
 class Lanes:
-    """Notes when each piece of work began and ended, by a pair of CUDA events on the stream that it runs on.
+    """Records when each piece of work began and ended, with a pair of CUDA events on the stream that it runs on.
 
     >>> lanes = Lanes()
     >>> with torch.cuda.stream(copying), lanes("copy", "layer 1"):
     ...     buffer.copy_(weight, non_blocking=True)
     >>> lanes.plot("24 layers of 4096 × 4096")
 
-    Time begins when it is made, on the current stream. On a simulated GPU the events read its clock, an estimate.
-    Raises ``RuntimeError`` without a GPU.
+    Time zero is when the object is made, on the current stream. On a simulated GPU the events read its clock, which is
+    an estimate. Raises ``RuntimeError`` without a GPU.
     """
 
     def __init__(self):
@@ -29,7 +29,7 @@ class Lanes:
 
     @contextlib.contextmanager
     def __call__(self, lane: str, name: object = "") -> Iterator[None]:
-        """The work given to the current stream inside the ``with`` is a piece of ``lane``."""
+        """Records the work issued to the current stream inside the ``with`` as a piece of ``lane``."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         yield
@@ -37,7 +37,7 @@ class Lanes:
         self._pieces.append((lane, str(name), start, end))
 
     def pieces(self) -> dict[str, list[tuple[float, float, str]]]:
-        """``{lane: [(begin, end, name), ...]}`` in milliseconds; it waits for the GPU."""
+        """Waits for the GPU and returns ``{lane: [(begin, end, name), ...]}``, in milliseconds."""
         torch.cuda.synchronize()
         found: dict[str, list[tuple[float, float, str]]] = {}
         for lane, name, start, end in self._pieces:
@@ -46,5 +46,5 @@ class Lanes:
         return found
 
     def plot(self, about: str = ""):
-        """A figure of the lanes over time; ``about`` names the model and its size."""
+        """Draws the lanes over time; ``about`` names the model and its size."""
         return plots.lanes(self.pieces(), about)

@@ -1,7 +1,7 @@
-"""Memory by stage: what each line of training added, held, and peaked at.
+"""Measures memory by stage: what each line of training added, held, and peaked at.
 
-The ledger reads the counters of ``torch.cuda`` and NVML, and makes no tensor of its own, so it says the same
-on a real GPU and on the simulated one.
+The ledger reads the counters of ``torch.cuda`` and NVML and makes no tensor of its own, so it works the same way on a
+real GPU and on a simulated one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from labkit.stage import COUNTERS, Comparison, Stage
 from labkit.units import MIB, mib, whole_bytes
 
 NO_HISTORY = "no memory history: make the ledger with Ledger(history=True)"
-NO_QUESTION = object()  # told from None and from ..., which are questions without a guess
+NO_QUESTION = object()  # distinct from None and ..., which mean a question without a guess
 
 
 class Ledger:
-    """Memory by stage.
+    """Measures memory by stage.
 
     >>> ledger = Ledger()
     >>> with ledger("forward"):
@@ -37,13 +37,13 @@ class Ledger:
     >>> ledger["forward"].added
     176291840
 
-    Making one gives cached segments and cuBLAS workspaces back, so that the first matrix multiplication takes
-    its workspace again. It refuses with :class:`labkit.baseline.DirtyBaseline` if more than ``allow`` bytes
-    are allocated even so, naming what lives. With ``history=True`` PyTorch's memory history is recorded anew,
-    for :meth:`timeline`. Raises ``RuntimeError`` without a GPU.
+    A new ledger frees cached segments and cuBLAS workspaces, so the first matmul allocates its workspace again. Raises
+    :class:`labkit.baseline.DirtyBaseline`, which lists the tensors alive, if more than ``allow`` bytes remain allocated
+    after that. ``history=True`` starts a new recording of PyTorch's memory history, for :meth:`timeline`. Raises
+    ``RuntimeError`` without a GPU.
     """
 
-    _newest: weakref.ref[Ledger] | None = None  # the one that the GPU's counters speak of
+    _newest: weakref.ref[Ledger] | None = None  # the ledger that the GPU's counters belong to
 
     def __init__(self, allow: int = 0, history: bool = False):
         current()
@@ -54,17 +54,17 @@ class Ledger:
         self._open: str | None = None
         self._peak = 0
         self._history = history
-        self._snapshot: Any = None  # PyTorch's, as the last stage left it
+        self._snapshot: Any = None  # PyTorch's snapshot after the last stage
         self._take_over()
         if history:
             torch.cuda.memory._record_memory_history(context=None, clear_history=True)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Measure the ``with`` block as the stage ``name``.
+        """Measures the ``with`` block as the stage ``name``.
 
-        An exception passes through; the stage is kept, with ``failed`` set. A name used before replaces that
-        stage and those after it, and says so. Raises ``RuntimeError`` inside another stage.
+        An exception passes through, and the stage is recorded with ``failed`` set. A name used before replaces that
+        stage and those after it, and a line says so. Raises ``RuntimeError`` inside another stage.
         """
         if self._open is not None:
             raise RuntimeError(f'stage "{name}" begins inside stage "{self._open}"; end that one first')
@@ -95,16 +95,16 @@ class Ledger:
             )
 
     def __getitem__(self, name: str) -> Stage:
-        """The stage of that name; ``KeyError`` lists the stages there are."""
+        """Returns the stage of that name; ``KeyError`` lists the measured stages."""
         if name not in self.stages:
             raise KeyError(f"no stage {name!r}; measured are {list(self.stages) or 'none yet'}")
         return self.stages[name]
 
     @property
     def peak(self) -> int:
-        """Most bytes allocated at any moment since the ledger was made, between stages too.
+        """Returns the most bytes allocated at any moment since the ledger was made, also between stages.
 
-        It ends when another ledger is made or measures, or another GPU is taken.
+        It stops counting when another ledger is made or measures, or when another GPU is used.
         """
         counted = torch.cuda.max_memory_allocated() if self._counts else 0
         return max(self._peak, counted, *(stage.peak for stage in self.stages.values()))
@@ -120,17 +120,16 @@ class Ledger:
         why: str = "",
         **by_name: int,
     ) -> None:
-        """Print predicted and measured bytes of stages side by side, and keep them for :meth:`comparison`.
+        """Prints predicted and measured bytes of stages, and records them for :meth:`comparison`.
 
         >>> ledger.compare(forward=4 * 10_240 * 4096)
         forward: predicted 160.000 MiB, measured 168.125 MiB, +8.125 MiB
-        With ``guess``, the reader's number or ``...``, the three stand side by side and :func:`labkit.guesses.score`
-        counts the guess.
 
-        A stage whose name has a space goes in as ``{"forward again": 0}``. ``of`` is the counter: before,
-        added, peak, after, reserved or nvidia_smi. ``recorded`` is a figure of :mod:`labkit.published`, or its
-        MiB as text. ``why`` explains the difference in the table. Raises ``ValueError`` for another counter,
-        without a prediction, or with ``recorded`` or ``guess`` for several stages at once.
+        With ``guess``, the reader's number or ``...``, all three are printed and :func:`labkit.guesses.score` counts
+        the guess. Pass a stage whose name has a space as ``{"forward again": 0}``. ``of`` is the counter: before,
+        added, peak, after, reserved or nvidia_smi. ``recorded`` is a figure of :mod:`labkit.published`, or its MiB as
+        text. ``why`` explains the difference in the table. Raises ``ValueError`` for another counter, without a
+        prediction, or with ``recorded`` or ``guess`` for several stages at once.
         """
         predictions = {**(predicted or {}), **by_name}
         if of not in COUNTERS:
@@ -153,12 +152,12 @@ class Ledger:
                 print(f"  {row.beside_recorded()}")
 
     def comparison(self) -> pd.DataFrame:
-        """Every comparison made: predicted, measured and recorded MiB, the two verdicts, and the reason."""
+        """Returns every comparison made: predicted, measured and recorded MiB, the two verdicts, and the reason."""
         rows = list(self.comparisons.values())
         return _labelled(pd.DataFrame([row.row() for row in rows], index=[row.stage for row in rows]))
 
     def table(self) -> pd.DataFrame:
-        """A row per stage, in MiB; the name of the index says which GPU, and whether it is simulated."""
+        """Returns a row per stage, in MiB; the index's name is the GPU and says whether it is simulated."""
         stages = self.stages.values()
         frame = pd.DataFrame([stage.row() for stage in stages], index=list(self.stages), dtype=float)
         if any(stage.failed for stage in stages):
@@ -166,26 +165,28 @@ class Ledger:
         return _labelled(frame)
 
     def plot(self, about: str = ""):
-        """A figure of the stages: what each began with, added and peaked at. ``about``: the model and its size."""
+        """Draws the stages: what each began with, added and peaked at. ``about`` names the model and its size."""
         return plots.stages(self.stages.values(), about)
 
     def timeline(self, about: str = ""):
-        """A figure of memory over the recorded events, with the stages; ``RuntimeError`` without history."""
+        """Draws memory over the recorded events, with the stages. Raises ``RuntimeError`` without history."""
         if not self._history:
             raise RuntimeError(NO_HISTORY)
         return plots.timeline(self._snapshot or self._take(), self.stages.values(), self.baseline, about)
 
     def alive_at_peak(self, name: str) -> dict[int, int]:
-        """The requests alive when the stage had most allocated: {address: bytes}, in the order in which they were made.
+        """Returns the requests alive at the stage's peak, {address: bytes}, in the order in which they were made.
 
         >>> [mib(size) for size in ledger.alive_at_peak("backward").values()]
-        A tensor that is still held has its address: ``tensor.data_ptr()``. Raises ``RuntimeError`` without history.
+
+        To find a tensor that still exists, look up its address, ``tensor.data_ptr()``. Raises ``RuntimeError`` without
+        history.
         """
         first, last = self.span(name)
         return history.at_peak(self.trace, first, last)
 
     def events(self, name: str) -> pd.DataFrame:
-        """What the allocator did in the stage: alloc or free, the bytes requested, and MiB allocated after it.
+        """Returns what the allocator did in the stage: alloc or free, the bytes requested, and MiB allocated after it.
 
         Raises ``RuntimeError`` without history.
         """
@@ -199,7 +200,7 @@ class Ledger:
         return _labelled(pd.DataFrame(rows, columns=["action", "requested (B)", "allocated after it (MiB)"]))
 
     def span(self, name: str) -> tuple[int, int]:
-        """The numbers of the stage's first event and of the one after its last.
+        """Returns the index of the stage's first event, and the index after its last.
 
         Raises ``RuntimeError`` without history.
         """
@@ -210,11 +211,13 @@ class Ledger:
 
     @property
     def trace(self) -> list[Any]:
-        """The recorded events of the allocator, as PyTorch's snapshot has them after the last stage."""
+        """Returns the allocator's recorded events, from PyTorch's snapshot after the last stage."""
         return self._snapshot["device_traces"][0]
 
     def curve(self) -> list[int]:
-        """Allocated bytes after each recorded event, for ``plots.runs``; ``RuntimeError`` without history."""
+        """Returns the allocated bytes after each recorded event, for ``plots.runs``. Raises ``RuntimeError`` without
+        history.
+        """
         if not self._history:
             raise RuntimeError(NO_HISTORY)
         self._snapshot = self._snapshot or self._take()
@@ -222,12 +225,12 @@ class Ledger:
 
     @property
     def _counts(self) -> bool:
-        """Whether the GPU's counters speak of this ledger, and of no later one."""
+        """Returns whether the GPU's counters belong to this ledger, and not to a later one."""
         newest = Ledger._newest and Ledger._newest()
         return newest is self and self._machine() is simulated_machine()
 
     def _take_over(self) -> None:
-        """From here on the counters speak of this ledger; the one before keeps its peak."""
+        """Makes the counters belong to this ledger from now on; the previous one keeps its peak."""
         before = Ledger._newest and Ledger._newest()
         if before is self:
             return
@@ -237,19 +240,19 @@ class Ledger:
         torch.cuda.reset_peak_memory_stats()
 
     def _event(self) -> int | None:
-        """How many events the memory history holds."""
+        """Returns the number of events in the memory history."""
         return len(self._take()["device_traces"][0]) if self._history else None
 
     def _take(self) -> Any:
-        """PyTorch's snapshot of now; it stays with the ledger, so that what comes later does not change its figure."""
+        """Takes PyTorch's snapshot and stores it with the ledger, so that later events don't change its figure."""
         self._snapshot = torch.cuda.memory._snapshot()
         return self._snapshot
 
     def _replace(self, name: str) -> None:
-        """Drop the stage and those after it, and tell the reader.
+        """Drops the stage and those after it, and prints that.
 
-        If more is allocated than when the stage first began, cuBLAS's workspaces are given back: the first run took
-        them, so this one takes them again.
+        If more is allocated than when the stage first began, cuBLAS's workspaces are freed. The first run allocated
+        them, so this one does so again.
         """
         first = self.stages[name].before
         dropped = list(self.stages)[list(self.stages).index(name) :]
@@ -268,7 +271,7 @@ class Ledger:
 
 
 def _weakly(one: Any) -> Callable[[], Any]:
-    """A reference that does not keep `one` alive."""
+    """Returns a reference that does not keep `one` alive."""
     return (lambda: None) if one is None else weakref.ref(one)
 
 

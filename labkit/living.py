@@ -1,4 +1,4 @@
-"""Which tensors are alive on the GPU, and by what name the program still holds them."""
+"""Finds the tensors that are alive on the GPU, and the names by which the program still holds them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from labkit.formulas import block
 from labkit.units import mib
 
-_DEPTH = 4  # containers inside containers that are searched for a name
+_DEPTH = 4  # nested containers that are searched for a name
 _NAMES = 3  # names shown for one tensor
 _CLIMB = 8  # references followed from a tensor towards a variable
 
 
 @dataclass(frozen=True)
 class Living:
-    """A tensor on the GPU: the names found for it, and the bytes of the block of its storage."""
+    """Describes a tensor on the GPU: the names found for it, and the bytes of its storage's block."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,11 +34,11 @@ class Living:
 
 
 def living(*scopes: Mapping[str, object]) -> list[Living]:
-    """The tensors alive on the GPU, one per storage, largest first.
+    """Returns the tensors alive on the GPU, one per storage, largest first.
 
-    They are the ones Python's garbage collector tracks; what only an autograd graph or a library holds is no
-    Python object and is missing here. Names are searched in ``scopes`` (``locals()``, ``globals()``), in the
-    notebook's namespace (``Out`` and ``_`` included) and in the frames of the last exception.
+    They are those that Python's garbage collector tracks. A tensor that only an autograd graph or a library holds is
+    not a Python object, so it is missing. Names are searched in ``scopes`` (``locals()``, ``globals()``), in the
+    notebook's namespace (also ``Out`` and ``_``) and in the frames of the last exception.
     """
     known: dict[int, list[str]] = {}
     for scope in (*scopes, vars(sys.modules["__main__"])):
@@ -46,8 +46,8 @@ def living(*scopes: Mapping[str, object]) -> list[Living]:
     raised: dict[int, list[str]] = {}
     _name_tensors(_last_exception(), raised)
     for key, named in raised.items():
-        known.setdefault(key, named[:1])  # the outermost frame says enough
-    with torch._C.DisableTorchFunctionSubclass():  # a subclass may refuse to say where it is
+        known.setdefault(key, named[:1])  # the name in the outermost frame is enough
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may raise when its device is read
         by_storage = _by_storage()
     nameless = [t for sharing in by_storage.values() if not any(known.get(id(t)) for t in sharing) for t in sharing]
     ours = [nameless, *by_storage.values()]
@@ -66,8 +66,11 @@ def living(*scopes: Mapping[str, object]) -> list[Living]:
 
 
 def any_living() -> bool:
-    """Whether any tensor is on the GPU, be it garbage that was not collected yet. Of a real one, any that is tracked by
-    Python's garbage collector; of a simulated one, also what only a graph holds."""
+    """Returns whether any tensor is on the GPU, also garbage that is not collected yet.
+
+    On a real GPU these are tensors that Python's garbage collector tracks; on a simulated one, also those that only a
+    graph holds.
+    """
     machine = _simulated()
     if machine is not None:
         return sys.modules["simgpu.tensors.residence"].any_on(machine)
@@ -76,7 +79,7 @@ def any_living() -> bool:
 
 
 class _IsTensor(dict):
-    """Whether a type is one of tensors; each is looked at once."""
+    """Caches whether a type is a subclass of Tensor."""
 
     def __missing__(self, kind: type) -> bool:
         answer = self[kind] = issubclass(kind, Tensor)
@@ -84,24 +87,25 @@ class _IsTensor(dict):
 
 
 def _by_storage() -> dict[int, list[Tensor]]:
-    """The tensors on the GPU that is on, by their storage's address in C++."""
+    """Returns the tensors on the GPU in use, by their storage's address in C++."""
     found: dict[int, list[Tensor]] = {}
     is_tensor = _IsTensor()
     # type(), not isinstance(): lazy modules and weak proxies answer isinstance with side effects.
     for t in [o for o in gc.get_objects() if is_tensor[type(o)]]:
-        with contextlib.suppress(Exception):  # one that cannot be asked holds its memory in others, which can
-            if not _wraps(t) and _on_this_gpu(t) and t.shape is not None:  # a lazy parameter has none yet, and raises
+        with contextlib.suppress(Exception):  # such a tensor holds its memory in other tensors, which don't raise
+            # a lazy parameter has no shape yet, and raises
+            if not _wraps(t) and _on_this_gpu(t) and t.shape is not None:
                 found.setdefault(t.untyped_storage()._cdata, []).append(t)
     return found
 
 
 def _wraps(t: Tensor) -> bool:
-    """Whether it is made of other tensors and takes no memory itself: a DTensor, a nested tensor."""
+    """Returns whether a tensor is made of other tensors and allocates no memory itself: a DTensor, a nested tensor."""
     return hasattr(type(t), "__tensor_flatten__")
 
 
 def _on_this_gpu(t: Tensor) -> bool:
-    """Whether it takes memory of the GPU in use, and not of a simulated one that was on before."""
+    """Returns whether a tensor uses memory of the GPU in use, and not of an earlier simulated one."""
     machine = _simulated()
     if machine is None:
         return t.is_cuda
@@ -110,22 +114,22 @@ def _on_this_gpu(t: Tensor) -> bool:
 
 
 def _simulated():
-    """The simulated GPU that is on, or None."""
-    machines = sys.modules.get("simgpu.machine")  # nothing of the simulator is imported where it is not in use
+    """Returns the simulated GPU in use, or None."""
+    machines = sys.modules.get("simgpu.machine")  # the simulator is not imported unless it is in use
     return machines.current() if machines else None
 
 
 def _name_tensors(root: Mapping[str, object], known: dict[int, list[str]]) -> None:
-    """Enter into ``known`` the names that reach tensors from ``root``, through containers and modules."""
+    """Adds to ``known`` the names that reach tensors from ``root``, through containers and modules."""
     seen: set[int] = set()
-    # A variable of the reader's first, then the notebook's Out, then its _, __, _3 and the like.
+    # The reader's variables come first, then the notebook's Out, then its _, __, _3 and so on.
     roots = sorted(root.items(), key=lambda item: (item[0].startswith("_"), item[0] == "Out"))
     level = [(name, o) for name, o in roots if name != "_oh"]  # IPython's other name for Out
     for _ in range(_DEPTH):
         below = []
         for name, o in level:
             if id(o) not in seen:
-                # A module or a container of somebody's own may refuse to name its parts.
+                # A user-defined module or container may raise when its parts are listed.
                 with contextlib.suppress(Exception), torch._C.DisableTorchFunctionSubclass():
                     below += _parts(name, o)
             if issubclass(type(o), Tensor):
@@ -141,7 +145,7 @@ def _has_parts(o: object) -> bool:
 
 
 def _parts(name: str, o) -> list[tuple[str, object]]:
-    """The parts of ``o`` in which a tensor may be, each with the name that reaches it."""
+    """Returns the parts of ``o`` that may be or contain tensors, each with the name that reaches it."""
     if not _has_parts(o):
         return []
     kind = type(o)
@@ -161,7 +165,7 @@ def _parts(name: str, o) -> list[tuple[str, object]]:
 
 
 def _last_exception() -> dict[str, object]:
-    """The local variables in the frames of the last uncaught exception, which keeps them alive."""
+    """Returns the local variables in the frames of the last uncaught exception, which keeps them alive."""
     found: dict[str, object] = {}
     traceback = getattr(sys.last_value, "__traceback__", None) if hasattr(sys, "last_value") else None
     while traceback is not None:
@@ -174,13 +178,13 @@ def _last_exception() -> dict[str, object]:
 
 
 def _climb(tensors: list[Tensor], scopes: list[Mapping], ours: list) -> dict[int, list[str]]:
-    """The variables from which tensors are reached through objects of any kind, by the tensor's id.
+    """Returns the variables from which tensors are reached through objects of any kind, by the tensor's id.
 
-    It follows references upwards: an attribute of an object, a closure, a bound argument, a queue.
+    It follows references upwards: from an attribute of an object, a closure, a bound argument, a queue.
     """
     named: dict[int, list[str]] = {}
     variables = {id(scope): scope for scope in scopes}
-    leads = {id(t): {id(t)} for t in tensors}  # to which tensors an object leads
+    leads = {id(t): {id(t)} for t in tensors}  # the tensors that each object leads to
     level: list[object] = list(tensors)
     skipped = {id(mine) for mine in (*ours, ours, leads, named)}
     for _ in range(_CLIMB):
@@ -203,7 +207,7 @@ def _climb(tensors: list[Tensor], scopes: list[Mapping], ours: list) -> dict[int
 
 
 def _enter(scope: Mapping, leads: Mapping[int, set[int]], named: dict[int, list[str]]) -> None:
-    """Name the tensors to which the variables of a scope lead; the reader's own variables only."""
+    """Names the tensors that a scope's variables lead to, for the reader's own variables only."""
     for name, value in list(scope.items()):
         if not name.startswith("_") and name not in ("Out", "In"):
             for tensor in leads.get(id(value), ()):
@@ -212,13 +216,13 @@ def _enter(scope: Mapping, leads: Mapping[int, set[int]], named: dict[int, list[
 
 
 def _may_hold(o: object) -> bool:
-    """Whether following who refers to ``o`` leads to a variable: not through running code, modules and classes."""
+    """Returns whether a search for referrers of ``o`` can reach a variable: not through frames, modules and classes."""
     return not issubclass(type(o), (FrameType, ModuleType, type)) and o is not sys.modules
 
 
 def _holders(sharing: list[Tensor], ours: list) -> str:
-    """The kinds of object that refer to the tensors: ``cell`` is a closure, ``frame`` a running function."""
-    asked = tuple(sharing)  # Python 3.13 finds the tuple of a call's arguments too
+    """Names the types of the objects that refer to the tensors: ``cell`` is a closure, ``frame`` a running function."""
+    asked = tuple(sharing)  # Python 3.13 also finds the tuple of a call's arguments
     own = {id(mine) for mine in (*ours, ours, asked, sys._getframe(), sys._getframe(1))}
     kinds = {type(o).__name__ for o in gc.get_referrers(*asked) if id(o) not in own}
     return ", ".join(sorted(kinds)) or "autograd or other C++ code"

@@ -1,7 +1,7 @@
 """Datasets for DataLoaders with workers, whose preparation of a sample takes a declared time.
 
-They lie in a module, and not in a notebook's cell: where workers are new processes that import what they need (macOS,
-Windows, and Linux from Python 3.14 on), a class of a cell is not found there.
+They are defined in a module because workers that start as new processes import what they need (macOS, Windows, and
+Linux from Python 3.14 on). Such a worker would not find a class that a notebook's cell defines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from labkit.stopwatch import host_work
 
 
 class Photos(Dataset):
-    """``samples`` images of 3 × ``side`` × ``side``, each of which takes ``seconds`` of the host to decode."""
+    """Provides ``samples`` images of 3 × ``side`` × ``side``, each of which takes the host ``seconds`` to decode."""
 
     def __init__(self, samples: int, seconds: float, dtype: torch.dtype = torch.uint8, side: int = 224):
         self.samples, self.seconds, self.dtype, self.side = samples, seconds, dtype, side
@@ -24,15 +24,14 @@ class Photos(Dataset):
         return self.samples
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        host_work(self.seconds, "decodes")  # on a simulated GPU its clock is told; beside a real one a core is busy
+        host_work(self.seconds, "decodes")  # advances a simulated GPU's clock; with a real GPU it keeps a core busy
         return torch.zeros(3, self.side, self.side, dtype=self.dtype)
 
 
 class Stream(IterableDataset):
-    """The numbers 0 to ``samples`` - 1 as they come from a file or a socket: there is no ``__getitem__``.
+    """Yields the integers 0 to ``samples`` - 1, as from a file or a socket: there is no ``__getitem__``.
 
-    Each worker has a copy of the dataset. ``divided``: whether the copies share the numbers among them, or each of them
-    yields all.
+    Each worker has a copy of the dataset. ``divided`` says whether the copies share the integers, or each yields all.
     """
 
     def __init__(self, samples: int, divided: bool):
@@ -45,5 +44,7 @@ class Stream(IterableDataset):
 
 
 def threads(samples: list) -> int:
-    """A ``collate_fn`` that looks at no sample: with how many threads PyTorch computes in the process around it."""
+    """Returns the number of threads that PyTorch computes with in this process: a ``collate_fn`` that ignores its
+    samples.
+    """
     return torch.get_num_threads()

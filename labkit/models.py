@@ -1,4 +1,4 @@
-"""The course's models: built from configs with random weights, nothing is downloaded."""
+"""Builds the course's models from configs with random weights, without downloading anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class ThreeLinear(nn.Module):
-    """Linear 1024 → 1024 → 1024 → 2048 with biases, no activation between them: 4,198,400 parameters.
+    """Applies Linear 1024 → 1024 → 1024 → 2048 with biases and no activation in between: 4,198,400 parameters.
 
     Input ``[batch, 1024]``, output ``[batch, 2048]``. The recorded figures are for batch 10,240 in float32.
     """
@@ -29,7 +29,7 @@ class ThreeLinear(nn.Module):
 
 
 class HalfLinear(nn.Module):
-    """One Linear(1024, 1024) without bias in float16, applied ``repeats`` times: 1,048,576 parameters.
+    """Applies one Linear(1024, 1024) without bias in float16 ``repeats`` times: 1,048,576 parameters.
 
     Input and output ``[batch, 1024]`` in float16. Raises ``ValueError`` for fewer than one repetition.
     """
@@ -48,9 +48,10 @@ class HalfLinear(nn.Module):
 
 
 class PatchMLP(nn.Module):
-    """Images in patches of 16 × 16, an MLP on each patch, and ten numbers from their mean.
+    """Splits images into patches of 16 × 16, applies an MLP to each patch, and computes ten logits from their mean.
 
-    Input ``[batch, 3, height, width]`` of any dtype, multiples of 16; it becomes the weights' dtype where it lies.
+    Input ``[batch, 3, height, width]`` of any dtype, with height and width multiples of 16. It is converted to the
+    weights' dtype on its own device.
     """
 
     def __init__(self, width: int):
@@ -64,11 +65,11 @@ class PatchMLP(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """A decoder layer of today, in plain PyTorch: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+    """A modern decoder layer in plain PyTorch: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-    Input and output ``[batch, length, hidden]``, causal, no biases, no dropout. ``shared_heads`` of keys and values
-    serve ``heads`` of queries; ``inner`` is the width of SwiGLU. Raises ``ValueError`` unless heads divide the width
-    and shared heads the heads.
+    Input and output ``[batch, length, hidden]``; causal, without biases or dropout. ``shared_heads`` heads of keys and
+    values serve ``heads`` heads of queries, and ``inner`` is the width of SwiGLU. Raises ``ValueError`` unless
+    ``heads`` divides the width and ``shared_heads`` divides ``heads``.
     """
 
     rotary: Tensor  # [2, longest, width of a head]: cosine and sine of each position's angles
@@ -100,19 +101,19 @@ class LlamaLayer(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
     def rotate(self, t: Tensor) -> Tensor:
-        """Each pair of numbers turned by an angle that depends on the position."""
+        """Rotates each pair of elements by an angle that depends on the position."""
         cos, sin = self.rotary[:, : t.shape[-2]].to(t.dtype)
         first, second = t.chunk(2, -1)
         return t * cos + torch.cat((-second, first), -1) * sin
 
 
 class Llama(nn.Module):
-    """A decoder like Llama 3's, of `LlamaLayer`s: embedding, layers, RMSNorm, an output layer of its own.
+    """A decoder like Llama 3's, made of `LlamaLayer`s: embedding, layers, RMSNorm, and an untied output layer.
 
-    Input ``[batch, length]`` token ids below ``vocabulary``, output the logits ``[batch, length, vocabulary]``. The
-    shape is Llama 3 8B's with ``layers=32``. ``longest``: tokens of the longest sequence. A stage of a pipeline that is
-    not the ``first`` has no embedding, and one that is not the ``last`` neither norm nor output layer: there it takes,
-    and gives, hidden states ``[batch, length, hidden]``. Raises what `LlamaLayer` raises.
+    Input ``[batch, length]`` token ids below ``vocabulary``, output logits ``[batch, length, vocabulary]``. With
+    ``layers=32`` the shape is Llama 3 8B's. ``longest`` is the number of tokens of the longest sequence. A pipeline
+    stage that is not the ``first`` has no embedding, and takes hidden states ``[batch, length, hidden]``. One that is
+    not the ``last`` has neither norm nor output layer, and returns hidden states. Raises what `LlamaLayer` raises.
     """
 
     def __init__(
@@ -151,26 +152,28 @@ BERT_SIZES = {
 
 
 def bert(size: str = "base", attention: str = "eager", **config) -> nn.Module:
-    """A BERT of transformers, ``"base"`` or ``"large"``, with random weights and in eval mode.
+    """Returns a BERT of transformers, ``"base"`` or ``"large"``, with random weights and in eval mode.
 
-    ``attention`` is transformers' ``attn_implementation`` (``"eager"`` or ``"sdpa"``); ``config`` overrides
-    fields of ``BertConfig``. Input ``[batch, length]`` token ids. ``from_pretrained`` too returns a model in
-    eval mode; call ``.train()`` for dropout. Raises ``ValueError`` for another size.
+    ``attention`` is transformers' ``attn_implementation`` (``"eager"`` or ``"sdpa"``), and ``config`` overrides fields
+    of ``BertConfig``. Input ``[batch, length]`` token ids. Like ``from_pretrained``, it returns a model in eval mode;
+    call ``.train()`` for dropout. Raises ``ValueError`` for any other size.
     """
     if size not in BERT_SIZES:
         raise ValueError(f"bert has sizes {', '.join(map(repr, BERT_SIZES))}; {size!r} was given")
-    from transformers import AutoModel, BertConfig  # here: the import takes seconds
+    from transformers import AutoModel, BertConfig  # imported here, because the import takes seconds
 
     built = BertConfig(**{**BERT_SIZES[size], **config})
     return AutoModel.from_config(built, attn_implementation=attention).eval()
 
 
 def checkpoint_layers(model: nn.Module, every_n_layers: int = 1) -> None:
-    """Turn checkpoints of layers on in a model of transformers: of every ``every_n_layers``-th layer, not reentrant.
+    """Switches on activation checkpointing for every ``every_n_layers``-th layer of a transformers model,
+    non-reentrant.
 
-    It is transformers' ``model.activation_checkpointing_enable({"use_reentrant": False}, every_n_layers=...)``, which
-    up to 5.20, the last version for Python 3.10, was called ``gradient_checkpointing_enable``. Raises
-    ``AttributeError`` for a model that is not of transformers, ``ValueError`` for one that has no checkpoints.
+    It calls transformers' ``model.activation_checkpointing_enable({"use_reentrant": False}, every_n_layers=...)``,
+    which was named ``gradient_checkpointing_enable`` up to 5.20, the last version for Python 3.10. Raises
+    ``AttributeError`` for a model that is not from transformers, and ``ValueError`` for one that doesn't support
+    checkpointing.
     """
     enable: Any = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False}, every_n_layers=every_n_layers)
@@ -183,10 +186,12 @@ VGG11 = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, 
 
 
 def vgg(plan: tuple = VGG16, side: int = 224, inplace: bool = True) -> nn.Sequential:
-    """A VGG network with random weights: convolutions with ReLU and max poolings by ``plan``, three Linear layers.
+    """Returns a VGG network with random weights: convolutions with ReLU and max poolings by ``plan``, three Linear
+    layers.
 
-    Input ``[batch, 3, side, side]``, output ``[batch, 1000]``. ``inplace`` is that of the ReLUs. There is dropout after
-    the first two Linear layers, as in the paper. Raises ``ValueError`` if a side is left below one pixel.
+    Input ``[batch, 3, side, side]``, output ``[batch, 1000]``. ``inplace`` is that of the ReLUs. Dropout follows the
+    first two Linear layers, as in the publication. Raises ``ValueError`` if the poolings reduce a side to less than one
+    pixel.
     """
     layers: list[nn.Module] = []
     channels = 3
@@ -206,7 +211,7 @@ def vgg(plan: tuple = VGG16, side: int = 224, inplace: bool = True) -> nn.Sequen
 
 
 class GPTLayer(nn.Module):
-    """A layer of a GPT around an attention and an MLP, norms first, with dropout behind each; tensors of any shape."""
+    """Wraps an attention and an MLP into a pre-norm GPT layer, with dropout after each; tensors of any shape."""
 
     def __init__(self, width: int, attention: nn.Module, mlp: nn.Module, dropout: float = 0.1):
         super().__init__()
@@ -220,9 +225,9 @@ class GPTLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """An embedding without positions, layers one after another, a norm, and a head without bias.
+    """Applies an embedding without positions, layers one after another, a norm, and a head without bias.
 
-    Word numbers ``[batch, length]`` give logits ``[batch, length, words]``.
+    Token ids ``[batch, length]`` give logits ``[batch, length, words]``.
     """
 
     def __init__(self, layers: Iterable[nn.Module], width: int, words: int):
@@ -235,12 +240,12 @@ class GPT(nn.Module):
 
 
 class MinGPT(nn.Module):
-    """A GPT-2 as minGPT (Andrej Karpathy) writes it out, operator by operator: 36 layers have 708,720,640 parameters.
+    """A GPT-2 written out operator by operator, as in minGPT (Andrej Karpathy); 36 layers have 708,720,640 parameters.
 
-    Input ``[batch, length]`` token ids and their targets, both below ``vocabulary``; returns the logits
-    ``[batch, length, vocabulary]`` and the mean cross-entropy. ``checkpointing``: None, or PyTorch's two kinds for a
-    checkpoint around each layer, "reentrant" or "non-reentrant". Attention is made of products, a mask and a softmax,
-    and GELU of elementary operators, so each of them keeps tensors of its own. Raises ``ValueError`` for another kind.
+    Input ``[batch, length]`` token ids and their targets, both below ``vocabulary``. Returns the logits ``[batch,
+    length, vocabulary]`` and the mean cross-entropy. ``checkpointing`` is None, "reentrant" or "non-reentrant",
+    PyTorch's two kinds of checkpoint, around each layer. Attention consists of matmuls, a mask and a softmax, and GELU
+    of elementary operators, so each of them saves its own tensors. Raises ``ValueError`` for any other kind.
     """
 
     def __init__(
@@ -277,7 +282,7 @@ class MinGPT(nn.Module):
         return checkpoint(layer, x, use_reentrant=self.checkpointing == "reentrant")
 
     def groups(self, weight_decay: float = 0.1) -> list[dict]:
-        """The parameters for an optimizer: the weights of Linear layers with weight decay, and all others without."""
+        """Returns the optimizer's parameter groups: weights of Linear layers with weight decay, all others without."""
         named = dict(self.named_parameters())
         linear = {
             name for name, one in named.items() if one.dim() == 2 and not name.startswith(("tokens", "positions"))

@@ -1,7 +1,7 @@
-"""What labkit wants to be installed: all that is missing is said in one line, before anything else is imported.
+"""Checks that labkit's packages are installed, and lists all that are missing in one line.
 
-The largest of it is imported here, while Python's collector of garbage rests: it would look through the modules that
-have come, again and again, for a tenth of the time, and find nothing.
+It also imports the largest ones, with Python's garbage collector disabled. The collector would search the imported
+modules again and again, for a tenth of the import time, and find nothing.
 """
 
 import gc
@@ -16,14 +16,14 @@ CURE = (
 
 
 def check() -> None:
-    """Raises ModuleNotFoundError, with the ways to install them, where packages that labkit imports are missing."""
+    """Raises ModuleNotFoundError with the ways to install them if packages that labkit imports are missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(f"labkit needs {', '.join(missing)}: {CURE}", name=missing[0])
 
 
 def bring(*names: str) -> None:
-    """Imports modules; whether garbage is collected afterwards is as before, also where one cannot be imported."""
+    """Imports modules with the garbage collector disabled, and restores its setting also if an import fails."""
     automatic = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The figure that ``nvidia-smi`` shows."""
+"""Reads the figure that ``nvidia-smi`` shows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 def nvidia_smi(index: int | None = None) -> int | None:
-    """Bytes used on the current GPU by all its processes: contexts, segments, and what libraries took.
+    """Returns the bytes used on the current GPU by all its processes: contexts, segments, and libraries.
 
-    ``index`` names one of torch's GPUs, and keeps CUDA untouched where nothing has touched it yet. None where NVML is
-    absent or refuses (some virtual and integrated GPUs).
+    ``index`` selects one of torch's GPUs without initialising CUDA. Returns None if NVML is absent or refuses, as on
+    some virtual and integrated GPUs.
     """
-    # NVML counts the machine's GPUs, torch those of CUDA_VISIBLE_DEVICES (indices or UUIDs).
+    # NVML numbers the machine's GPUs, but torch numbers those of CUDA_VISIBLE_DEVICES (indices or UUIDs).
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if index is None:
         index = torch.cuda.current_device()

@@ -1,4 +1,4 @@
-"""What each operator of a piece of work computes and moves: the two numbers of the roofline model."""
+"""Counts what each operator of a piece of work computes and moves, the two inputs of the roofline model."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch.utils._pytree import tree_leaves
 from labkit.formulas import roofline
 
 PRODUCT, REDUCTION, ELEMENTWISE = "product", "reduction", "elementwise"
-# Words in the names of operators in which numbers of a row, or of all rows, meet.
+# Parts of the names of operators that reduce over a dimension or over all elements.
 _REDUCING = ("softmax", "norm", "sum", "mean", "var", "loss", "max", "min", "any", "all")
-# Operators that take memory, or say something about it, and start no kernel.
+# Operators that allocate memory or report on it, and start no kernel.
 _NO_KERNEL = ("empty", "detach", "_unsafe_view", "lift_fresh", "_local_scalar_dense", "set_", "record_stream")
-_LOOKS_UP = ("embedding", "index", "index_select", "gather")  # they read rows of their first argument only
+_LOOKS_UP = ("embedding", "index", "index_select", "gather")  # they read only some rows of their first argument
 _OVERWRITES = ("copy_", "zero_", "fill_")  # they do not read what they write to
 
 
 class Operator(NamedTuple):
-    """One call of an operator: its name, its kind, and what it computes and moves.
+    """Describes one call of an operator: its name, its kind, and what it computes and moves.
 
-    ``flop``: operations, as torch.utils.flop_counter counts them, for products and convolutions only; 0 elsewhere,
-    where each number costs a few. ``read`` and ``written``: bytes of the tensors given and made, each once. A view has
-    moved nothing and is no call.
+    ``flop`` is the number of operations as torch.utils.flop_counter counts them, for matmuls and convolutions only. It
+    is 0 for all others, which do a few operations per element. ``read`` and ``written`` are the bytes of the input and
+    output tensors, each counted once. Views are not recorded, because they move nothing.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Operator(NamedTuple):
 
 
 def operators(work: Callable[[], object]) -> list[Operator]:
-    """The operators that ``work()`` runs on the GPU, in their order, backward's too.
+    """Returns the operators that ``work()`` runs on the GPU, in order, including those of backward.
 
     >>> operators(lambda: x + y)
     [Operator(name='add', kind='elementwise', flop=0, read=..., written=...)]
 
-    Caches are not seen, nor what an operator reads a second time inside.
+    Caches are not considered, nor data that an operator reads a second time internally.
     """
     counter = _Counter()
     with counter:
@@ -56,10 +56,10 @@ def operators(work: Callable[[], object]) -> list[Operator]:
 
 
 def on_paper(calls: Iterable[Operator], peak: float, bandwidth: float) -> pd.DataFrame:
-    """A row for each operator: its numbers, the least milliseconds on the GPU (``ms``), and what it waits for there.
+    """Returns a row per operator: its figures, the least milliseconds on the GPU (``ms``), and its bottleneck.
 
-    ``formulas.roofline`` of each, without the host: ``bound`` is ``"memory"`` or ``"compute"``. ``peak`` in operations,
-    ``bandwidth`` in bytes a second. Raises what ``formulas.roofline`` raises.
+    It applies ``formulas.roofline`` to each, without the host, so ``bound`` is ``"memory"`` or ``"compute"``. ``peak``
+    is in operations per second, ``bandwidth`` in bytes per second. Raises what ``formulas.roofline`` raises.
     """
     rows = [(one, roofline(one.flop, one.nbytes, peak, bandwidth)) for one in calls]
     return pd.DataFrame([{**one._asdict(), "ms": 1e3 * limit.seconds, "bound": limit.bound} for one, limit in rows])
@@ -89,14 +89,14 @@ def _called(operator, name: str, args, kwargs, out) -> Operator:
 
 
 def _flop(operator, args, kwargs, out) -> int:
-    from torch.utils.flop_counter import flop_registry  # its import may write a line about Triton
+    from torch.utils.flop_counter import flop_registry  # its import may print a line about Triton
 
     count = flop_registry.get(operator.overloadpacket)
     return 0 if count is None else count(*args, **kwargs, out_val=out)
 
 
 def _nbytes(values) -> int:
-    """Bytes on the GPU, real or simulated, of all tensors in ``values``: those of an expanded one once."""
+    """Returns the bytes on the GPU (real or simulated) of all tensors in ``values``; expanded elements count once."""
     on_gpu = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and not one.is_cpu]
     return sum(map(_stored, on_gpu))
 

@@ -1,9 +1,9 @@
-"""Plans of large runs on paper: how a model is cut, and what that makes of a rank's memory, traffic and time.
+"""Estimates large runs: how a model is sharded, and what memory, traffic and time that means for a rank.
 
-The rules are those of a decoder like `labkit.models.Llama`, trained by PyTorch's own FSDP2, DTensor and 1F1B with
-AdamW: weights, gradients and states in float32, each layer gathered in bfloat16, gradients summed in float32, tokens
-cut along with tensors (sequence parallel), the loss computed of logits that are cut by words. Plain arithmetic, to sort
-out plans; what decides between the last few is a simulation of one rank.
+The rules are for a decoder like `labkit.models.Llama`, trained with AdamW by PyTorch's own FSDP2, DTensor and 1F1B.
+Weights, gradients and states are in float32, each layer is gathered in bfloat16, and gradients are reduced in float32.
+Tensor parallelism includes sequence parallelism, and the loss is computed from logits sharded by vocabulary. The
+estimates are plain arithmetic for a first selection; to decide between the last few plans, simulate one rank of each.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from math import prod
 
 from labkit.turns import bubble
 
-BF16, FLOAT = 2, 4  # bytes of a number
-STATES = 4 * FLOAT  # of a parameter: weight, gradient, AdamW's two
+BF16, FLOAT = 2, 4  # bytes of an element
+STATES = 4 * FLOAT  # bytes per parameter: weight, gradient, AdamW's two states
 KINDS: tuple[str, ...] = ("pipeline", "replicas", "shards", "context", "tensor")
 
 
 @dataclass(frozen=True)
 class Model:
-    """The shape of a decoder like Llama's, and `length`, the tokens of its sequences."""
+    """Holds the shape of a decoder like Llama's; `length` is the tokens of its sequences."""
 
     layers: int
     hidden: int
@@ -34,18 +34,18 @@ class Model:
 
     @property
     def of_layer(self) -> int:
-        """Parameters of a layer: q, k, v, o, gate, up, down, and two norms."""
+        """Counts the parameters of a layer: q, k, v, o, gate, up, down, and two norms."""
         keys = self.hidden * self.shared_heads // self.heads
         return self.hidden * (2 * self.hidden + 2 * keys + 3 * self.inner + 2)
 
     @property
     def of_words(self) -> int:
-        """Parameters of the embedding, and of the output layer."""
+        """Counts the parameters of the embedding, which are also those of the output layer."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Counts all parameters."""
         return self.layers * self.of_layer + 2 * self.of_words + self.hidden
 
 
@@ -55,17 +55,17 @@ MODELS = {
     "405B": Model(126, 16_384, 128, 8, 53_248, 128_256),
 }
 """Llama 2 7B (Touvron et al. 2023, "Llama 2: Open Foundation and Fine-Tuned Chat Models"), and Llama 3.1 70B and 405B
-(Llama team 2024, "The Llama 3 Herd of Models", table 3), with the sequences that they were first trained on."""
+(Llama team 2024, "The Llama 3 Herd of Models", table 3), with the sequence lengths of their first training.
+"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a step is divided: GPUs by `KINDS`, outermost first, and the `sequences` of a micro-batch, of which a group
-    works on `micro_batches`.
+    """Describes how a step is divided: GPUs by `KINDS`, outermost first, and the batch by sequences and micro-batches.
 
-    `shards` is FSDP; with `replicas` it is HSDP, and copies of the shards are summed up by all-reduce. `checkpointed`:
-    each layer keeps its input only. Raises ``ValueError`` for a number below 1, and for fewer micro-batches than
-    stages.
+    A micro-batch is `sequences` sequences, and each group of ranks works on `micro_batches` of them. `shards` is FSDP.
+    With `replicas` it is HSDP, where an all-reduce sums the copies of each shard. `checkpointed` says that each layer
+    saves only its input. Raises ``ValueError`` for a number below 1, and for fewer micro-batches than stages.
     """
 
     pipeline: int = 1
@@ -86,21 +86,21 @@ class Plan:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """GPUs by each of `KINDS`, as ``init_device_mesh`` takes them."""
+        """Returns the number of GPUs for each of `KINDS`, as ``init_device_mesh`` expects them."""
         return tuple(getattr(self, name) for name in KINDS)
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
+        """Returns the number of all GPUs."""
         return prod(self.dims)
 
     @property
     def batch(self) -> int:
-        """Sequences of a step on all GPUs."""
+        """Returns the number of sequences per step on all GPUs."""
         return self.replicas * self.shards * self.sequences * self.micro_batches
 
     def group(self, *kinds: str) -> list[int]:
-        """Ranks that rank 0 divides this with: all that differ from it in these kinds only."""
+        """Returns the ranks in rank 0's group: those that differ from it only in these kinds."""
         ranks, stride = [0], 1
         for name in reversed(KINDS):
             size = getattr(self, name)
@@ -109,7 +109,7 @@ class Plan:
         return ranks
 
     def first_rank(self, stage: int) -> int:
-        """The first rank of a stage: the one to simulate, as all others of its stage are like it.
+        """Returns the first rank of a stage, which is the one to simulate because all others of its stage are like it.
 
         Raises ``ValueError`` for a stage that the plan does not have.
         """
@@ -125,10 +125,11 @@ class Plan:
 
 
 def layers_of(layers: int, stages: int) -> list[int]:
-    """How many layers each stage has. What is left over goes to stages in the middle first: the ends have more to do.
+    """Returns the number of layers of each stage.
 
-    As torchtitan cuts (torchtitan/parallelisms/pipelining_utils.py, generate_split_points, 2024). Raises ``ValueError``
-    for more stages than layers.
+    Remaining layers go to the middle stages first, because the first and the last stage have more work. This follows
+    torchtitan (torchtitan/parallelisms/pipelining_utils.py, generate_split_points, 2024). Raises ``ValueError`` for
+    more stages than layers.
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"{layers} layers are cut into 1 to {layers} stages, not {stages}")
@@ -139,16 +140,16 @@ def layers_of(layers: int, stages: int) -> list[int]:
 
 
 def memory(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
-    """Bytes on a rank of a stage, by what they are for; not all of it is alive at once (`moments`).
+    """Returns the bytes on a rank of a stage, by purpose; not all of them are alive at once (see `moments`).
 
-    "states": this rank's share of weights, gradients and AdamW's states. "gathered weights": in bfloat16, of two
-    layers, or behind a pipeline of the whole stage, which is gathered once a step. "whole gradients": a layer's in
-    bfloat16 and float32, or behind a pipeline the stage's in float32. "embedding's gradient": with tensor parallel each
-    rank sums up one of all words, in both types (`embedding_dense_backward` in
-    torch/distributed/tensor/_ops/_embedding_ops.py). "kept activations": what forward keeps of the micro-batches in
-    flight. "activations at work": what the layer keeps that is computed again. "logits": in bfloat16, and thrice in
-    float32, on the last stage. Left out: other temporaries, rounding, fragments. Raises ``ValueError`` for more stages
-    than layers.
+    "states" is this rank's shard of weights, gradients and AdamW's states. "gathered weights" are in bfloat16: two
+    layers, or with a pipeline the whole stage, which is gathered once per step. "whole gradients" are one layer's in
+    bfloat16 and float32, or with a pipeline the stage's in float32. "embedding's gradient": with tensor parallelism
+    each rank computes one for the whole vocabulary, in both dtypes (`embedding_dense_backward` in
+    torch/distributed/tensor/_ops/_embedding_ops.py). "kept activations" is what forward saves for the micro-batches in
+    flight, and "activations at work" what the layer being recomputed saves. "logits" are in bfloat16 and three times in
+    float32, on the last stage. Other temporaries, rounding and fragmentation are not modelled. Raises ``ValueError``
+    for more stages than layers.
     """
     first, last = stage == 0, stage == plan.pipeline - 1
     layers, piped = layers_of(model.layers, plan.pipeline)[stage], plan.pipeline > 1
@@ -168,8 +169,10 @@ def memory(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
 
 
 def moments(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
-    """Bytes that are alive on a rank of a stage at the "loss", in the "backward" pass of its last layer, and when the
-    "embedding" has its gradient. The largest is the peak."""
+    """Returns the bytes alive on a rank of a stage at three moments, of which the largest is the peak.
+
+    They are the "loss", the "backward" pass of its last layer, and the "embedding" when its gradient exists.
+    """
     of, piped = memory(model, plan, stage), plan.pipeline > 1
     flight = min(plan.micro_batches, plan.pipeline - stage)
     always = of["states"] + piped * (of["gathered weights"] + of["whole gradients"])
@@ -182,19 +185,22 @@ def moments(model: Model, plan: Plan, stage: int = 0) -> dict[str, int]:
 
 
 def layer_keeps(model: Model, plan: Plan, tokens: int) -> int:
-    """Bytes that a layer keeps for backward on a rank, for so many tokens of the group.
+    """Returns the bytes that a layer saves for backward on a rank, for the group's number of ``tokens``.
 
-    s·b·h · (4 + (8 + 4·g + 8·f/h)/t) with t ranks, g the share of heads of keys and values, f the inner width: the
-    two gathered inputs are whole, everything else is cut; without tensor parallel `formulas.llama_layer`, but for what
-    norms and attention keep for each token.
+    The formula is s·b·h · (4 + (8 + 4·g + 8·f/h)/t), with t ranks, g the ratio of key and value heads to query heads,
+    and f the inner width. The two gathered inputs are whole, and everything else is sharded. Without tensor parallelism
+    it equals `formulas.llama_layer`, except for what norms and attention save per token.
     """
     ratio = 4 * model.hidden + 2 * model.hidden * model.shared_heads // model.heads + 4 * model.inner
     return BF16 * tokens * (2 * model.hidden + ratio // plan.tensor)
 
 
 def operations(model: Model, plan: Plan) -> float:
-    """Floating-point operations of a rank of a middle stage in one micro-batch: forward, twice that backward, and
-    forward again if it is checkpointed; of attention the lower half."""
+    """Returns the floating-point operations of a rank of a middle stage per micro-batch.
+
+    They are forward, backward (twice forward), and forward again if it is checkpointed. Attention counts the lower half
+    of the scores only.
+    """
     layers = max(layers_of(model.layers, plan.pipeline))
     tokens = plan.sequences * model.length // plan.context
     forward = 2 * tokens * (model.of_layer + model.length * model.hidden) / plan.tensor
@@ -203,12 +209,12 @@ def operations(model: Model, plan: Plan) -> float:
 
 
 def sent(model: Model, plan: Plan) -> dict[str, int]:
-    """Bytes that a rank of a middle stage sends in a step, by why, of layers alone.
+    """Returns the bytes that a rank of a middle stage sends per step, by purpose, for the layers alone.
 
-    "tensor": four all-gathers and four reduce-scatters of the activations for each layer and micro-batch, and three
-    more to compute it again. "context": keys and values to all others of the group, again for backward, and their
-    gradients. "data": FSDP's weights and gradients. "replicas": the all-reduce of shares between them. "pipeline":
-    activations one way, gradients the other.
+    "tensor": four all-gathers and four reduce-scatters of the activations per layer and micro-batch, and three more to
+    recompute it. "context": keys and values to all other ranks of the group, again for backward, and their gradients.
+    "data": FSDP's weights and gradients. "replicas": the all-reduce of shards between replicas. "pipeline": activations
+    in one direction, gradients in the other.
     """
     layers, micro = max(layers_of(model.layers, plan.pipeline)), plan.micro_batches
     tokens = plan.sequences * model.length // plan.context
@@ -227,14 +233,14 @@ def sent(model: Model, plan: Plan) -> dict[str, int]:
 
 
 def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) -> dict[str, float]:
-    """Seconds of a step on GPUs of a kind, by what they go to; their sum is the step.
+    """Estimates the seconds of a step on GPUs of one model, by purpose; their sum is the step's time.
 
-    `rate`: operations a second that the GPU reaches in bfloat16. Links are as the simulated clock has them
-    (simgpu/timing/communication.py). "compute", "tensor", "context", "pipeline": of the micro-batches, one after the
-    other; "bubble": what a pipeline waits; "data": what of FSDP's traffic, and of the replicas', is left when "compute"
-    has hidden what it can, nothing of it behind a pipeline, where weights are gathered before the first micro-batch and
-    gradients summed up after the last. Left out: norms and other small kernels, the loss, the optimizer, the host, and
-    all that simgpu/timing/communication.py leaves out. Raises what `simgpu.hardware.gpus.spec` raises for another GPU.
+    `rate` is the operations per second that the GPU reaches in bfloat16. Links are those of the simulated clock
+    (simgpu/timing/communication.py). "compute", "tensor", "context" and "pipeline" add up over the micro-batches, and
+    "bubble" is the pipeline's idle time. "data" is the part of FSDP's and the replicas' traffic that "compute" cannot
+    hide. With a pipeline none of it is hidden, because weights are gathered before the first micro-batch and gradients
+    are reduced after the last. Not modelled are norms and other small kernels, the loss, the optimizer, the host, and
+    all that simgpu/timing/communication.py excludes. Raises what `simgpu.hardware.gpus.spec` raises for an unknown GPU.
     """
     moved, paths = sent(model, plan), _paths(plan, gpu, per_node)
     layers, micro = max(layers_of(model.layers, plan.pipeline)), plan.micro_batches
@@ -284,9 +290,9 @@ def candidates(
     sequences: Iterable[int] = (1, 2, 4),
     checkpointed: Iterable[bool] = (True, False),
 ) -> list[Plan]:
-    """All plans for so many GPUs and a step of `batch` sequences that divide evenly, from the sizes given.
+    """Returns all plans that divide `gpus` GPUs and a step of `batch` sequences evenly, from the sizes given.
 
-    The heads of keys and values limit `tensor`, the layers `pipeline`; a step of fewer sequences than data-parallel
+    Key and value heads limit `tensor`, and layers limit `pipeline`. A step with fewer sequences than data-parallel
     ranks has no plan. Raises ``ValueError`` for less than one GPU or sequence.
     """
     if gpus < 1 or batch < 1:
@@ -304,19 +310,21 @@ def candidates(
 
 
 def best(model: Model, plans: Iterable[Plan], gpu: str, rate: float, room: int, per_node: int = 8) -> list[Plan]:
-    """Those that on paper fit into `room` bytes on every stage, the fastest first."""
+    """Returns the plans whose estimate fits into `room` bytes on every stage, the fastest first."""
     fitting = [one for one in plans if peak(model, one) <= room]
     return sorted(fitting, key=lambda one: sum(seconds(model, one, gpu, rate, per_node).values()))
 
 
 def peak(model: Model, plan: Plan) -> int:
-    """Bytes on the fullest rank at its fullest moment (`moments`): of the first stage, the second or the last."""
+    """Returns the estimated peak in bytes of the fullest rank (see `moments`) of the first, second and last stage."""
     stages = {0, min(1, plan.pipeline - 1), plan.pipeline - 1}
     return max(max(moments(model, plan, stage).values()) for stage in stages)
 
 
 def of_each_kind(plans: Iterable[Plan]) -> list[Plan]:
-    """The first plan of each kind, that is with the same of `KINDS` above 1: of `best`, each kind's fastest."""
+    """Returns the first plan of each kind, where a kind is the set of `KINDS` above 1; from `best`, each kind's
+    fastest.
+    """
     found: dict[tuple[bool, ...], Plan] = {}
     for plan in plans:
         found.setdefault(tuple(size > 1 for size in plan.dims), plan)
@@ -324,8 +332,11 @@ def of_each_kind(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def links(model: Model, plan: Plan, per_node: int = 8) -> tuple[int, int]:
-    """Bytes that a rank of a middle stage sends in a step inside its machine, and between machines (`sent`): a group of
-    ranks on several machines sends between them, by a ring each rank as much as any other."""
+    """Returns the bytes that a rank of a middle stage sends per step inside its machine, and between machines.
+
+    It sorts the figures of `sent`. A group of ranks on several machines counts as sending between them, because in a
+    ring each rank sends the same amount.
+    """
     groups = {"data": ("shards", "context")}
     inside = {kind: max(plan.group(*groups.get(kind, (kind,)))) < per_node for kind in sent(model, plan)}
     sizes = sent(model, plan)
@@ -334,8 +345,11 @@ def links(model: Model, plan: Plan, per_node: int = 8) -> tuple[int, int]:
 
 
 def sent_by(traffic: Iterable, mesh) -> dict[str, int]:
-    """Bytes that a rank has sent, of its `simgpu.ranks.traffic.Traffic`, by the dimension of its mesh in which it sent
-    them; the mesh has its dimensions named as `KINDS`. Messages from stage to stage are the pipeline's."""
+    """Returns the bytes that a rank has sent, by the mesh dimension in which it sent them.
+
+    ``traffic`` is its `simgpu.ranks.traffic.Traffic`, and the mesh's dimensions are named as `KINDS`. Messages from
+    stage to stage count as the pipeline's.
+    """
     names = {mesh.get_group(kind).group_name: kind for kind in KINDS}
     sums = dict.fromkeys(KINDS, 0)
     for one in traffic:

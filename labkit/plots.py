@@ -62,7 +62,7 @@ KIND_WORDS = {
     "weight": "parameters",
     "parameter": "parameters",
 }
-OTHER = (PURPLE, DARK, "#8C6D31")  # of parts that are none of these kinds
+OTHER = (PURPLE, DARK, "#8C6D31", "#44AA99", "#882255", "#999933")  # of parts that are none of these kinds
 _BESIDE = 45  # letters of a title beside which the GPU's name has room
 HATCHES = ("", "///", "...", "xxx")  # tell parts of one kind apart
 
@@ -250,16 +250,18 @@ def parts(
     measured: Mapping[str, int] | None = None,
     about: str = "",
     counter: str = "allocated",
+    title: str = "",
 ) -> Drawing:
-    """What each stage's memory is made of: ``{stage: {part: bytes}}``; a mark for what was measured.
+    """Stack the parts of each stage's memory, ``{stage: {part: bytes}}``, with a mark for what was measured.
 
     A part has the colour of its kind (parameters, gradients, optimizer states, activations, temporaries, workspace,
-    cache), which its name tells: "gradients of weights". Raises ``ValueError`` for parts that cannot be told apart.
+    cache), which its name contains: "gradients of weights". ``title`` says the finding; without it the title names
+    ``counter`` and ``about``. Raises ``ValueError`` for parts that cannot be distinguished.
     """
     names = list(dict.fromkeys(part for made_of in stages.values() for part in made_of))
     look = colours(names)
     said = [f"{stage}: {', '.join(f'{p} {mib(n)}' for p, n in made.items() if n)}" for stage, made in stages.items()]
-    figure, axes = new(_titled(f"What is {counter}", about), "; ".join(said) + ".", ylabel="MiB")
+    figure, axes = new(title or _titled(f"What is {counter}", about), "; ".join(said) + ".", ylabel="MiB")
     bottom = [0.0] * len(stages)
     for name in names:
         sizes = [made_of.get(name, 0) / MIB for made_of in stages.values()]

@@ -1,4 +1,4 @@
-"""Real processes: functions of an importable module, run as the ranks of one gloo group on this machine's CPU."""
+"""Runs functions of an importable module in real processes, as the ranks of one gloo group on this machine's CPU."""
 
 import multiprocessing
 import os
@@ -18,10 +18,10 @@ Proof = Callable[[int, int], float]
 def run(ranks: int, *proofs: Proof, seconds: float = 1800) -> pd.DataFrame:
     """Starts `ranks` processes once, and each calls every proof as ``proof(rank, ranks)``.
 
-    The functions must lie in a module that a new process can import, as those of `labkit.proofs` do. The table has a
-    row for each proof: the largest of what the ranks returned, a difference. Raises ``ValueError`` for fewer than one
-    process or no proof, ``TypeError`` for a function that another process cannot find, and what a rank raised (as
-    ``torch.multiprocessing.ProcessRaisedException``); a rank that hears nothing for `seconds` gives up.
+    The functions must be in a module that a new process can import, like those of `labkit.proofs`. Returns a table with
+    a row per proof, which holds the maximum that the ranks returned (a difference). Raises ``ValueError`` for fewer
+    than one process or no proof, ``TypeError`` for a function that another process cannot import, and what a rank
+    raised (as ``torch.multiprocessing.ProcessRaisedException``). A rank gives up after waiting for `seconds`.
     """
     if ranks < 1 or not proofs:
         raise ValueError(f"at least one process and one proof are wanted; ranks={ranks}, proofs={proofs} were given")
@@ -29,7 +29,7 @@ def run(ranks: int, *proofs: Proof, seconds: float = 1800) -> pd.DataFrame:
         if proof.__module__ == "__main__" or "<" in proof.__qualname__:
             raise TypeError(f"{proof.__qualname__} lies in no module that another process can import: put it in a file")
     with tempfile.TemporaryDirectory() as folder:
-        # not spawn(), which runs one rank of a world here while a GPU is simulated as one of many
+        # not spawn(), which is replaced to run one rank here while a GPU is simulated as one of many
         torch.multiprocessing.start_processes(
             _rank, (ranks, proofs, folder, seconds), ranks, start_method=_start_method()
         )
@@ -39,8 +39,11 @@ def run(ranks: int, *proofs: Proof, seconds: float = 1800) -> pd.DataFrame:
 
 
 def _start_method() -> str:
-    """On Linux all ranks are forked from one process that has imported torch and has no threads; elsewhere each imports
-    it, which takes seconds."""
+    """Returns how processes start.
+
+    On Linux all ranks are forked from one process that has imported torch and has no threads. Elsewhere each rank
+    imports torch, which takes seconds.
+    """
     if sys.platform != "linux":
         return "spawn"
     multiprocessing.set_forkserver_preload(["torch._dynamo", "labkit.proofs"])  # DDP imports the first
@@ -48,7 +51,7 @@ def _start_method() -> str:
 
 
 def _rank(rank: int, ranks: int, proofs: tuple[Proof, ...], folder: str, seconds: float) -> None:
-    """A process's life."""
+    """Joins the process group as one rank, runs the proofs, and stores their results in the folder."""
     from datetime import timedelta
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -1,4 +1,4 @@
-"""Proofs with real processes: several ranks on this machine's CPU, which talk through gloo and must agree with one.
+"""Proofs with real processes: several ranks on this machine's CPU, which communicate through gloo, must agree with one.
 
 ``processes.run(2, proofs.data_parallel)`` starts two processes, and each calls ``data_parallel(rank, ranks)``. What it
 returns is the largest absolute difference from what one process computes. They compute in float32 on the CPU, with or
@@ -49,14 +49,14 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def data_parallel(rank: int, ranks: int) -> float:
-    """DistributedDataParallel: each rank has its part of the batch. Its gradients, beside those of the whole batch."""
+    """Compare the gradients of DDP, where each rank has part of the batch, with those of one process."""
     model = nn.parallel.DistributedDataParallel(network())
     loss_of(model(samples().chunk(ranks)[rank])).backward()
     return off(gradients(model), gradients(alone()))
 
 
 def ring(rank: int, ranks: int) -> float:
-    """An all-reduce by hand: 2 · (ranks - 1) steps around the ring. The sum, beside dist.all_reduce's."""
+    """Compare an all-reduce by hand, 2 · (ranks - 1) steps around the ring, with dist.all_reduce."""
     mine = torch.randn(ranks, 1000, generator=torch.Generator().manual_seed(rank))
     expected = mine.clone()
     dist.all_reduce(expected)
@@ -66,7 +66,7 @@ def ring(rank: int, ranks: int) -> float:
         requests = [dist.isend(mine[send].clone(), (rank + 1) % ranks), dist.irecv(arrived, (rank - 1) % ranks)]
         for request in requests:
             request.wait()  # pyright: ignore
-        if step < ranks - 1:  # the first half adds up, the second hands out
+        if step < ranks - 1:  # the first half of the steps adds, the second passes on
             mine[receive] += arrived
         else:
             mine[receive] = arrived
@@ -74,7 +74,7 @@ def ring(rank: int, ranks: int) -> float:
 
 
 def sharded(rank: int, ranks: int) -> float:
-    """fully_shard and a step of AdamW. The weights after it, beside those of one process."""
+    """Compare the weights after fully_shard and a step of AdamW with those of one process."""
     from torch.distributed.fsdp import fully_shard
 
     mesh, model, reference = init_device_mesh("cpu", (ranks,)), network(), alone()
@@ -89,7 +89,7 @@ def sharded(rank: int, ranks: int) -> float:
 
 
 def sharded_optimizer(rank: int, ranks: int) -> float:
-    """ZeroRedundancyOptimizer behind DDP, a step of AdamW. The weights after it, beside those of one process."""
+    """Compare the weights after a step of DDP and ZeroRedundancyOptimizer(AdamW) with those of one process."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model, reference = nn.parallel.DistributedDataParallel(network()), alone()
@@ -101,7 +101,7 @@ def sharded_optimizer(rank: int, ranks: int) -> float:
 
 
 class _Copy(torch.autograd.Function):
-    """The same on all ranks forward; the sum of all ranks' gradients backward."""
+    """Forward returns the input, which is equal on all ranks; backward returns the sum of all gradients."""
 
     @staticmethod
     def forward(ctx, x):
@@ -115,7 +115,7 @@ class _Copy(torch.autograd.Function):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all ranks forward; the gradient as it is backward."""
+    """Forward returns the sum over all ranks; backward returns the gradient unchanged."""
 
     @staticmethod
     def forward(ctx, x):
@@ -129,7 +129,7 @@ class _Sum(torch.autograd.Function):
 
 
 def mlp_by_hand(rank: int, ranks: int) -> float:
-    """An MLP in parts: columns of the first weight, rows of the second. Its outputs, and the gradient of its inputs."""
+    """Compare an MLP sharded by columns, then by rows, with one process: its outputs and the gradient of its input."""
     torch.manual_seed(2)
     up, down = torch.randn(4 * WIDTH, WIDTH) / 8, torch.randn(WIDTH, 4 * WIDTH) / 16
     x, mine = samples().requires_grad_(), samples().requires_grad_()
@@ -142,7 +142,7 @@ def mlp_by_hand(rank: int, ranks: int) -> float:
 
 
 def heads_by_hand(rank: int, ranks: int) -> float:
-    """Attention split by heads, as many on each rank. Its outputs, beside those of all heads in one process."""
+    """Compare attention whose heads are divided equally among the ranks with all heads in one process."""
     torch.manual_seed(3)
     heads, x = 4, samples().reshape(2, -1, WIDTH)
     into, out = torch.randn(3, heads, WIDTH // heads, WIDTH) / 8, torch.randn(heads, WIDTH // heads, WIDTH) / 8
@@ -157,7 +157,7 @@ def heads_by_hand(rank: int, ranks: int) -> float:
 
 
 def tensor_parallel(rank: int, ranks: int) -> float:
-    """PyTorch's parallelize_module: columns, rows, columns, rows. Its outputs and gradients, beside one process's."""
+    """Compare parallelize_module (columns, rows, columns, rows) with one process: outputs and gradients."""
     from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
     model, reference = network(), alone()
@@ -172,7 +172,7 @@ def _pipeline(schedule_class, rank: int, ranks: int) -> float:
     from torch.distributed.pipelining import PipelineStage
 
     if 4 % ranks:
-        raise ValueError(f"four layers make no {ranks} equal stages: 1, 2 or 4 processes are wanted")
+        raise ValueError(f"four layers cannot be divided into {ranks} equal stages; use 1, 2 or 4 processes")
     per, reference = 4 // ranks, alone()
     part = network()[rank * per : (rank + 1) * per]
     stage = PipelineStage(part, rank, ranks, torch.device("cpu"))
@@ -182,14 +182,14 @@ def _pipeline(schedule_class, rank: int, ranks: int) -> float:
 
 
 def gpipe(rank: int, ranks: int) -> float:
-    """Four layers on 2 or 4 ranks, four micro-batches, GPipe. The gradients, beside those of one process."""
+    """Compare the gradients of GPipe, four layers on 2 or 4 ranks and four micro-batches, with those of one process."""
     from torch.distributed.pipelining import ScheduleGPipe
 
     return _pipeline(ScheduleGPipe, rank, ranks)
 
 
 def one_forward_one_backward(rank: int, ranks: int) -> float:
-    """Four layers on 2 or 4 ranks, four micro-batches, 1F1B. The gradients, beside those of one process."""
+    """Compare the gradients of 1F1B, four layers on 2 or 4 ranks and four micro-batches, with those of one process."""
     from torch.distributed.pipelining import Schedule1F1B
 
     return _pipeline(Schedule1F1B, rank, ranks)

@@ -1,7 +1,6 @@
-"""Figures recorded elsewhere, each with its provenance, and the table that sets ours beside them.
+"""Figures published elsewhere, each with its provenance, and the table that compares measurements with them.
 
-Published figures say "MB" and mean MiB; they are kept as the text that was printed, because its digits tell
-how exact it is.
+Published figures say "MB" and mean MiB. They are stored as the printed text, because its digits show the precision.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TRACED = "Efficient Training in PyTorch, Ailing Zhang 2024, profiler traces of c
 
 @dataclass(frozen=True)
 class Figure:
-    """One recorded figure of memory, in MiB as printed; what is empty the source does not say."""
+    """One recorded figure of memory, in MiB as printed; an empty field means that the source does not say."""
 
     mib: str
     experiment: str = ""
@@ -45,16 +44,16 @@ class Figure:
     note: str = ""
 
     def short(self) -> str:
-        """The figure as printed, with three decimals at most."""
+        """Returns the figure as printed, with at most three decimals."""
         return self.mib if len(self.mib.partition(".")[2]) <= 3 else str(round(Decimal(self.mib), 3))
 
     def verdict(self, measured: int) -> str:
-        """``"equal"``, ``"equal to N decimals"`` (those printed), or how far ``measured`` bytes are off."""
+        """Returns ``"equal"``, ``"equal to N decimals"`` (those printed), or the difference of ``measured`` bytes."""
         exact = Fraction(self.mib) * MIB
         if measured == exact:
             return "equal"
         decimals = len(self.mib.partition(".")[2])
-        if abs(measured - exact) * 10**decimals < MIB:  # rounded or cut off where it was printed
+        if abs(measured - exact) * 10**decimals < MIB:  # rounded or truncated in the publication
             return f"equal to {decimals} decimals"
         return verdict(measured, round(exact))
 
@@ -64,7 +63,7 @@ def _figures(experiment: str, source: str, rows: dict[str, str], **where: str) -
 
 
 def _host_code(experiment: str, quantities: tuple[str, ...], a100: str, h100: str) -> list[Figure]:
-    """Figures of torch 2.13.0 for compute capability 8.0 (108 multiprocessors) and 9.0 (132)."""
+    """Returns figures of torch 2.13.0 for compute capability 8.0 (108 multiprocessors) and 9.0 (132)."""
     return [
         Figure(mib, experiment, quantity, HOST_CODE, gpu, "2.13.0")
         for gpu, row in (("A100", a100), ("H100", h100))
@@ -199,7 +198,7 @@ FIGURES: tuple[Figure, ...] = (
         ACCUMULATION,
         COURSE_NOTES,
         {"whole batch": "11539", "4 × 1": "7343"},
-        note="nvidia-smi's figure; neither the model nor the GPU is said",
+        note="the model, the GPU and the counter are not named",
     ),
     *_figures(
         TOY_CHECKPOINT,
@@ -263,23 +262,26 @@ FIGURES: tuple[Figure, ...] = (
 
 
 ZERO_FIGURE_1 = {0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}
-"""GB (10⁹ bytes) of the model's states on a GPU by ZeRO's stage, 0 for none: 7.5 billion parameters, 64 GPUs, mixed
-precision with Adam. Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-figure 1: computed there, not measured."""
+"""The model's states on a GPU in GB (10⁹ bytes), by ZeRO stage (0 for none): 7.5 billion parameters, 64 GPUs, mixed
+precision with Adam. Computed, not measured, in Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training
+Trillion Parameter Models", figure 1.
+"""
 
 
 LARGEST_GPT = {"original": 1795, "every rung": 9183}
-"""Million parameters of the largest GPT that trains on two GPUs of 80 GB, before and after all rungs of the memory
-ladder (`BOOK`; the script is not published)."""
+"""Parameters in millions of the largest GPT that trains on two GPUs of 80 GB, before and after all rungs of the memory
+ladder (`BOOK`; the script is not published).
+"""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a published trace of torch.profiler holds; times in milliseconds.
+    """Holds the figures of a published torch.profiler trace; times are in milliseconds.
 
-    ``total``: from its first event to its last. ``kernels`` and ``copies``: sums over the GPU's kernels, and over its
-    copies from the host, ``iterations`` of ``copied`` bytes each. ``batch``: images an iteration, 0 where there are
-    none. ``file``: its name in the repository ailzhang/EfficientPyTorch, chapter_06_compute/traces.
+    ``total`` is the time from its first event to its last. ``kernels`` and ``copies`` are sums over the GPU's kernels
+    and over its copies from the host, which are ``iterations`` copies of ``copied`` bytes each. ``batch`` is the images
+    per iteration, or 0 without images. ``file`` is its name in the repository ailzhang/EfficientPyTorch,
+    chapter_06_compute/traces.
     """
 
     name: str
@@ -294,7 +296,7 @@ class Trace:
     source: str = TRACED
 
     def row(self) -> dict[str, float | str]:
-        """What can be compared between traces: per image, per byte, and as shares."""
+        """Returns the figures that are comparable between traces: per image, per byte, and as shares."""
         return {
             "batch": self.batch,
             "total (ms)": self.total,
@@ -305,7 +307,7 @@ class Trace:
         }
 
 
-# Images of 3 × 512 × 512 in float32; and a tensor of 4 × 32 × 32 × 1024 numbers, copied ten times.
+# Images of 3 × 512 × 512 in float32; and a tensor of 4 × 32 × 32 × 1024 elements, copied ten times.
 TRACES: tuple[Trace, ...] = (
     Trace("1 worker", "PROF_workers_1.json", 32, 20, 7570, 6809, 579.2, 96 * MIB, False),
     Trace("4 workers", "PROF_workers_4.json", 4, 20, 1059, 894, 66.5, 12 * MIB, False),
@@ -317,14 +319,14 @@ TRACES: tuple[Trace, ...] = (
 
 
 def traces() -> pd.DataFrame:
-    """The published traces, a row each: per image, per byte, and as shares."""
+    """Returns a table of the published traces, one per row: per image, per byte, and as shares."""
     return pd.DataFrame({trace.name: trace.row() for trace in TRACES}).T
 
 
 def find(experiment: str, quantity: str, source: str = "", gpu: str = "") -> Figure:
-    """The one figure that matches; ``source`` and ``gpu`` narrow the choice.
+    """Returns the one figure that matches; ``source`` and ``gpu`` narrow the choice.
 
-    Raises ``LookupError`` with the figures of that experiment when none or several match.
+    Raises ``LookupError``, with the figures of that experiment, if none or several match.
     """
     there = [figure for figure in FIGURES if figure.experiment == experiment]
     match = [
@@ -343,7 +345,7 @@ def find(experiment: str, quantity: str, source: str = "", gpu: str = "") -> Fig
 
 
 def table(experiment: str = "") -> pd.DataFrame:
-    """Every figure whose experiment begins with ``experiment``, with its provenance."""
+    """Returns a table of every figure whose experiment begins with ``experiment``, with its provenance."""
     rows = [
         {
             "experiment": figure.experiment,
@@ -361,9 +363,9 @@ def table(experiment: str = "") -> pd.DataFrame:
 
 
 def elsewhere(rows: Iterable[tuple[Figure, int, str]], gpu: str = "") -> pd.DataFrame:
-    """The table "recorded elsewhere": a row per ``(figure, our bytes, why they differ)``.
+    """Returns the table "recorded elsewhere", a row per ``(figure, simulated bytes, why they differ)``.
 
-    Its heading names the GPU of our bytes: ``gpu`` where they were not measured on the one in use.
+    Its heading names the GPU of the simulated or measured bytes: ``gpu``, or the one in use by default.
     """
     frame = pd.DataFrame(
         [
@@ -383,9 +385,9 @@ def elsewhere(rows: Iterable[tuple[Figure, int, str]], gpu: str = "") -> pd.Data
 
 
 def clock() -> pd.DataFrame:
-    """How far the simulated clock is from published times of whole models, by table: models, and the median error in %.
+    """Returns how far the simulated clock is from published times of whole models: per table, models and median error.
 
-    As docs/times.md has it, which ``python -m tools.times`` writes. The medians are of absolute errors, in whole %.
+    It reads docs/times.md, which ``python -m tools.times`` writes. The medians are of absolute errors, in whole %.
     """
     part = course_file("docs/times.md").read_text(encoding="utf-8").partition("## By table")[2].partition("\n## ")[0]
     rows = [
@@ -396,9 +398,9 @@ def clock() -> pd.DataFrame:
 
 
 def simulated_seconds(item: str) -> float:
-    """The simulated clock's seconds of a published time, by its name on rung 7 of docs/exactness.json.
+    """Returns the simulated clock's seconds for a published time, by its name on rung 7 of docs/exactness.json.
 
-    Raises ``LookupError`` with the names there are.
+    Raises ``LookupError`` with the known names.
     """
     results = json.loads(course_file("docs/exactness.json").read_text(encoding="utf-8"))["results"]
     times = {name: more for one in results if one["rung"] == 7 for name, *_, more in one["items"]}
@@ -408,25 +410,31 @@ def simulated_seconds(item: str) -> float:
 
 
 MEGATRON_WEAK_SCALING = {1: 1.0, 2: 0.907, 4: 0.865, 8: 0.796}
-"""Speed of each GPU by the GPUs that share a model, of one GPU's: Megatron-LM 1.0, table 1 (NVIDIA ADLR, "MegatronLM's
-Supercharged V1.0", nv-adlr.github.io/MegatronLMV1). GPT-2 of 1.2, 2.0, 4.2 and 8.7 billion parameters, batch 8, 1288,
-1242, 1357 and 1508 ms an iteration (as the source prints them), V100s of a DGX-2H."""
+"""Speed per GPU relative to one GPU, by the number of GPUs that share a model: Megatron-LM 1.0, table 1 (NVIDIA ADLR,
+"MegatronLM's Supercharged V1.0", nv-adlr.github.io/MegatronLMV1). GPT-2 with 1.2, 2.0, 4.2 and 8.7 billion parameters
+at batch 8, 1288, 1242, 1357 and 1508 ms per iteration (as the source prints them), on V100s of a DGX-2H.
+"""
 
 NANOTRON_3B_SPEEDS = {(2, 3): 14167.25, (4, 9): 13460.16, (8, 18): 10888.53, (16, 40): 6159.30, (32, 90): 3609.73}
-"""Tokens a second on each GPU, by (tensor parallel ranks, sequences that fit): huggingface/nanotron, comments in
-scripts/scaling_benchmarks.py, the sweeps of "The Ultra-Scale Playbook" (Hugging Face 2025). H100s. Of the models that
-the script lists, the 3B one (28 layers, h 3072) with sequences of 4096 has the operations for each token (363.66
-TFLOP/s at 14167.25 tokens/s) that these comments give."""
+"""Tokens per second and GPU, by (tensor-parallel ranks, sequences that fit), on H100s: huggingface/nanotron, comments
+in scripts/scaling_benchmarks.py, the sweeps of "The Ultra-Scale Playbook" (Hugging Face 2025). Of the models in the
+script, only the 3B one (28 layers, h 3072) with sequences of 4096 matches the operations per token that these comments
+give (363.66 TFLOP/s at 14167.25 tokens/s).
+"""
 
 TITAN_3D = {"1F1B": (100, 82.5), "Interleaved 1F1B": (128, 72.7)}
-"""Tokens a second on each GPU, and GiB of the fullest GPU: table 5 of the page that `TITAN_BENCHMARK` names. Llama 3.1
-405B, 512 H100s with 96 GB (FSDP 8, TP 8, PP 8), 32 sequences of 8192 tokens for each data-parallel group, full
+"""Tokens per second and GPU, and GiB of the fullest GPU: table 5 of the page that `TITAN_BENCHMARK` names. Llama 3.1
+405B on 512 H100s with 96 GB (FSDP 8, TP 8, PP 8), 32 sequences of 8192 tokens per data-parallel group, full
 checkpointing, torch.compile, Float8 and AsyncTP. Stages and micro-batches are the defaults of the commit that the page
-names (torchtitan/parallelisms/pipelining_utils.py): as many micro-batches as stages."""
+names (torchtitan/parallelisms/pipelining_utils.py): as many micro-batches as stages.
+"""
 
 TITAN_2D = (829, 71.9)
-"""The same of table 4, without AsyncTP: Llama 3.1 70B, 256 GPUs (FSDP 32, TP 8), 16 sequences of 8192 tokens."""
+"""Tokens per second and GPU, and GiB, of table 4 without AsyncTP: Llama 3.1 70B, 256 GPUs (FSDP 32, TP 8), 16 sequences
+of 8192 tokens.
+"""
 
 TITAN_CONTEXT = {1: 83.9, 2: 84.2, 4: 84.0, 8: 84.5}
-"""GiB by GPUs that share a sequence of 32,768 tokens times their number: table 2 of the same page. Llama 3.1 8B on 8
-GPUs, the rest FSDP, one sequence, full checkpointing, torch.compile and Float8."""
+"""GiB by the number of GPUs that share a sequence of 32,768 tokens times that number: table 2 of the same page. Llama
+3.1 8B on 8 GPUs, the rest FSDP, one sequence, full checkpointing, torch.compile and Float8.
+"""

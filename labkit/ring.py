@@ -1,4 +1,4 @@
-"""A ring all-reduce, drawn: which ranks' parts each rank has added up after each step."""
+"""Draws a ring all-reduce: which ranks' parts each rank has added up after each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Held = Sequence[Sequence[Collection[int]]]
 
 
 def plot(steps: Sequence[Held], about: str = ""):
-    """A figure of ``steps``: in each, for each rank and each part of its buffer, the ranks that the part is the sum of.
+    """Draws ``steps``; each holds, for each rank and each part of its buffer, the ranks whose sum that part is.
 
         ring.plot([[{0}, {0}], [{1}, {1}]], ...])     # two ranks, two parts, before the first step
 

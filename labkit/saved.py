@@ -1,4 +1,4 @@
-"""What autograd keeps between forward and backward, and which module and operator keeps it."""
+"""Finds what autograd saves between forward and backward, and which module and operator saves it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from labkit.blocks import allocated_blocks
 from labkit.counters import requested
 
-OUTPUT = "the output"  # what nothing keeps but the caller
+OUTPUT = "the output"  # held only by the caller
 
 
 class Saved(NamedTuple):
-    """A tensor that autograd saved: where its storage begins, the storage's bytes, and the tensor's own shape."""
+    """A tensor that autograd saved: its storage's address and bytes, and the tensor's own shape and dtype."""
 
     address: int
     nbytes: int
@@ -27,10 +27,9 @@ class Saved(NamedTuple):
 
 @contextmanager
 def saving() -> Iterator[list[Saved]]:
-    """Gives a list that fills with what autograd saves inside the ``with``, in its order, on whatever device.
+    """Yields a list that collects what autograd saves inside the ``with``, in order, on any device.
 
-    A storage that two operators save is in the list twice: count by address. Watching keeps nothing alive that would
-    not live without it.
+    A storage that two operators save is in the list twice, so count by address. Recording keeps nothing alive longer.
     """
     notes: list[Saved] = []
 
@@ -44,7 +43,7 @@ def saving() -> Iterator[list[Saved]]:
 
 
 class Keeps(NamedTuple):
-    """What an operator keeps: in words, and its bytes by the hooks and by the allocator."""
+    """Holds what an operator saves: in words, and in bytes as counted by the hooks and by the allocator."""
 
     what: str
     nbytes: int
@@ -52,11 +51,11 @@ class Keeps(NamedTuple):
 
 
 def keeps(operator: Callable[[Tensor], Tensor], shape: Sequence[int], held: Sequence[Tensor] = ()) -> Keeps:
-    """What autograd keeps of ``operator(h)`` for an ``h`` of that shape in float32, which is no leaf.
+    """Measures what autograd saves of ``operator(h)``, for a float32 ``h`` of that shape that is not a leaf.
 
-    Two witnesses: the hooks say what is saved, each storage once; the allocator says what is alive when ``h`` and the
-    result are released and only the graph is left. ``held`` are tensors that the caller holds: neither counts them. A
-    first product of matrices takes cuBLAS's workspace: call one before.
+    It counts in two ways. The hooks record what is saved, each storage once. The allocator shows what is alive when
+    ``h`` and the result are released and only the graph remains. ``held`` are tensors that the caller holds, which
+    neither counts. The first matmul allocates cuBLAS's workspace, so run one before.
     """
     names = {tensor.untyped_storage().data_ptr(): "what we hold" for tensor in held}
     start = requested()
@@ -73,10 +72,12 @@ def keeps(operator: Callable[[Tensor], Tensor], shape: Sequence[int], held: Sequ
 
 
 def layer_keeps(model: nn.Module, layers: nn.ModuleList, *inputs: Any, **named: Any) -> int:
-    """Bytes that the last of a model's equal layers keeps: what ``model(*inputs)`` keeps with it, less without it.
+    """Returns the bytes that the last of a model's equal layers saves, as the difference of ``model(*inputs)`` without
+    it.
 
-    ``layers`` is the model's own list of them, of two or more; the model is left as it was. Requested bytes, of a
-    forward pass after a first one, which takes the workspaces. Raises ``ValueError`` for fewer than two layers.
+    ``layers`` is the model's own list of two or more layers, which is left as it was. The figure is in requested bytes,
+    from forward passes after a first one that allocates the workspaces. Raises ``ValueError`` for fewer than two
+    layers.
     """
     if len(layers) < 2:
         raise ValueError(f"layer_keeps: two layers or more are wanted, not {len(layers)}")
@@ -99,12 +100,12 @@ def _forward_keeps(model: nn.Module, inputs: tuple, named: Mapping[str, Any]) ->
 
 
 def owners(model: nn.Module, *inputs: Any, **named: Any) -> tuple[Any, pd.DataFrame]:
-    """A forward pass; its outputs, and a row for each block of memory that it has added and that is still alive.
+    """Runs a forward pass; returns its outputs, and a row for each block that it has added and that is still alive.
 
-    The columns: ``module``, the submodule in which the block was first saved (its name in ``named_modules``, ""
-    outside all of them); ``kept for``, the operators of the graph that keep it ("" where it is no part of the graph:
-    a workspace, or what was made under ``no_grad``), "the output" for what only the caller holds; ``bytes`` of the
-    block, and how many of them are its ``remainder`` (:mod:`labkit.blocks`).
+    The column ``module`` is the submodule in which the block was first saved (its name in ``named_modules``, "" outside
+    all of them). ``kept for`` lists the operators of the graph that save it: "the output" if only the caller holds it,
+    and "" if it is not part of the graph (a workspace, or made under ``no_grad``). ``bytes`` is the block's size, and
+    ``remainder`` the bytes of it that are a remainder (:mod:`labkit.blocks`).
     """
     before = allocated_blocks()
     with saving_by_module(model) as module_of:
@@ -122,7 +123,7 @@ def owners(model: nn.Module, *inputs: Any, **named: Any) -> tuple[Any, pd.DataFr
 
 @contextmanager
 def saving_by_module(model: nn.Module) -> Iterator[dict[int, str]]:
-    """Gives a dictionary that fills with the address of each saved storage and the submodule that saved it first."""
+    """Yields a dictionary that collects, for each saved storage's address, the submodule that saved it first."""
     inside, module_of = [""], {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -144,7 +145,7 @@ def saving_by_module(model: nn.Module) -> Iterator[dict[int, str]]:
 
 
 def _kept_by(outputs: list[Tensor]) -> dict[int, set[str]]:
-    """What the graph behind the outputs keeps on the GPU: the names of the operators, by the storage's address."""
+    """Returns the operators whose graph nodes save memory on the GPU, by the storage's address."""
     kept: dict[int, set[str]] = {}
     seen: set = set()
     todo = [output.grad_fn for output in outputs]
@@ -161,7 +162,7 @@ def _kept_by(outputs: list[Tensor]) -> dict[int, set[str]]:
 
 
 def _saved_by(node) -> Iterator[Tensor]:
-    """The tensors on the GPU that a node of the graph has saved; a custom function calls them ``saved_tensors``."""
+    """Yields the tensors on the GPU that a node of the graph saves; a custom function names them ``saved_tensors``."""
     names = [name for name in dir(node) if name.startswith("_saved_")] or ["saved_tensors"]
     for name in names:
         saved = getattr(node, name, ())
@@ -171,7 +172,7 @@ def _saved_by(node) -> Iterator[Tensor]:
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """The tensors on the GPU in outputs of any nesting."""
+    """Yields the tensors on the GPU in outputs of any nesting."""
     if isinstance(outputs, Tensor):
         if outputs.is_cuda:
             yield outputs
@@ -184,5 +185,5 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
 
 
 def _start(tensor: Tensor) -> int:
-    """Where the tensor's storage begins: views of one storage have the same."""
+    """Returns the address of the tensor's storage, which all views of one storage share."""
     return tensor.untyped_storage().data_ptr()

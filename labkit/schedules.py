@@ -1,4 +1,4 @@
-"""The figure of a pipeline's schedule: which rank works on which micro-batch when, and who waits."""
+"""Draws a pipeline's schedule: which rank works on which micro-batch when, and which ranks are idle."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NAMES = {
     "gradients": "gradients, once a step",
     "": "other",
 }
-_STAGE_TINTS = (0.0, 0.45, 0.65, 0.8)  # how much lighter the first, second, ... stage of a rank is
-_NARROWEST = 0.012  # of the figure: a box that is narrower has no number
+_STAGE_TINTS = (0.0, 0.45, 0.65, 0.8)  # how much lighter the first, second, ... stage of a rank is drawn
+_NARROWEST = 0.012  # share of the figure's width; a narrower box has no number
 
 
 def schedule(timeline, about: str = "") -> Drawing:
-    """Ranks as rows, of ``simgpu.together``: a box for what each did for a micro-batch, with its number; idle is grey.
+    """Draws the ranks of ``simgpu.together`` as rows, with a numbered box per micro-batch; idle time is grey.
 
-    A rank that has several stages has its later ones in lighter colours. The alternative text has each rank's idle time
-    and share. Raises ``ValueError`` for a timeline without pieces: its ranks named none of their work.
+    The later stages of a rank with several stages have lighter colours. The alternative text gives each rank's idle
+    time and share. Raises ``ValueError`` for a timeline without pieces, whose ranks named none of their work.
     """
     if not timeline.pieces:
         raise ValueError(
@@ -63,7 +63,7 @@ def schedule(timeline, about: str = "") -> Drawing:
 
 
 def in_words(timeline) -> str:
-    """What the figure shows: how long all takes, and how long each rank is idle."""
+    """Describes the figure: how long the step takes, and how long each rank is idle."""
     start, end = timeline.span
     length = end - start
     said = "; ".join(
@@ -75,13 +75,13 @@ def in_words(timeline) -> str:
 
 
 def _count(pieces) -> str:
-    """How many pieces there are, those that come once a step by name."""
+    """Counts the pieces, and separately those that occur once per step."""
     once = sum(one.piece.kind == "gradients" for one in pieces)
     return f"{len(pieces) - once} pieces" + (f", on the gradients of {once} stages once a step," if once else "")
 
 
 def table(timeline) -> pd.DataFrame:
-    """The numbers behind the figure, one row a piece: rank, name, stage, micro-batch, start and end in ms."""
+    """Returns the data behind the figure, a row per piece: rank, name, stage, micro-batch, start and end in ms."""
     start = timeline.span[0]
     return pd.DataFrame(
         [
@@ -100,6 +100,6 @@ def table(timeline) -> pd.DataFrame:
 
 
 def lighter(colour: str, share: float) -> str:
-    """A colour with so much white in it."""
+    """Mixes a colour with white, by the given share of white."""
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)

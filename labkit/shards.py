@@ -1,4 +1,4 @@
-"""Sharded layers, moment by moment: which of a model's layers FSDP2 has whole, and which are on their way."""
+"""Records moment by moment which of a model's layers FSDP2 holds as shards, whole, or in the process of gathering."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from labkit.gpu import label
 from labkit.units import MIB
 
 SHARD, WHOLE, COMING = "shard", "whole", "coming"
-"""A rank has its shard alone; all shards; or the others' are being gathered into a buffer beside the shard."""
+"""A rank has only its shard; or all shards; or the others' are being gathered into a separate buffer."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of a step: what each layer is then, "shard", "whole" or "coming", and the bytes allocated."""
+    """One moment of a step: the state of each layer ("shard", "whole" or "coming"), and the bytes allocated."""
 
     name: str
     layers: Mapping[str, str]
@@ -29,7 +29,7 @@ class Moment:
 
 
 class Moments:
-    """Notes what each layer is when a layer's forward and backward begin, and at moments of the caller's.
+    """Records the state of each layer when a layer's forward and backward begin, and when the caller calls ``note``.
 
     >>> moments = Moments(a=net.a, b=net.b, c=net.c)     # after fully_shard
     >>> net(x).sum().backward()
@@ -37,8 +37,8 @@ class Moments:
     >>> moments.table()
     >>> moments.plot("three Linear layers")
 
-    It notes from hooks on the layers, which must have been given to ``fully_shard`` and return a tensor. ``stop()``
-    takes the hooks away and lets the layers go. Raises ``ValueError`` for a layer that is not sharded by FSDP2.
+    It uses hooks on the layers, which must have been passed to ``fully_shard`` and return a tensor. ``stop()`` removes
+    the hooks and releases the layers. Raises ``ValueError`` for a layer that FSDP2 does not shard.
     """
 
     def __init__(self, **layers: nn.Module):
@@ -55,25 +55,25 @@ class Moments:
             ]
 
     def note(self, name: str) -> None:
-        """Note this moment under a name."""
+        """Records this moment under a name."""
         layers = {layer: _is(group) for layer, group in self._layers.items()}
         self.noted.append(Moment(name, layers, torch.cuda.memory_allocated()))
 
     def stop(self) -> None:
-        """Take the hooks away and let the layers go; what was noted stays."""
+        """Removes the hooks and releases the layers; what was recorded stays."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._layers = [], {}
 
     def table(self) -> pd.DataFrame:
-        """A row for each moment: what each layer is, and the MiB allocated."""
+        """Returns a row per moment: the state of each layer, and the MiB allocated."""
         rows = [{**one.layers, "allocated (MiB)": one.allocated / MIB} for one in self.noted]
         frame = pd.DataFrame(rows, index=[one.name for one in self.noted])
         frame.index.name = frame.attrs["gpu"] = label()
         return frame
 
     def plot(self, about: str = ""):
-        """A figure: a column for each moment, a row for each layer, and in it a box for each rank's shard."""
+        """Draws a column per moment and a row per layer, with a box for each rank's shard."""
         names, ranks = list(self.noted[0].layers) if self.noted else [], self.ranks
         said = [
             f"{one.name}: " + (", ".join(f"{n} {kind}" for n, kind in one.layers.items() if kind != SHARD) or "shards")
@@ -104,7 +104,7 @@ class Moments:
         if self.ranks <= 4 and (mine or kind != SHARD):
             ink = "white" if mine else plots.DARK
             at = x + (shard + 0.5) * wide, y + 0.4
-            patch = {"fc": "white", "ec": "none", "pad": 0.8} if hatch else None  # letters on hatching cannot be read
+            patch = {"fc": "white", "ec": "none", "pad": 0.8} if hatch else None  # text on hatching is not legible
             axes.text(*at, f"{name}{shard}", ha="center", va="center", fontsize=7, color=ink, bbox=patch)
 
     def _then_backward(self, output: torch.Tensor, name: str) -> None:
@@ -113,7 +113,7 @@ class Moments:
 
 
 def _group(name: str, layer: nn.Module):
-    """FSDP2's group of the layer's parameters (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)."""
+    """Returns FSDP2's parameter group of the layer (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)."""
     from torch.distributed.fsdp import FSDPModule
 
     group = layer._get_fsdp_state()._fsdp_param_group if isinstance(layer, FSDPModule) else None

@@ -1,7 +1,7 @@
-"""A measurement over a grid of sizes, and a figure in which the reader slides through it.
+"""Measures over a grid of sizes, and draws a figure with sliders that select a point of it.
 
-Every point was measured; nothing between two points is guessed. Where no script may run (a printed page, GitHub, an
-untrusted notebook) there is the still: the whole grid as a table in colours.
+Every point is measured, and nothing is interpolated. If no script may run (a printed page, GitHub, an untrusted
+notebook), the still shows the whole grid as a coloured table.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from labkit.sweep import clean_starts
 from labkit.units import mib, whole_bytes
 
 GIB = 2**30
-GAP = 0.6  # columns between two tables
-SHADES = ("#CDE7DC", "#FBE3B5", "#F6C7A0", "#E9A68F", "#D98C8C")  # of cards, from the smallest to the largest
+GAP = 0.6  # gap between two tables, in columns
+SHADES = ("#CDE7DC", "#FBE3B5", "#F6C7A0", "#E9A68F", "#D98C8C")  # colours of cards, from the smallest to the largest
 
 
 @dataclass
 class Grid:
-    """Measured bytes for each point of a grid; ``None`` where memory ended.
+    """Holds measured bytes for each point of a grid; ``None`` means out of memory.
 
-    ``axes`` has the name and the values of each axis, ``measured`` the bytes by a tuple of values, in the axes' order.
+    ``axes`` has the name and the values of each axis, and ``measured`` the bytes by a tuple of values in the axes'
+    order.
     """
 
     axes: dict[str, list]
     measured: dict[tuple, int | None] = field(default_factory=dict)
 
     def at(self, **point) -> int | None:
-        """Bytes at one point, ``at(attention="sdpa", batch=8, length=512)``; ``None`` where memory ended.
+        """Returns the bytes at one point, ``at(attention="sdpa", batch=8, length=512)``; ``None`` means out of memory.
 
-        Raises ``KeyError`` where nothing was measured, with the points that were.
+        Raises ``KeyError``, with the measured values, for a point that was not measured.
         """
         if set(point) != set(self.axes):
             raise KeyError(f"a point of this grid has {', '.join(self.axes)}, not {', '.join(point) or 'nothing'}")
@@ -48,13 +49,13 @@ class Grid:
         return self.measured[tuple(point[name] for name in self.axes)]
 
     def plot(self, about: str, counter: str = "Allocated peak", cards: Collection[str] = (), **start):
-        """The figure: a slider for each axis, and the still, a table in colours.
+        """Draws the figure: a slider for each axis, and the still, a coloured table.
 
-        ``about`` names the model. ``cards`` are names of GPUs: the figure tells the smallest on which a process may
-        take more. That is a lower limit: the cache and another GPU's kernels may want more.
-        ``start`` is the point at which the sliders stand, else their middles.
-        Raises ``KeyError`` for a start that was not measured, ``ValueError`` for more than five cards, for one
-        that is not known, and where memory ended at every point.
+        ``about`` names the model. ``cards`` are names of GPUs, and the figure names the smallest on which a process may
+        allocate more than that. This is a lower limit, because the cache and a different GPU's kernels may need more.
+        ``start`` is the initial point of the sliders, by default their middles. Raises ``KeyError`` for a start that
+        was not measured. Raises ``ValueError`` for more than five cards, for an unknown card, and if every point is out
+        of memory.
         """
         if len(cards) > len(SHADES):
             raise ValueError(f"at most {len(SHADES)} cards can be told apart, not {len(cards)}")
@@ -66,12 +67,12 @@ class Grid:
 
 
 def grid(measure: Callable[..., int], **axes: Sequence) -> Grid:
-    """Call ``measure(attention="sdpa", batch=8, length=512)``, which returns bytes, for each point of the axes given.
+    """Calls ``measure(attention="sdpa", batch=8, length=512)``, which returns bytes, for each point of the axes given.
 
-    The last axis varies fastest. Cached segments are given back before each call. A call that runs out of memory
-    leaves ``None``. Two or three axes of at least two values; of three, the first makes a table of its own for each
-    value in the still. Raises ``ValueError`` for other axes, and ``TypeError`` or ``ValueError`` for what is no number
-    of bytes.
+    The last axis varies fastest. Cached segments are freed before each call, and a call that runs out of memory gives
+    ``None``. Takes two or three axes of at least two values each. With three, the still has a table for each value of
+    the first. Raises ``ValueError`` for other axes, and ``TypeError`` or ``ValueError`` for a result that is not a
+    number of bytes.
     """
     if len(axes) not in (2, 3) or any(len(values) < 2 for values in axes.values()):
         given = ", ".join(f"{name} with {len(values)}" for name, values in axes.items()) or "none"
@@ -89,7 +90,7 @@ def grid(measure: Callable[..., int], **axes: Sequence) -> Grid:
 
 
 class Sliding:
-    """The figure of a :class:`Grid`: a page with sliders, and the still beside it for where no script runs."""
+    """The figure of a :class:`Grid`: a page with sliders, and the still for viewers that run no script."""
 
     def __init__(self, found: Grid, title: str, cards: dict[str, int], start: dict[str, Any]):
         self.still = _still(found, title, cards)
@@ -104,7 +105,7 @@ class Sliding:
 
 
 def _rooms(cards: Collection[str]) -> dict[str, int]:
-    """The bytes that a process may take on each of these GPUs, from the smallest to the largest."""
+    """Returns the bytes that a process may allocate on each of these GPUs, from the smallest to the largest."""
     rooms = {}
     for name in cards:
         with simulated_gpu(name):
@@ -113,7 +114,7 @@ def _rooms(cards: Collection[str]) -> dict[str, int]:
 
 
 def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
-    """The whole grid as a table, in the colours of the smallest card that has more."""
+    """Draws the whole grid as a table, coloured by the smallest card that has more memory."""
     *outer, (down, rows), (along, columns) = found.axes.items()
     panels: list[tuple] = [(value,) for value in outer[0][1]] if outer else [()]
     words = _in_words(found, cards)
@@ -143,7 +144,7 @@ def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
 
 
 def _in_words(found: Grid, cards: Mapping[str, int]) -> str:
-    """Between which bytes the grid lies, and on how many of its points each card is the smallest that is enough."""
+    """Describes the range of the grid, and at how many of its points each card is the smallest that is enough."""
     sizes = {point: size for point, size in found.measured.items() if size is not None}
     ends = [
         f"{mib(sizes[one])} at {_named(found, one)}"

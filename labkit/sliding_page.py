@@ -1,6 +1,6 @@
-"""The page of a figure that slides: sliders, a bar, and one sentence, in HTML that needs nothing from elsewhere.
+"""Writes the page of a figure with sliders: sliders, a bar, and one sentence, in self-contained HTML.
 
-What it shows at the start is written here, so that it says something true where no script runs.
+The initial state is written into the HTML, so that it is correct even if no script runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STYLE = """
 font-style:normal;white-space:nowrap;pointer-events:none}
 """
 
-# `part` is one figure of the page; the same figure may stand there twice.
+# `part` is one figure of the page, which may contain the same figure twice.
 SCRIPT = """
 for (const part of document.querySelectorAll('[data-sliding="%(name)s"]')) {
   const found = %(found)s;
@@ -47,9 +47,10 @@ for (const part of document.querySelectorAll('[data-sliding="%(name)s"]')) {
 
 
 def page(found, title: str, cards: Mapping[str, int], start: Mapping[str, Any], alt: str) -> str:
-    """The HTML of a :class:`labkit.sliding.Grid`; ``cards`` from the smallest to the largest, ``start`` a point of it.
+    """Returns the HTML of a :class:`labkit.sliding.Grid`; ``cards`` from the smallest to the largest, ``start`` a
+    point.
 
-    Every sentence it can show is in it: the script only chooses.
+    It contains every sentence that it can show, and the script only selects one.
     """
     scale = max([*cards.values(), *(size for size in found.measured.values() if size is not None)])
     wide = [100 if size is None else round(100 * size / scale, 2) for size in found.measured.values()]
@@ -79,17 +80,17 @@ def page(found, title: str, cards: Mapping[str, int], start: Mapping[str, Any], 
 
 
 def shown(value: Any) -> str:
-    """A value of an axis as text."""
+    """Formats a value of an axis."""
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def smallest(size: int | None, cards: Mapping[str, int]) -> str | None:
-    """The first of ``cards``, smallest first, that has ``size`` bytes or more; None if there is none."""
+    """Returns the first of ``cards`` (smallest first) with ``size`` bytes or more, or None if there is none."""
     return next((name for name, room in cards.items() if size is not None and size <= room), None)
 
 
 def _line(card: str, share: float) -> str:
-    """The line of a card across the bar, at ``share`` of its width; its name is on the side that has room."""
+    """Returns the mark of a card on the bar, at ``share`` of its width, with its name on the side that has room."""
     side, place = ("left", share) if share < 0.7 else ("right", 1 - share)
     return f'<i style="{side}:{100 * place:.2f}%;border-{side}-width:1px">{escape(card)}</i>'
 

@@ -1,4 +1,4 @@
-"""Layers whose weights are cut in parts, one on each rank (tensor parallel): built, measured, and drawn."""
+"""Builds, measures and draws layers whose weights are sharded over ranks (tensor parallelism)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from simgpu.ranks.traffic import Traffic
 
 COLUMNS, ROWS, WHOLE = "columns", "rows", "whole"
-"""How a matrix A of y = x · A is cut. A Linear stores A transposed: the columns of A are the rows of its weight."""
+"""How the matrix A of y = x · A is sharded. A Linear stores A transposed, so A's columns are its weight's rows."""
 
 
 def sent(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int) -> Traffic:
-    """What rank 0 of `of` sends in a forward and a backward pass of a module that is cut by a plan.
+    """Returns what rank 0 of `of` sends in forward and backward of a module that is sharded by a plan.
 
-    Its input is bfloat16 of this shape and wants a gradient. Iterating over what is returned gives each collective.
+    The input is bfloat16 with this shape and requires a gradient. Iterating over the result yields each collective.
     """
     with one_rank(0, of=of) as me:
         dist.init_process_group("nccl")
@@ -35,23 +35,25 @@ def sent(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int) -
 
 
 def kept(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int) -> int:
-    """Requested bytes that the module keeps for backward on rank 0 of `of`, its input of this shape included."""
+    """Returns the requested bytes that the module saves for backward on rank 0 of `of`, including its input of this
+    shape.
+    """
     with one_rank(0, of=of):
         dist.init_process_group("nccl")
         cut, small = build(module, plan), torch.zeros(8, 8, device="cuda")
-        small @ small  # cuBLAS's workspace, now and not later
+        small @ small  # allocates cuBLAS's workspace before the measurement
         before = requested()
         x = _input(shape)
-        graph = cut(x).neg().grad_fn  # who uses the result waits for it
+        graph = cut(x).neg().grad_fn  # on a GPU, using the result waits for the collective
         return requested() - before if graph is not None else 0
 
 
 def timed(
     module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int, link: str | float | None = None
 ) -> Timing:
-    """The second forward and backward pass of the module on rank 0 of `of`, whose GPUs a link joins (`one_rank`).
+    """Times the second forward and backward of the module on rank 0 of `of`, with GPUs joined by a `link` (`one_rank`).
 
-    With lanes on a simulated GPU. On a real one the other ranks are not there, and exchanges take no time.
+    The result has lanes on a simulated GPU. On a real one the other ranks don't exist, so communication takes no time.
     """
     with one_rank(0, of=of, link=link):
         dist.init_process_group("nccl")
@@ -68,15 +70,16 @@ def _input(shape: Sequence[int]) -> torch.Tensor:
 
 
 def nbytes(module: nn.Module) -> int:
-    """Bytes of a module's parameters on this rank."""
+    """Returns the bytes of a module's parameters on this rank."""
     parts = (one.to_local() if hasattr(one, "to_local") else one for one in module.parameters())  # pyright: ignore
     return sum(part.nbytes for part in parts)
 
 
 def build(module: Callable[[], nn.Module], plan, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
-    """The module that a function makes, cut by ``parallelize_module`` among all ranks, uninitialized on the GPU.
+    """Builds a module, sharded by ``parallelize_module`` over all ranks, with uninitialised memory on the GPU.
 
-    It is made on the meta device, so that no rank ever holds the whole. Wants a process group (``RuntimeError``).
+    It is created on the meta device, so that no rank ever holds the whole. Raises ``RuntimeError`` without a process
+    group.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import parallelize_module
@@ -89,11 +92,11 @@ def build(module: Callable[[], nn.Module], plan, dtype: torch.dtype = torch.bflo
 
 
 def plot(chain: Mapping[str, nn.Linear], about: str = ""):
-    """A figure of Linears one after another, as matrices to scale: what this rank has of each weight and each result.
+    """Draws consecutive Linears as matrices to scale, with this rank's shard of each weight and each result.
 
         splits.plot({"up": mlp.up, "down": mlp.down}, "an MLP on 4 ranks")
 
-    Raises ``ValueError`` for no layer, and ``TypeError`` for one that is no Linear.
+    Raises ``ValueError`` for no layer, and ``TypeError`` for one that is not a Linear.
     """
     if not chain:
         raise ValueError("plot: a chain has one Linear or more")
@@ -122,13 +125,13 @@ def plot(chain: Mapping[str, nn.Linear], about: str = ""):
 
 
 def _cut(weight) -> str:
-    """How A is cut, of which `weight` is the transposed."""
+    """Returns how A is sharded; `weight` is A transposed."""
     shards = [one.dim for one in getattr(weight, "placements", ()) if one.is_shard()]
     return (COLUMNS, ROWS)[shards[0]] if shards else WHOLE
 
 
 def _matrices(chain: Mapping[str, nn.Linear]) -> list[tuple[str, int | None, int, str]]:
-    """Name, height (None for the tokens), width, and how it lies, of the input, and each weight and result."""
+    """Returns name, height (None for the tokens), width and sharding of the input, and of each weight and result."""
     found: list[tuple[str, int | None, int, str]] = [("x", None, next(iter(chain.values())).weight.shape[1], WHOLE)]
     for name, layer in chain.items():
         outputs, inputs = layer.weight.shape
@@ -141,7 +144,7 @@ def _matrices(chain: Mapping[str, nn.Linear]) -> list[tuple[str, int | None, int
 
 
 def _draw(axes, left: float, high: float, wide: float, how: str, rank: int, ranks: int) -> None:
-    """A matrix: this rank's part in blue, the others' in grey; whole ones light blue, a part of a sum hatched."""
+    """Draws a matrix: this rank's shard blue and the others' grey, whole ones light blue, partial sums hatched."""
     box = {"ec": plots.DARK, "lw": 0.7}
     if how in (WHOLE, "sum"):
         hatch = "///" if how == "sum" else ""

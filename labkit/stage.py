@@ -1,4 +1,4 @@
-"""What the ledger writes down: a stage, and a stage beside what was predicted and recorded."""
+"""Defines what the ledger records: a stage, and its comparison with a prediction and a recorded figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from labkit.published import Figure
 from labkit.units import MIB, mib, verdict
 
 COUNTERS = ("before", "added", "peak", "after", "reserved", "nvidia_smi")
-QUESTIONS = {  # what a guess about a stage's counter is a guess of
+QUESTIONS = {  # the question that a guess about a stage's counter answers
     "before": "allocated before {}",
     "added": "{} adds to allocated",
     "peak": "allocated peak in {}",
@@ -26,25 +26,25 @@ class Stage:
     before: int
     """allocated when the stage began"""
     peak: int
-    """most allocated at any moment within the stage"""
+    """the most bytes allocated at any moment within the stage"""
     after: int
     """allocated when it ended"""
     reserved: int
-    """held in segments when it ended"""
+    """bytes in segments when it ended"""
     nvidia_smi: int | None
-    """used on the whole device when it ended; None where NVML cannot tell"""
+    """used on the whole device when it ended; None without a figure from NVML"""
     failed: str = ""
     """the exception that ended the stage, as text"""
     events: tuple[int, int] | None = None
-    """the stage's part of the memory history, from and up to which event"""
+    """the stage's range in the memory history: its first event, and the one after its last"""
 
     @property
     def added(self) -> int:
-        """after - before"""
+        """Returns after - before."""
         return self.after - self.before
 
     def row(self) -> dict[str, float | None]:
-        """The counters in MiB, with the unit in their names."""
+        """Returns the counters in MiB, with the unit in their names."""
         row = {}
         for counter in COUNTERS:
             size = getattr(self, counter)
@@ -54,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A stage's measured bytes beside a prediction and, if there is one, a recorded figure."""
+    """A stage's measured bytes with a prediction and, if there is one, a recorded figure."""
 
     stage: str
     counter: str
@@ -68,17 +68,17 @@ class Comparison:
         return "; ".join(filter(None, (f"{line}, {verdict(self.measured, self.predicted)}", self.beside_recorded())))
 
     def question(self) -> str:
-        """What a guess is a guess of: the stage and its counter."""
+        """Returns the question that a guess answers: the stage and its counter."""
         return QUESTIONS[self.counter].format(self.stage)
 
     def beside_recorded(self) -> str:
-        """The recorded figure and how the measured one stands to it; "" if there is none."""
+        """Returns the recorded figure and how the measured one compares with it; "" if there is none."""
         if self.recorded is None:
             return ""
         return f"recorded {self.recorded.short()} MiB, {self.recorded.verdict(self.measured)}"
 
     def row(self) -> dict[str, object]:
-        """The comparison as a row of a table."""
+        """Returns the comparison as a row of a table."""
         return {
             "counter": self.counter,
             "predicted": mib(self.predicted),

@@ -13,7 +13,7 @@ from labkit.gpu import GPU, current, simulator_is_on
 
 
 class Interval(NamedTuple):
-    """What one lane does from `start` to `end`, in milliseconds since the stopwatch was started."""
+    """Holds what one lane does from `start` to `end`, in milliseconds since the stopwatch was started."""
 
     lane: str
     name: str
@@ -23,10 +23,11 @@ class Interval(NamedTuple):
 
 @dataclass
 class Timing:
-    """What a stopwatch read; printed, it says on which GPU, and whether that one is simulated.
+    """Holds what a stopwatch measured; when printed, it names the GPU and says whether it is simulated.
 
-    `ms`: milliseconds until the GPU was done. `host_ms`: until the host had issued the work; if much less, the host ran
-    ahead of the GPU. NaN before the end of the `with`. `lanes`: who did what from when to when, if that was asked for.
+    `ms` is the milliseconds until the GPU was done, and `host_ms` until the host had issued the work. If `host_ms` is
+    much smaller, the host ran ahead of the GPU. Both are NaN before the end of the `with`. `lanes` records the
+    intervals of each lane, if requested.
     """
 
     name: str
@@ -37,11 +38,11 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """`ms` in seconds."""
+        """Returns `ms` in seconds."""
         return self.ms / 1e3
 
     def busy(self) -> dict[str, float]:
-        """The share of the time in which each lane works; waiting is no work. Empty where no lanes were kept.
+        """Returns the share of the time in which each lane works, without waiting. Empty if no lanes were recorded.
 
         >>> timing.busy()
         {'worker 0': 0.98, 'host': 0.11, 'copy to GPU': 0.08, 'compute': 0.31}
@@ -53,9 +54,10 @@ class Timing:
         return {lane: _covered(spans[lane]) / self.ms for lane in sorted(spans, key=along_the_pipeline)}
 
     def bottleneck(self) -> str:
-        """The lane that works most of the time: the others wait for it. Workers count as one lane, with their mean.
+        """Returns the lane that works most of the time, so the others wait for it. Workers count as one lane, by their
+        mean.
 
-        On a real GPU, where no lanes are kept, it says so.
+        On a real GPU, where no lanes are recorded, the text says so.
         """
         busy = self.busy()
         workers = [share for lane, share in busy.items() if lane.startswith("worker")]
@@ -71,7 +73,7 @@ class Timing:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """Milliseconds that the spans cover; what overlaps counts once."""
+    """Returns the milliseconds that the spans cover, counting overlaps once."""
     total = last = 0.0
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, last))
@@ -83,7 +85,7 @@ _PIPELINE = ("worker", "pinning thread", "host", "copy to GPU", "compute", "comm
 
 
 def along_the_pipeline(lane: str) -> tuple[int, str]:
-    """A key that sorts lanes as a batch goes: workers, the pinning thread, the host, copies, kernels."""
+    """Returns a key that sorts lanes in the order of a batch: workers, pinning thread, host, copies, kernels."""
     place = next((at for at, name in enumerate(_PIPELINE) if lane.startswith(name)), len(_PIPELINE))
     return place, lane.zfill(12)
 
@@ -97,14 +99,14 @@ def stopwatch(name: str = "", lanes: bool = False) -> Iterator[Timing]:
         t.ms, t.seconds
         print(t)                        # step: 12.345 ms (simulated A100-80GB)
 
-    It waits for the GPU before and after, and reads CUDA events. On a real GPU the first run of anything is slow
-    (libraries are loaded, memory is taken from the device): time a second one. On a simulated GPU the events read its
-    clock, an estimate from a cost model that is the same in every run; what Python and the CPU do meanwhile takes no
-    time there but where `host_work` says so. Raises RuntimeError if no GPU is in use.
+    It waits for the GPU before and after, and reads CUDA events. On a real GPU the first run of anything is slow,
+    because libraries are loaded and memory is requested from the device, so time a second run. On a simulated GPU the
+    events read its clock, an estimate from a cost model that is the same in every run. Python and the CPU take no time
+    on that clock, except for `host_work`. Raises RuntimeError if no GPU is in use.
 
-    `lanes`: whether what the host, a DataLoader's workers, the copy engines, the kernels and, of one rank of several
-    (`simgpu.one_rank`), the links to the others do is kept, for
-    `labkit.plots.who_waits`; on a real GPU there is nothing to keep, torch.profiler records that.
+    `lanes` records what the host, a DataLoader's workers, the copy engines and the kernels do, for
+    `labkit.plots.who_waits`. For one rank of several (`simgpu.one_rank`) it includes the links to the other ranks. On a
+    real GPU nothing is recorded; use torch.profiler there.
     """
     timing = Timing(name, current())
     with _recording(timing) if lanes and timing.gpu.simulated else contextlib.nullcontext():
@@ -113,7 +115,7 @@ def stopwatch(name: str = "", lanes: bool = False) -> Iterator[Timing]:
 
 @contextlib.contextmanager
 def _recording(timing: Timing) -> Iterator[None]:
-    """The clock of the simulated GPU keeps lanes, also of stopwatches around this one."""
+    """Records lanes with the simulated GPU's clock, also for stopwatches around this one."""
     from simgpu.timing.lanes import Lanes
 
     clock = _clock()
@@ -135,14 +137,17 @@ def _timed(timing: Timing) -> Iterator[Timing]:
     begun = _host_seconds(timing.gpu)
     yield timing
     timing.host_ms = 1e3 * (_host_seconds(timing.gpu) - begun)
-    torch.cuda.synchronize()  # all streams
+    torch.cuda.synchronize()  # waits for all streams
     end.record()
     end.synchronize()
     timing.ms = start.elapsed_time(end)
 
 
 def seconds(work: Callable[[], object], repeats: int = 10) -> float:
-    """The mean seconds of a call of ``work()`` until the GPU is done, over `repeats` calls after a first one."""
+    """Returns the mean seconds of a call of ``work()`` until the GPU is done.
+
+    The mean is over `repeats` calls after a first one.
+    """
     work()
     with stopwatch() as timing:
         for _ in range(repeats):
@@ -151,11 +156,11 @@ def seconds(work: Callable[[], object], repeats: int = 10) -> float:
 
 
 def host_work(seconds: float, name: str = "host work") -> None:
-    """The host is busy for so long with something that is not PyTorch's: decoding a batch, writing a log.
+    """Keeps the host busy for `seconds` with work outside PyTorch, such as decoding a batch or writing a log.
 
-    Beside a real GPU it is; on a simulated one its clock is told, and nobody waits. Inside a DataLoader's worker it is
-    that worker who is busy, beside the main process. `name`: what the lanes call it. ValueError if `seconds` is
-    negative.
+    With a real GPU it keeps a core busy. On a simulated one it advances the clock without waiting. Inside a
+    DataLoader's worker, that worker is busy and the main process continues. `name` is its name in the lanes. Raises
+    ValueError if `seconds` is negative.
     """
     if not seconds >= 0:
         raise ValueError(f"the host cannot work for {seconds} s")

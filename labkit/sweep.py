@@ -1,4 +1,4 @@
-"""Run a measurement over batch sizes or lengths, and fit a polynomial to what it says."""
+"""Runs a measurement over batch sizes or lengths, and fits a polynomial to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labkit.units import MIB, whole_bytes
 
 @dataclass
 class Sweep:
-    """Measured bytes by size; ``stopped`` is the size that ran out of memory, if one did."""
+    """Holds measured bytes by size; ``stopped`` is the size that ran out of memory, if one did."""
 
     name: str
     sizes: list[int] = field(default_factory=list)
@@ -28,42 +28,43 @@ class Sweep:
     stopped: int | None = None
 
     def table(self) -> pd.DataFrame:
-        """Measured MiB by size; the name of the columns says which GPU, and whether it is simulated."""
+        """Returns measured MiB by size; the name of the columns is the GPU, and says whether it is simulated."""
         frame = pd.DataFrame({"measured (MiB)": [n / MIB for n in self.measured]}, index=self.sizes)
         frame.index.name = self.name
         frame.columns.name = frame.attrs["gpu"] = str(current())
         return frame
 
     def fit(self, degree: int) -> Polynomial:
-        """The least-squares polynomial of this degree, from size to MiB.
+        """Returns the least-squares polynomial of this degree, from size to MiB.
 
-        ``fit(1)(64)`` is the prediction at 64 and ``fit(1).convert().coef`` its coefficients, the constant
-        first. Raises ``ValueError`` with no more points than coefficients: it would pass through any of them.
+        ``fit(1)(64)`` is the prediction at 64, and ``fit(1).convert().coef`` are the coefficients, the constant first.
+        Raises ``ValueError`` if there are no more points than coefficients, because such a fit passes through any
+        points.
         """
         if len(self.sizes) < degree + 2:
             raise ValueError(f"to test degree {degree}, {degree + 2} sizes or more are wanted, not {len(self.sizes)}")
         return Polynomial.fit(self.sizes, np.array(self.measured) / MIB, degree)
 
     def differences(self, order: int = 1) -> list[int]:
-        """Differences between neighbours in bytes, repeated ``order`` times, exact.
+        """Returns exact differences between neighbours in bytes, taken ``order`` times.
 
-        First differences are all equal where memory grows linearly, second ones where it grows as a square.
-        Raises ``ValueError`` when the sizes are not equally spaced.
+        First differences are all equal if memory grows linearly, and second differences if it grows quadratically.
+        Raises ``ValueError`` if the sizes are not equally spaced.
         """
         if len(set(np.diff(self.sizes))) > 1:
             raise ValueError(f"differences need equally spaced sizes, not {self.sizes}")
         return [int(n) for n in np.diff(np.array(self.measured, dtype=object), order)]
 
     def plot(self, degree: int | None = None, about: str = "", counter: str = "Allocated peak"):
-        """A figure of the measurements and the fit of ``degree``; ``about`` names the model, ``counter`` what grows."""
+        """Draws the measurements and the fit of ``degree``; ``about`` names the model, ``counter`` what grows."""
         return plots.sweep(self, None if degree is None else self.fit(degree), about, counter)
 
 
 def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batch") -> Sweep:
-    """Call ``measure(size)``, which returns bytes, for each size; stop at the first that runs out of memory.
+    """Calls ``measure(size)``, which returns bytes, for each size, and stops at the first that runs out of memory.
 
-    Cached segments are given back before each call. The tensors of one call should be local to ``measure``,
-    so that they are gone before the next.
+    Cached segments are freed before each call. The tensors of one call should be local to ``measure``, so that they are
+    freed before the next.
     """
     result = Sweep(name)
     with clean_starts() as start:
@@ -81,11 +82,10 @@ def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batc
 
 @contextmanager
 def clean_starts() -> Iterator[Callable[[], None]]:
-    """Gives a function to call before each of many measurements: it collects what Python's reference cycles keep, and
-    gives cached segments back.
+    """Yields a function that collects reference cycles and frees cached segments, to call before each measurement.
 
-    What there is before the first is collected once and then set aside (``gc.freeze``): to look through the objects of
-    all imported modules takes longer than a small training step.
+    Objects that exist before the first measurement are collected once and then set aside (``gc.freeze``), because a
+    search through the objects of all imported modules takes longer than a small training step.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Ranks in turn: one process is each rank of N, one after the other; what they held, sent and did is put together."""
+"""Runs one process as each rank of N in turn, and combines what the ranks held, sent and did."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from labkit.plots import Drawing
 from labkit.ranks import one_rank
 from labkit.units import MIB
 
-CLOCK = "A100-80GB"  # whose clock the ranks are played on where the machine's own GPU, a real one, counts the bytes
+CLOCK = "A100-80GB"  # the GPU whose clock plays the ranks when the machine's own GPU, a real one, counts the bytes
 
 
 @dataclass(eq=False)
 class Turn:
-    """One rank's turn: `rank` of `ranks`, and its `traffic`, of the process group.
+    """One rank's turn: `rank` of `ranks`, and its `traffic` in the process group.
 
-    Of the step that `measured` saw last, in bytes: allocated `before` and `after` it, the allocated `peak` in it, and
-    `sent`; `sends`: the messages among what was sent.
+    The other fields describe the last step that `measured` recorded, in bytes: allocated `before` and `after` it, its
+    allocated `peak`, and what it `sent`. `sends` counts the messages among that.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class Turn:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Around one step: its memory, its traffic and, on a simulated GPU, its log. A later step replaces it."""
+        """Measures one step's memory, its traffic and, on a simulated GPU, its log. A later step replaces it."""
         self.traffic.clear()
         self.before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -53,37 +53,39 @@ class Turn:
 
 @dataclass(eq=False)
 class InTurn:
-    """What all ranks did in their turns. `turns[rank]`: a `Turn`; `timeline`: their steps, played against each other
-    (`simgpu.together`)."""
+    """Holds what all ranks did in their turns.
+
+    `turns[rank]` is a `Turn`, and `timeline` combines their steps (`simgpu.together`).
+    """
 
     turns: list[Turn]
     timeline: Any
 
     @property
     def memory(self) -> pd.DataFrame:
-        """A row for each rank: allocated before the step, and its allocated peak, in MiB; MiB sent, and messages."""
+        """Returns a row per rank: MiB allocated before the step, its allocated peak, MiB sent, and messages."""
         rows = [(one.before / MIB, one.peak / MIB, one.sent / MIB, one.sends) for one in self.turns]
         columns = ["allocated before", "peak", "sent", "messages"]
         return pd.DataFrame(rows, columns=columns, index=[f"rank {one.rank}" for one in self.turns])
 
     @property
     def peaks(self) -> list[int]:
-        """The allocated peak of each rank's step, in bytes."""
+        """Returns the allocated peak of each rank's step, in bytes."""
         return [one.peak for one in self.turns]
 
     @property
     def ms(self) -> float:
-        """From the first rank's first kernel to the last one's last, in ms."""
+        """Returns the milliseconds from the first kernel of any rank to the last."""
         start, end = self.timeline.span
         return 1e3 * (end - start)
 
     @property
     def bubble(self) -> float:
-        """The share of that time in which ranks are idle, over all ranks."""
+        """Returns the idle share of that time, over all ranks."""
         return self.timeline.bubble
 
     def plot(self, about: str = "") -> Drawing:
-        """The figure of the schedule (`labkit.schedules.schedule`)."""
+        """Draws the schedule (`labkit.schedules.schedule`)."""
         with _clock():
             return schedules.schedule(self.timeline, about)
 
@@ -97,10 +99,10 @@ def in_turn(work: Callable[[Turn], object], ranks: int, link: str | float | None
                 schedule.step(...)
         in_turn(work, 4).memory
 
-    `link`: as of `labkit.one_rank`. Where the GPU is a real one it counts the bytes, and then all ranks run once more
-    on a simulated A100 80GB, for the timeline: the others' time is not to be had of one GPU. Raises
-    :class:`labkit.baseline.DirtyBaseline` if something is alive on the GPU; ``RuntimeError`` if `work` measures
-    nothing, and what `simgpu.together` raises.
+    `link` is that of `labkit.one_rank`. A real GPU counts the bytes, and then all ranks run once more on a simulated
+    A100 80GB for the timeline, because one GPU cannot measure the others' time. Raises
+    :class:`labkit.baseline.DirtyBaseline` if tensors are alive on the GPU, ``RuntimeError`` if `work` measures nothing,
+    and what `simgpu.together` raises.
     """
     turns = _all(work, ranks, link)
     timed = turns
@@ -113,9 +115,9 @@ def in_turn(work: Callable[[Turn], object], ranks: int, link: str | float | None
 
 
 def _all(work: Callable[[Turn], object], ranks: int, link: str | float | None) -> list[Turn]:
-    Ledger()  # gives back what was cached and what cycles kept, and refuses a GPU that is not empty
+    Ledger()  # frees the cache and unreachable cycles, and refuses a GPU that is not empty
     turns = []
-    gc.freeze()  # what was there before is not searched again for each rank
+    gc.freeze()  # existing objects are not searched again for each rank
     try:
         for rank in range(ranks):
             with one_rank(rank, of=ranks, link=link) as me:
@@ -153,9 +155,12 @@ def _logging() -> Iterator[Any]:
 
 
 def bubble(ranks: int, micro_batches: int, stages: int = 1) -> float:
-    """(P - 1) / (V M + P - 1): the idle share of a pipeline of `ranks` P with M equal micro-batches and `stages` V
-    equal stages on each rank, over links that take no time (Huang et al., GPipe, 2019; Narayanan et al., 2021, 2.2.2,
-    give it over the time of the work alone). Raises ``ValueError`` for a number below 1."""
+    """Returns the idle share of a pipeline, (P - 1) / (V M + P - 1).
+
+    P is `ranks`, M the number of equal micro-batches, and V the number of equal `stages` per rank; links take no time
+    (Huang et al., GPipe, 2019; Narayanan et al., 2021, 2.2.2, divide by the time of the work alone). Raises
+    ``ValueError`` for a number below 1.
+    """
     for name, number in (("ranks", ranks), ("micro_batches", micro_batches), ("stages", stages)):
         if not number >= 1:
             raise ValueError(f"{name}={number}: a pipeline has one or more")

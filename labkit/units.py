@@ -1,4 +1,4 @@
-"""Bytes as text. MiB is 2**20 bytes everywhere in the course."""
+"""Formats bytes as text. MiB is 2**20 bytes everywhere in the course."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 2**20
 
 
 class Size(str):
-    """A size as text; a notebook shows it without quotes."""
+    """A size as text, which a notebook shows without quotes."""
 
     __slots__ = ()
 
@@ -19,7 +19,7 @@ class Size(str):
 
 
 def whole_bytes(n: Any) -> int:
-    """``n`` as an ``int``, refusing what is no whole number of bytes (``TypeError``, ``ValueError``)."""
+    """Converts ``n`` to ``int``; raises ``TypeError`` or ``ValueError`` if it is not a whole number of bytes."""
     if isinstance(n, bool) or not (
         issubclass(type(n), Real) or hasattr(n, "__int__")
     ):  # Fraction.__int__ came with 3.11
@@ -30,9 +30,9 @@ def whole_bytes(n: Any) -> int:
 
 
 def digits(n: int, places: int = 1, sign: bool = False) -> str:
-    """``n`` bytes in MiB, without the unit: every digit, and at least ``places`` of them after the point.
+    """Formats ``n`` bytes in MiB without the unit: every digit, and at least ``places`` decimals.
 
-    A byte is 2**-20 MiB, so the decimals always end: a multiple of 512 B has at most 11 of them.
+    A byte is 2**-20 MiB, so the decimals always end; a multiple of 512 B has at most 11.
     """
     n = whole_bytes(n)
     whole, rest = divmod(abs(n), MIB)
@@ -41,7 +41,7 @@ def digits(n: int, places: int = 1, sign: bool = False) -> str:
 
 
 def mib(n: int, places: int = 1, sign: bool = False, exact: bool = False) -> Size:
-    """``n`` bytes in MiB with at most three decimals, or in bytes where those would hide what the number is.
+    """Formats ``n`` bytes in MiB with at most three decimals, or in bytes if those would hide the value.
 
     >>> mib(4 * 10_240 * 4096)
     160.0 MiB
@@ -54,8 +54,8 @@ def mib(n: int, places: int = 1, sign: bool = False, exact: bool = False) -> Siz
     >>> mib(168 * 2**20 + 512, exact=True)
     168.00048828125 MiB
 
-    ``places`` is the least number of decimals. ``exact`` drops none. Raises ``TypeError`` or ``ValueError`` when ``n``
-    is no whole number.
+    ``places`` is the least number of decimals. ``exact`` drops none. Raises ``TypeError`` or ``ValueError`` if ``n`` is
+    not a whole number.
     """
     n = whole_bytes(n)
     if exact or n * 1000 % MIB == 0:
@@ -66,9 +66,9 @@ def mib(n: int, places: int = 1, sign: bool = False, exact: bool = False) -> Siz
 
 
 def parse(text: str) -> int:
-    """The bytes of a size such as ``"168.125"`` or ``"168.125 MiB"``; the inverse of an exact :func:`mib`.
+    """Returns the bytes of a size such as ``"168.125"`` or ``"168.125 MiB"``; the inverse of an exact :func:`mib`.
 
-    Raises ``ValueError`` for another unit, or for a figure that is no whole number of bytes.
+    Raises ``ValueError`` for any other unit, or for a figure that is not a whole number of bytes.
     """
     number, _, unit = text.strip().partition(" ")
     if unit not in ("", "MiB"):
@@ -77,9 +77,9 @@ def parse(text: str) -> int:
 
 
 def verdict(measured: int, expected: int) -> str:
-    """How ``measured`` stands to ``expected``, both in bytes: ``"equal"`` or the signed difference with its unit.
+    """Compares ``measured`` with ``expected`` bytes: returns ``"equal"``, or the signed difference with its unit.
 
-    Never rounded to a nought: a difference of less than 0.1 MiB is told in bytes.
+    The difference is never rounded to zero; below 0.1 MiB it is given in bytes.
     """
     difference = whole_bytes(measured) - whole_bytes(expected)
     return "equal" if difference == 0 else mib(difference, sign=True)

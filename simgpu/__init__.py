@@ -1,16 +1,16 @@
 """A simulated GPU: PyTorch's CUDA memory, to the byte, without a GPU.
 
-simulated_gpu    "cuda" is a simulated GPU inside the `with`
-coverage         what is known of an operator: proved, or left out, and why
-traffic          what this rank's collectives have moved, by kind
-fit              whether a model's training fits on a GPU, and what would make it
-one_rank         the process is one rank of N, and torch.distributed answers as if the others were there
-record_rank      the log of what one rank does when, for
-together         several ranks, played against each other: who waits for whom
-host_slowness    how fast this machine issues operators, beside the host that the clock assumes
-run              a script, unmodified, on a simulated GPU, and a page of what it takes
+simulated_gpu    makes "cuda" a simulated GPU inside the `with`
+coverage         returns what is known of an operator: proved, or excluded, and why
+traffic          returns what this rank's collectives have moved, by kind
+fit              estimates whether a model's training fits on a GPU, and what would make it fit
+one_rank         makes the process one rank of N; torch.distributed answers as if the others existed
+record_rank      records what one rank does and when, for `together`
+together         combines several ranks into one timeline that shows which rank waits for which
+host_slowness    measures how fast this machine issues operators, relative to the clock's host
+run              runs an unmodified script on a simulated GPU and reports on one page what it needs
 
-Importing this package imports no torch: `simgpu.memory`, the caching allocator, works without it.
+Importing this package does not import torch: `simgpu.memory`, the caching allocator, works without it.
 """
 
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Public names are imported when they are first used; the version is the installed distribution's."""
+    """Imports public names when they are first used; the version is the installed distribution's."""
     if name == "__version__":
         return _version()
     if name not in _PUBLIC:
@@ -71,7 +71,7 @@ def _version() -> str:
 
     try:
         return metadata.version("simgpu")
-    except metadata.PackageNotFoundError:  # run from a folder that nobody has installed
+    except metadata.PackageNotFoundError:  # run from a folder, without an installed distribution
         return "0+unknown"
 
 

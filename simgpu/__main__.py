@@ -1,4 +1,4 @@
-"""`python -m simgpu`: the command `simgpu`."""
+"""Runs the command `simgpu` as `python -m simgpu`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command `simgpu`: its arguments, and one line for what is wrong with them."""
+"""The command `simgpu`: parses its arguments, and reports what is wrong with them in one line."""
 
 import argparse
 import difflib
@@ -13,22 +13,22 @@ FIT = (
     "whether a model's training fits on a GPU: a config.json of transformers, or a name of timm, torchvision or the Hub"
 )
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 and SIGINT's number."""
+"""Exit status after Ctrl-C, which shells set to 128 plus SIGINT's number."""
 
 STATUS = "Exit status: 0 it fits, 1 it does not fit, 2 it failed for another reason, 3 undecided, 130 after Ctrl-C."
 
 OF_SIMGPU = {"--gpu", "--memory", "--values", "--backward-passes", "--ranks"}
-"""Options that are rarely a program's own: behind its name they are probably meant for simgpu."""
+"""Options that programs rarely have themselves: after a program's name they are probably meant for simgpu."""
 
 TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muon, or none, which is --serve"
 
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
-ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or say what is there"
+ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or show its status"
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
+    """Runs the command and returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
     options = _parser().parse_args(argv)
     try:
         return options.command(options)
@@ -45,7 +45,7 @@ def _one_line(error: Exception) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, with the nearest word that there is."""
+    """Reports an error in one line, with the nearest known word."""
 
     def error(self, message: str):
         found = re.search(r"invalid choice: '([^']+)' \(choose from (.*)\)|unrecognized arguments: (--[\w-]+)", message)
@@ -56,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{guess} ({self.prog} --help lists what there is)\n")
 
     def options(self) -> list[str]:
-        """The long options of this parser and of its commands."""
+        """Returns the long options of this parser and of its commands."""
         found = [one for one in self._option_string_actions if one.startswith("--")]
         for action in self._subparsers._group_actions if self._subparsers else ():
             for parser in dict(action.choices or {}).values():  # pyright: ignore
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="simgpu", description="PyTorch's CUDA memory, to the byte, without a GPU.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"simgpu {simgpu.__version__}")
-    epilog = f"GPUs: {', '.join(SPECS)}. For another one, name the GPU most like it, and its --memory. {STATUS}"
+    epilog = f"GPUs: {', '.join(SPECS)}. For any other GPU, give the most similar one and --memory. {STATUS}"
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     _run(commands.add_parser("run", help=RUN, description=RUN, epilog=epilog, allow_abbrev=False))
     _fit(commands.add_parser("fit", help=FIT, description=FIT, epilog=epilog, allow_abbrev=False))
@@ -83,8 +83,19 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     install = actions.add_parser("install", help="find or fetch a CUDA build of PyTorch, and compile its libraries")
     install.add_argument("--torch", metavar="VERSION", help="which version (default: the installed one, or 2.13.0)")
     install.set_defaults(command=_install_engine)
-    status = actions.add_parser("status", help="what is there, for which versions of PyTorch, and what is missing")
+    status = actions.add_parser("status", help="show the installed parts, their PyTorch versions, and what is missing")
     status.set_defaults(command=_engine_status)
+    kernel = actions.add_parser("kernel", help="install a Jupyter kernel that runs notebooks on it")
+    kernel.add_argument("--gpu", default="A100-80GB", metavar="NAME", help="which GPU (default: A100-80GB)")
+    kernel.add_argument("--torch", metavar="VERSION", help="which version, of those that are installed")
+    kernel.set_defaults(command=_install_kernel)
+
+
+def _install_kernel(options) -> int:
+    from simgpu.stub.kernel import install
+
+    print(install(options.gpu, options.torch))
+    return 0
 
 
 def _install_engine(options) -> int:
@@ -139,6 +150,8 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--attention", choices=["eager", "sdpa"])
     _add_world(parser, "one rank of N GPUs that train it together")
     add("--parallel", choices=["fsdp", "ddp"], help="with --ranks: FSDP2 (default) or DDP")
+    add("--engine", choices=["meta", "stub"], help="what runs it (default: meta, and stub with --compile)")
+    add("--compile", action="store_true", help="with torch.compile, on the stub engine")
     add("--largest", choices=["batch", "length"], help="the largest that fits")
     add("--every-gpu", action="store_true", help="on which GPUs it fits, the smallest first")
     add("--table", action="store_true", help="GPUs by batch sizes, in Markdown")
@@ -158,7 +171,10 @@ def _fit_it(options) -> int:
         "lora": options.qlora or options.lora,
         "four_bit": options.qlora is not None,
     }
-    plan |= _world(options) | {"parallel": options.parallel}
+    plan |= _world(options) | {"parallel": options.parallel, "compile": options.compile}
+    plan["engine"] = options.engine or ("stub" if options.compile else "meta")
+    if plan["engine"] == "stub" and (options.techniques or options.budget):
+        raise ValueError("--techniques and --budget weigh memory against time, and the stub engine has no clock")
     if options.length is not None:
         plan["length"] = options.length
     train = None if options.serve or options.train == "none" else options.train
@@ -182,7 +198,7 @@ def _fit_it(options) -> int:
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", help="a snapshot of PyTorch's (.pickle), a run's folder, or its report.json")
-    parser.add_argument("after", help="another one; the exit status is 1 if its peak is higher")
+    parser.add_argument("after", help="the second one; the exit status is 1 if its peak is higher")
     parser.set_defaults(command=_diff_it)
 
 

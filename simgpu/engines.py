@@ -27,14 +27,14 @@ _NEEDS = (
 
 @dataclass(frozen=True)
 class Choice:
-    """The engine that runs a program, and why. `stub` is the build of PyTorch where it is the stub engine."""
+    """The engine that runs a program, and the reason. `stub` is the build of PyTorch if it is the stub engine."""
 
     name: str
     reason: str
     stub: Engine | None = None
 
     def __str__(self) -> str:
-        """The first line of a report."""
+        """Returns the first line of a report."""
         what = "PyTorch's own CUDA code without a GPU" if self.name == STUB else "the simulated GPU"
         version = f", torch {self.stub.version}" if self.stub else ""
         return f"Engine {self.name} ({what}{version}): {self.reason}."
@@ -54,15 +54,15 @@ def choose(
     module: str | None = None,
     only_meta: str = "",
 ) -> Choice:
-    """Chooses the engine of a run. `wanted`: "stub", "meta", "auto", or None for `$SIMGPU_ENGINE` or "auto".
+    """Chooses the engine of a run.
 
-    `auto` chooses the stub engine where it is installed. It chooses `meta` for a function, where values are asked for,
-    where an option is given that only `meta` has (`only_meta` names it), and for a program that starts processes, which
-    only `meta` reports one by one, unless its text uses what only the stub engine runs.
-
-    `module`: what runs in place of `program`. `torch`: the version of PyTorch, for the stub engine. Raises EngineError
-    if the stub engine is asked for and missing, and ValueError for an unknown engine, or if the stub engine is asked
-    for what it does not have.
+    `wanted` is "stub", "meta", "auto", or None for `$SIMGPU_ENGINE` or "auto". `auto` chooses the stub engine if it is
+    installed, but `meta` in four cases: for a function, if values are requested, if an option is given that only `meta`
+    has (`only_meta` names it), and for a program that starts processes, which only `meta` reports one by one. The last
+    case does not apply if the program's text uses what only the stub engine runs. `module` is run in place of
+    `program`, and `torch` is the version of PyTorch for the stub engine. Raises EngineError if the stub engine is
+    requested and missing. Raises ValueError for an unknown engine, or if the stub engine does not support what is
+    requested.
     """
     name = wanted or os.environ.get(VARIABLE) or AUTO
     if name not in NAMES:
@@ -95,7 +95,7 @@ def choose(
 
 
 def needs(program: str | Path | Callable | None) -> str:
-    """What a script uses that only the stub engine runs as it is on a GPU; "" where nothing is seen in its text."""
+    """Returns what a script uses that only the stub engine runs as it is on a GPU; "" if its text shows nothing."""
     if program is None or callable(program):
         return ""
     try:
@@ -106,7 +106,9 @@ def needs(program: str | Path | Callable | None) -> str:
 
 
 def _starts_processes(program: str | Path | None, module: str | None) -> bool:
-    """Whether a program is a launcher, or its text shows that it starts Python processes that may use the GPU."""
+    """Returns whether a program is a launcher, or its text shows that it starts Python processes that may use the
+    GPU.
+    """
     if module is not None:
         return module.startswith(_LAUNCHING_MODULES)
     if program is None or Path(program).name in _LAUNCHERS:

@@ -1,4 +1,4 @@
-"""The errors of the simulated GPU that a real one does not have, and those that a real one says in other words."""
+"""Errors that only the simulated GPU raises, and CUDA's errors in CUDA's own words."""
 
 import re
 from functools import wraps
@@ -9,14 +9,14 @@ from simgpu.memory.invalid_free import InvalidFree
 
 
 class NotModelledError(NotImplementedError):
-    """Something of CUDA that the simulated GPU does not model; the message names it."""
+    """Raised for a part of CUDA that the simulated GPU does not model; the message names it."""
 
 
 OTHER_ENGINE = (
     "PyTorch's own CUDA code does, without a GPU: run the program with `simgpu run --engine stub`, which needs Linux "
     "on x86-64"
 )
-"""What to do about code that only a CUDA build runs."""
+"""Advice for code that only a CUDA build runs."""
 
 
 NESTED = (
@@ -26,11 +26,11 @@ NESTED = (
 
 
 class CaptureError(torch.AcceleratorError):
-    """CUDA's error of something that a CUDA graph cannot hold."""
+    """CUDA's error for an operation that a CUDA graph cannot contain."""
 
     @classmethod
     def of(cls, text: str, name: str) -> "CaptureError":
-        """With CUDA's text, and the name of its error behind `cudaErrorStreamCapture`."""
+        """Returns the error with CUDA's text; `name` is its error's name after `cudaErrorStreamCapture`."""
         return cls(
             f"CUDA error: {text}\nSearch for `cudaErrorStreamCapture{name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
             "group__CUDART__TYPES.html for more information."
@@ -38,7 +38,7 @@ class CaptureError(torch.AcceleratorError):
 
 
 def as_cuda_error(error: InvalidFree) -> Exception:
-    """What a program gets of PyTorch for it: CUDA's error, or none that is known."""
+    """Converts an invalid free to what PyTorch raises: CUDA's error, or NotModelledError if PyTorch's is unknown."""
     if error.inside:
         return torch.AcceleratorError(
             "CUDA error: invalid argument\nSearch for `cudaErrorInvalidValue' in https://docs.nvidia.com/cuda/"
@@ -61,17 +61,17 @@ LOST = (
 
 
 class NoValueError(RuntimeError):
-    """A value was asked of a simulated tensor, which has none, and NaN would not do."""
+    """Raised when a program needs a value of a simulated tensor that has none, and NaN cannot replace it."""
 
 
 class HostMemoryError(MemoryError):
-    """The values of all tensors, which were asked for, do not fit into the host's memory."""
+    """Raised when values are requested and those of all tensors don't fit into the host's memory."""
 
 
 _TYPE = re.compile(r"\[Meta(\w+)Type \[")
 
 
-# Dtypes that have a type of their own in Python; those of later have PyTorch's own name.
+# Dtypes with a tensor type of their own in Python; newer ones are printed with PyTorch's own name.
 _OF_OLD = {"Half", "Float", "Double", "Byte", "Char", "Short", "Int", "Long"}
 
 
@@ -84,15 +84,15 @@ _DEVICE = re.compile(r"(?<![\w.-])meta(?![\w.-]| tensors?\b)")  # "it's on meta"
 
 
 def in_cuda_words(message: str, device: str = "cuda:0") -> str:
-    """A message of PyTorch's about a simulated tensor: where it says that the device is meta, it is CUDA's."""
+    """Returns PyTorch's message about a simulated tensor with the device meta replaced by CUDA's."""
     return _DEVICE.sub(device, _DEVICE_TYPE.sub(r"\1cuda", message))
 
 
 def naming_cuda_types(run):
-    """torch.autograd._engine_run_backward (`run` is PyTorch's own): an error names a tensor's type on CUDA.
+    """Wraps torch.autograd._engine_run_backward (`run`), so that its errors name a tensor's type on CUDA.
 
-    A saved tensor that was changed in place is reported with its type (torch/csrc/autograd/saved_variable.cpp,
-    SavedVariable::unpack), "[torch.cuda.FloatTensor [4, 4]]" on a GPU.
+    PyTorch reports a saved tensor that was changed in place with its type (torch/csrc/autograd/saved_variable.cpp,
+    SavedVariable::unpack), which is "[torch.cuda.FloatTensor [4, 4]]" on a GPU.
     """
 
     @wraps(run)
@@ -109,7 +109,7 @@ def naming_cuda_types(run):
 
 
 def naming_cuda(method):
-    """A method of PyTorch's that asks no mode: an error of it names the device of a simulated tensor as CUDA's."""
+    """Wraps a method of PyTorch that calls no mode, so that its errors name a simulated tensor's device as CUDA's."""
 
     @wraps(method)
     def call(*args, **kwargs):

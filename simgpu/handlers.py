@@ -1,13 +1,14 @@
-"""The registry of PyTorch functions that the function mode answers in its own way on the simulated GPU."""
+"""Registers handlers for PyTorch functions that the function mode replaces on the simulated GPU."""
 
 _handlers = {}
 
 
 def handles(*functions):
-    """Registers what happens instead of these PyTorch functions: handler(mode, function, args, kwargs) -> result.
+    """Registers a handler to be called in place of these functions: handler(mode, function, args, kwargs) -> result.
 
-    `mode` is the FunctionMode, off while the handler runs; `mode.dispatch.machine` is the GPU. Attribute getters are
-    named by their wrapper: `torch.Tensor.device.__get__`.
+    `mode` is the FunctionMode, which is off while the handler runs, and `mode.dispatch.machine` is the GPU. Attribute
+    getters are named by their wrapper: `torch.Tensor.device.__get__`. Raises ValueError if a function already has a
+    handler.
     """
 
     def register(handler):
@@ -21,5 +22,5 @@ def handles(*functions):
 
 
 def handler_of(function):
-    """The handler of a PyTorch function, or None."""
+    """Returns the handler of a PyTorch function, or None."""
     return _handlers.get(function)

@@ -1,6 +1,6 @@
-"""Signals wait while a simulated GPU is entered or left and while it runs one operator.
+"""Defers signals while a simulated GPU is entered or left, and while it runs one operator.
 
-So an interrupt finds torch in one state or the other, and an operator done or not begun, as on a real GPU, where
+So an interrupt finds torch fully in one state or the other, and an operator either done or not begun. On a real GPU
 PyTorch's C++ cannot be interrupted either.
 """
 
@@ -19,10 +19,10 @@ _SIGNALS = tuple(int(number) for number in signal.valid_signals())
 
 
 class Deferred:
-    """Inside the `with`, handlers of signals that are Python functions wait; the first signal is handled at the end.
+    """Defers Python signal handlers until the end of the `with`, and then handles the first signal that arrived.
 
-    Ctrl-C is such a signal: KeyboardInterrupt is raised when the `with` is left. Python runs handlers in the main
-    thread only, so that elsewhere there is nothing to do.
+    Ctrl-C is such a signal: KeyboardInterrupt is raised when the `with` is left. Python runs handlers only in the main
+    thread, so in other threads this does nothing.
     """
 
     def __init__(self):
@@ -62,8 +62,8 @@ class Deferred:
 
 _getsignal, _set_signal = _signal.getsignal, _signal.signal
 _numbers: tuple[int, ...] = (int(signal.SIGINT),)
-_handlers: dict = {}  # of the signals, while `uninterrupted` runs something: their own
-_came: list = []  # meanwhile: number and frame of those that came
+_handlers: dict = {}  # original handlers of the signals, while `uninterrupted` runs a function
+_came: list = []  # number and frame of the signals that arrived during that time
 _outside: Callable = contextlib.nullcontext
 
 
@@ -73,8 +73,11 @@ def _note(number, frame):
 
 @contextlib.contextmanager
 def other_handlers_wait(outside: Callable):
-    """Inside the `with`, `uninterrupted` is for all signals whose handlers are Python functions, and these run inside
-    `outside()`, a `with` of its own: where they see what they would see between two operators."""
+    """Extends `uninterrupted` to all signals with Python handlers, inside the `with`.
+
+    These handlers then run inside `outside()`, a context manager, where they see what they would see between two
+    operators.
+    """
     global _outside
     before, _outside = (signal.signal, _outside), outside
     signal.signal = _heard(signal.signal)
@@ -87,7 +90,7 @@ def other_handlers_wait(outside: Callable):
 
 
 def _heard(set_handler: Callable) -> Callable:
-    """signal.signal, of which `set_handler` is Python's."""
+    """Wraps `set_handler`, Python's signal.signal, so that a changed handler is noticed."""
 
     @wraps(set_handler)
     def call(number, handler):
@@ -105,9 +108,10 @@ def _look() -> None:
 
 
 def uninterrupted(function, *args, **kwargs):
-    """What `function` returns; the handlers of signals that come while it runs, Ctrl-C's above all, run after it.
+    """Calls `function` and returns its result; handlers of signals that arrive during the call run after it.
 
-    It takes about a microsecond, and half of one more for each signal besides Ctrl-C's that has a handler.
+    This applies to Ctrl-C above all. It costs about a microsecond, and half of one more per further signal with a
+    handler.
     """
     if _handlers or _thread.get_ident() != threading.main_thread().ident:
         return function(*args, **kwargs)
@@ -123,7 +127,7 @@ def uninterrupted(function, *args, **kwargs):
             for number, handler in _handlers.items():
                 _set_signal(number, handler)
             _handlers.clear()
-        except BaseException:  # a signal that came when its handler was back, and the next one's was not yet
+        except BaseException:  # a signal that arrived after its handler was restored and before the next one's was
             _put_back()
             raise
         if _came:
@@ -137,12 +141,14 @@ def _put_back() -> None:
 
 
 def between_operators():
-    """A `with` inside which code of the user's that runs in the middle of an operator sees what it sees outside."""
+    """Returns a context manager for user code that runs in the middle of an operator, so that it sees what it sees
+    outside.
+    """
     return _outside()
 
 
 def _handle() -> None:
-    """Runs the handlers of the signals that came; if one raises, those after it run after the next operator."""
+    """Runs the handlers of the signals that arrived; if one raises, the remaining ones run after the next operator."""
     with between_operators():
         while _came:
             number, frame = _came.pop(0)
@@ -152,11 +158,11 @@ def _handle() -> None:
 
 
 def in_one_piece(function):
-    """A function that Ctrl-C does not interrupt: see `uninterrupted`."""
+    """Wraps a function so that Ctrl-C does not interrupt it (see `uninterrupted`)."""
 
     @wraps(function)
     def call(*args, **kwargs):
-        if _handlers:  # inside another
+        if _handlers:  # inside another such function
             return function(*args, **kwargs)
         return uninterrupted(function, *args, **kwargs)
 
@@ -164,10 +170,11 @@ def in_one_piece(function):
 
 
 def raise_later(error: BaseException, outside: tuple[str, ...]) -> bool:
-    """Makes a signal come once more if its handler raised `error`; whether it did.
+    """Sends a signal again if its handler raised `error`; returns whether it did.
 
-    For what a handler raises where Python cannot raise anything: in the callback of a weak reference, or in what is
-    told of it. It comes when no function of the modules `outside` runs in the main thread any more.
+    It is for exceptions that a handler raises where Python cannot propagate them: in the callback of a weak reference,
+    or in a function that is called from one. The signal is sent once no function of the modules `outside` runs in the
+    main thread.
     """
     number = _signal_of(error)
     if number is not None:
@@ -183,14 +190,17 @@ def _send(number: int, outside: tuple[str, ...]) -> None:
 
 
 def _modules(frame: FrameType | None) -> Iterator[str]:
-    """The modules of the functions that run in a thread, from its innermost frame."""
+    """Yields the modules of the functions that run in a thread, from its innermost frame."""
     while frame is not None:
         yield frame.f_globals.get("__name__", "")
         frame = frame.f_back
 
 
 def _signal_of(error: BaseException) -> int | None:
-    """The signal whose handler raised: Ctrl-C's for KeyboardInterrupt, else that whose function is in the traceback."""
+    """Returns the signal whose handler raised the error, or None.
+
+    It is SIGINT for KeyboardInterrupt, and otherwise the signal whose handler is in the traceback.
+    """
     if isinstance(error, KeyboardInterrupt):
         return int(signal.SIGINT)
     codes, trace = set(), error.__traceback__
@@ -201,7 +211,7 @@ def _signal_of(error: BaseException) -> int | None:
 
 
 def _code(handler: object):
-    """The code of a function, a method, a partial of them or an object that is called; None of what has none."""
+    """Returns the code of a function, a method, a partial of one, or a callable object; None if it has none."""
     while isinstance(handler, partial):
         handler = handler.func
     handler = getattr(handler, "__func__", handler)
@@ -209,19 +219,25 @@ def _code(handler: object):
 
 
 def have_room(frames: int) -> None:
-    """RecursionError if Python's recursion limit is nearer than so many frames: here, and not in the middle."""
+    """Raises RecursionError if Python's recursion limit is less than `frames` frames away.
+
+    So the error is raised here, and not in the middle of an operation.
+    """
     if _ONE_LIMIT:
         isinstance(None, _nested(frames))
     elif frames:
         have_room(frames - 1)
 
 
-_ONE_LIMIT = sys.version_info < (3, 12)  # for calls of Python and of C, which are quicker (Py_EnterRecursiveCall)
+# one limit for calls of Python and of C, and C's are quicker (Py_EnterRecursiveCall)
+_ONE_LIMIT = sys.version_info < (3, 12)
 
 
 @cache
 def _nested(levels: int) -> tuple:
-    """A tuple in a tuple, and so on: for each, `isinstance` calls itself (object_recursive_isinstance, abstract.c)."""
+    """Returns a tuple nested `levels` deep; `isinstance` recurses once per level (object_recursive_isinstance,
+    abstract.c).
+    """
     kinds = ()
     for _ in range(levels):
         kinds = (kinds,)

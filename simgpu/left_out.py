@@ -1,8 +1,9 @@
-"""What a simulated GPU's figures leave out, told by name: once, when it is first met, and whenever it is asked for.
+"""Records what a simulated GPU's figures exclude, and warns by name when it first occurs.
 
-Of each operator that a program runs one of three things holds. It is proved: PyTorch's own host code was compared with
-it, and was equal; `simgpu/data/operators.json` lists these, made from the comparisons' results. Or it is left out: what
-it takes is not known without a GPU (a library's workspace), or nobody has compared it. Or it is refused by an error.
+Every operator that a program runs is in one of three groups. It is proved if it was compared with PyTorch's own host
+code and the result was equal; `simgpu/data/operators.json` lists these, generated from the comparisons. It is excluded
+if its memory is unknown without a GPU (a library's workspace) or if it was never compared. Or it is refused with an
+error.
 """
 
 import json
@@ -20,6 +21,7 @@ OPERATORS = Path(__file__).parent / "data" / "operators.json"
 CUDNN = "cuDNN's workspaces"
 CUDNN_ATTENTION = "the workspaces of cuDNN's attention"
 CUFFT = "cuFFT's workspaces"
+CUSPARSE = "cuSPARSE's buffers"
 SOLVERS = "the workspaces of cuSOLVER and of cuBLAS's batched solvers"
 POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
 CUDNN_RNN = "cuDNN's RNN"
@@ -32,6 +34,7 @@ WHY = {
     CUDNN_ATTENTION: "only a GPU can tell their sizes; torch.backends.cuda.enable_cudnn_sdp(False) has another kernel "
     "take its place, which is modelled whole",
     CUFFT: "only a GPU can tell their sizes",
+    CUSPARSE: "only a GPU can tell their sizes",
     SOLVERS: "only a GPU can tell their sizes",
     POLYNOMIAL: "how many it makes depends on the matrix's norm, which is a value",
     CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",
@@ -43,7 +46,7 @@ WHY = {
     "shorter steps they pile up",
     UNCOMPARED: "nobody has compared it with CUDA yet",
 }
-# Operators of CUDA that take a workspace of a library, by name without overload.
+# CUDA operators that allocate a library's workspace, by name without overload.
 LIBRARIES = {
     CUFFT: ("_fft_r2c", "_fft_c2r", "_fft_c2c"),
     SOLVERS: (
@@ -89,28 +92,28 @@ _LIBRARY_OF = {f"aten::{name}": library for library, names in LIBRARIES.items() 
 
 
 class LeftOutWarning(UserWarning):
-    """A simulated GPU's figures leave something out; the message names it."""
+    """Warns that a simulated GPU's figures exclude something, which the message names."""
 
 
-# They compare shapes or look at a flag on the host, and have no kernel (aten/src/ATen/native/TensorProperties.cpp).
+# These compare shapes or read a flag on the host, and have no kernel (aten/src/ATen/native/TensorProperties.cpp).
 _ASK = {"aten::is_same_size"}
 
 
 @cache
 def proved() -> frozenset[str]:
-    """The operators that were compared with PyTorch's own host code and were equal: "aten::add.Tensor"."""
+    """Returns the operators that were compared with PyTorch's own host code and found equal: "aten::add.Tensor"."""
     return frozenset(json.loads(OPERATORS.read_text(encoding="utf-8"))["proved"])
 
 
 @cache
 def differing() -> dict[str, str]:
-    """The operators that were compared and were not equal in every sample, with what differs."""
+    """Returns the operators that differed in at least one sample of the comparison, with what differs."""
     return json.loads(OPERATORS.read_text(encoding="utf-8"))["differs"]
 
 
 @cache
 def reason(operator: torch._ops.OpOverload) -> str | None:
-    """What an operator's figures leave out: None if they were proved to be whole."""
+    """Returns what an operator's figures exclude, or None if they were proved to be complete."""
     name = operator.name()
     library = _LIBRARY_OF.get(operator._schema.name)
     if library is not None:
@@ -123,9 +126,9 @@ def reason(operator: torch._ops.OpOverload) -> str | None:
 
 
 def coverage(operator: str | torch._ops.OpOverload) -> str:
-    """What is known of an operator, named like "aten::add.Tensor" or torch.ops.aten.add.Tensor.
+    """Returns what is known of an operator, given as "aten::add.Tensor" or torch.ops.aten.add.Tensor.
 
-    "proved", or "left out: " and the reason. Raises ValueError for a name that is no operator's.
+    The result is "proved", or "left out: " and the reason. Raises ValueError for a name that is not an operator's.
     """
     if isinstance(operator, str):
         operator = _named(operator)
@@ -134,7 +137,7 @@ def coverage(operator: str | torch._ops.OpOverload) -> str:
 
 
 def explained(what: str) -> str:
-    """What is left out, and why."""
+    """Returns what is excluded, with the reason if one is known."""
     return f"{what} ({WHY[what]})" if what in WHY else what
 
 
@@ -148,7 +151,7 @@ def _named(name: str) -> torch._ops.OpOverload:
 
 
 class LeftOut:
-    """What the figures of one simulated GPU leave out: names and reasons, in the order in which they were met."""
+    """Holds what one simulated GPU's figures exclude: names and reasons, in the order in which they occurred."""
 
     def __init__(self, gpu: str):
         self.gpu = gpu
@@ -159,7 +162,7 @@ class LeftOut:
         self._beside: dict[str, str] = {}
 
     def ran(self, operator) -> None:
-        """Takes note of an operator that runs on the GPU."""
+        """Records an operator that runs on the GPU."""
         if operator in self._seen:
             return
         self._seen.add(operator)
@@ -169,13 +172,13 @@ class LeftOut:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the operators that have run on the GPU, without namespace and overload: "mm"."""
+        """Returns the names of the operators that have run on the GPU, without namespace and overload: "mm"."""
         return frozenset(operator._schema.name.rpartition("::")[2] for operator in self._seen)
 
     def add(self, name: str, why: str, lower_bound: bool = True) -> None:
-        """Leaves `why` out, because of `name`; says so the first time that `name` is met.
+        """Records that the figures exclude `why` because of `name`, and warns the first time for each `name`.
 
-        `lower_bound`: whether allocated memory is still at least what the counters say. Reserved memory never is.
+        `lower_bound` says whether allocated memory is still at least what the counters show. Reserved memory never is.
         """
         if name in self._reasons:
             return
@@ -190,17 +193,19 @@ class LeftOut:
         )
 
     def beside(self, what: str) -> None:
-        """Leaves out `what`, one of WHY, which is none of the allocator's: its counters are whole, and what nvidia-smi
-        shows is more."""
+        """Records `what`, one of WHY, as memory outside the allocator.
+
+        The allocator's counters then stay complete, but nvidia-smi shows more.
+        """
         self._beside[what] = WHY[what]
 
     @property
     def of_nvidia_smi(self) -> str:
-        """What nvidia-smi's figure leaves out besides: "NCCL's own buffers (…)"; "" if nothing."""
+        """Returns what only nvidia-smi's figure excludes, as "NCCL's own buffers (…)"; "" if nothing."""
         return "; ".join(f"{what} ({why})" for what, why in self._beside.items())
 
     def say(self, key: str, message: str, category: type[Warning] = UserWarning) -> None:
-        """A warning at the line of the user's code that is running, once for each `key` of this GPU."""
+        """Warns once per `key` of this GPU, at the line of the user's code that is running."""
         if key in self._said:
             return
         self._said.add(key)
@@ -214,7 +219,9 @@ class LeftOut:
         return iter((self._reasons | self._beside).items())
 
     def __str__(self) -> str:
-        """One line: "at least: without cuDNN's workspaces"; "about: ..." if it is no lower bound, "" if it is all."""
+        """Returns one line: "at least: without cuDNN's workspaces", "about: ..." if it is not a lower bound, "" if
+        complete.
+        """
         whats = dict.fromkeys(f"{name} ({why})" if why not in WHY else why for name, why in self._reasons.items())
         whats.pop(UNCOMPARED, None)
         uncompared = [name for name, why in self._reasons.items() if why == UNCOMPARED]
@@ -226,13 +233,15 @@ _OTHERS = str(Path(torch.__file__).parent)
 
 
 def users_line() -> tuple[str, int]:
-    """File and line of the innermost frame that is not PyTorch's, for what the caller of this function was asked by."""
+    """Returns file and line of the innermost frame outside PyTorch and simgpu, above the caller of this function's
+    caller.
+    """
     frame = users_frame(2)
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def users_frame(depth: int = 1):
-    """The innermost frame that is not PyTorch's, `depth` frames above the caller or further out."""
+    """Returns the innermost frame outside PyTorch and simgpu, starting `depth` frames above the caller."""
     frame = sys._getframe(depth + 1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((*PATHS, _OTHERS)):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""One simulated GPU: its specification, its memory, its streams, and the state that CUDA libraries keep on it."""
+"""Models one GPU: its specification, its memory, its streams, and the state that CUDA libraries keep on it."""
 
 import contextlib
 import os
@@ -27,13 +27,13 @@ from simgpu.turns import Turns
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 STREAMS_PER_POOL = 32
-LOWEST_LEVEL = 3  # priorities from 0 down to -3
+LOWEST_LEVEL = 3  # priorities range from 0 down to -3
 
 _current: list["Machine"] = []
 
 
 def current() -> "Machine | None":
-    """The simulated GPU that "cuda" means now: the innermost one, or None outside any."""
+    """Returns the innermost simulated GPU in use, which "cuda" means now, or None."""
     return _current[-1] if _current else None
 
 
@@ -43,13 +43,15 @@ def _numbered(index: int) -> torch.device:
 
 
 def cuda() -> torch.device:
-    """The device of the simulated GPU that is on; cuda:0 outside any."""
+    """Returns the device of the simulated GPU in use, or cuda:0 if there is none."""
     return _current[-1].cuda if _current else _numbered(0)
 
 
 def check_number(index: int) -> None:
-    """AcceleratorError, as from CUDA, unless `index` is that of a GPU which this process sees; NotModelledError if it
-    is another rank's."""
+    """Raises AcceleratorError, like CUDA, if `index` is not a GPU that this process sees.
+
+    Raises NotModelledError if it is the GPU of a different rank, or a second one of this process.
+    """
     machine = current()
     if index == (0 if machine is None else machine.index):
         return
@@ -63,27 +65,30 @@ def check_number(index: int) -> None:
         )
     raise NotModelledError(
         f"cuda:{index} is the GPU of another rank: this process is rank {machine.world.rank} of {machine.world.ranks}, "
-        f"on {machine.cuda}, and the other GPUs are not simulated. On a GPU it would take memory there, beside that "
-        'rank. Say "cuda", or torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+        f"on {machine.cuda}, and the other GPUs are not simulated. On a real GPU this process would use memory of "
+        'that rank. Use "cuda", or torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
     )
 
 
 def on() -> "Machine":
-    """The same. RuntimeError outside any simulated GPU."""
+    """Returns the simulated GPU in use. Raises RuntimeError if there is none."""
     if not _current:
         raise RuntimeError("the simulated GPU that this stream or event belongs to is off: use it inside the `with`")
     return _current[-1]
 
 
 def remedy() -> str:
-    """What an error about a value that is not there says of it: what would compute it, or why that, being on, has
-    not."""
+    """Returns the advice for an error about a missing value: values=True, or why values are missing although it is
+    on.
+    """
     machine = current()
     return REMEDY if machine is None or machine.host_memory is None else LOST
 
 
 def _after_fork() -> None:
-    """In a process that was forked: CUDA's context does not come with it, if there was one."""
+    """Marks each GPU as forked in a child process if CUDA was initialised, because a fork does not inherit its
+    context.
+    """
     for machine in _current:
         machine.turns.forked = machine.initialized
 
@@ -93,13 +98,13 @@ if hasattr(os, "register_at_fork"):
 
 
 class Machine:
-    """A GPU of kind `spec` with an empty memory, for PyTorch version `torch_version`.
+    """A GPU of model `spec` with empty memory, for PyTorch version `torch_version`.
 
-    Environment variables are read when PyTorch reads them: the allocator's settings when CUDA is initialised, or
-    before that by a function that asks for them (`allocator_settings`), cuBLAS's with the first product, and which
-    GPUs are visible when PyTorch first asks for one.
-    `host_memory`: where the values of all tensors are kept (tensors/host_memory.py); None if they are not asked for.
-    `host`: how many times as long as the clock's own host this one takes (timing/clock.py).
+    Environment variables are read when PyTorch reads them. The allocator's settings are read when CUDA is initialised,
+    or earlier by a function that needs them (`allocator_settings`). cuBLAS's settings are read at the first matmul, and
+    the visible GPUs when PyTorch first looks for one. `host_memory` stores the values of all tensors
+    (tensors/host_memory.py), or is None if they are not requested. `host` is the factor by which this host is slower
+    than the clock's own (timing/clock.py).
     """
 
     def __init__(self, spec: Spec, torch_version: tuple[int, int], frames=None, host_memory=None, host: float = 1.0):
@@ -112,34 +117,34 @@ class Machine:
             torch_version=torch_version,
             clock=lambda: time.time_ns() // 1000,
             frames=frames,
-            record_event=lambda stream: lambda: True,  # to the allocator, what was submitted is done
+            record_event=lambda stream: lambda: True,  # for the allocator, submitted work is done
         )
         self.clock = Clock(spec, host)
         self.left_out = LeftOut(spec.key)
         self.host_memory = host_memory
         self.generator: Any = None  # torch.cuda.default_generators[0]
-        self.named_generator: Any = None  # that the call under way names
+        self.named_generator: Any = None  # the generator that the current call names
         self.stream = 0  # handle of the current stream; 0 is the default stream
-        self.operator = None  # that takes memory, or the last that did; None for a copy between host and GPU
+        self.operator = None  # the operator that allocates, or the last that did; None for a copy between host and GPU
         self.before_memory: Callable | None = None  # called with an operator's arguments before it allocates
-        self.math_attention: Counter = Counter()  # calls of the math backend, by why the fused ones refused
-        self.stand_ins: StandIns | None = None  # gives values where there are none, for `simgpu run`
-        self.casts: dict = {}  # of weights, by autocast, until its outermost region ends: see composites/autocast.py
-        self.host_bytes = 0  # of tensors copied to the host, which are counted and take no memory there
-        self.world: Any = None  # that the GPU's process is one rank of (ranks/world.py), or None
-        self.traffic: Any = None  # of its collectives (ranks/traffic.py)
-        self.links: Any = None  # between the ranks of that world (ranks/links.py)
-        self.join: Any = None  # makes a followed process a rank of a world: join(rank, ranks), from running/child.py
-        self.has_others = False  # whether other processes of the program run, for which it may wait
-        self.movable = False  # whether the process chooses its GPU by its number, as a started process does
-        self._number: int | None = None  # which GPU it has chosen
-        self.gpus = 1  # that a program which starts a process for each of them sees
+        self.math_attention: Counter = Counter()  # calls of the math backend, by the reason why the fused ones refused
+        self.stand_ins: StandIns | None = None  # provides placeholder values, for `simgpu run`
+        self.casts: dict = {}  # autocast's copies of weights, until its outermost region ends (composites/autocast.py)
+        self.host_bytes = 0  # bytes of tensors copied to the host, which are counted but not allocated there
+        self.world: Any = None  # the world that the process is one rank of (ranks/world.py), or None
+        self.traffic: Any = None  # the record of its collectives (ranks/traffic.py)
+        self.links: Any = None  # links between the ranks of that world (ranks/links.py)
+        self.join: Any = None  # makes a monitored process a rank of a world: join(rank, ranks), from running/child.py
+        self.has_others = False  # whether other processes of the program run that it may wait for
+        self.movable = False  # whether the process chooses its GPU by index, as a started process does
+        self._number: int | None = None  # the index that it has chosen
+        self.gpus = 1  # number of GPUs visible to a program that starts a process per GPU
         self.turns = Turns(self.allocator, self.left_out)
         self.active = False
-        self.stream_counts = {}  # how many streams of each priority were made
+        self.stream_counts = {}  # number of streams created, by priority
         self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
-        self.library_settings = {}  # of cuDNN, cuFFT and TunableOp, by name; they change no memory
-        self.capture_failed = False  # whether the CUDA graph that is captured cannot be used
+        self.library_settings = {}  # settings of cuDNN, cuFFT and TunableOp, by name; they do not affect memory
+        self.capture_failed = False  # whether the captured CUDA graph is invalid
         self._initialized = self._stays = False
         self._touched = False
         self._workspaces = {}
@@ -148,21 +153,21 @@ class Machine:
 
     @cached_property
     def blas_environment(self) -> dict[str, str]:
-        """The environment variables as PyTorch reads those of cuBLAS, once, with the first product."""
+        """Returns the environment variables as of the first matmul, when PyTorch reads cuBLAS's."""
         return dict(os.environ)
 
     @cached_property
     def lt_apart(self) -> bool:
-        """Whether cuBLASLt's workspace lies apart from cuBLAS's."""
+        """Returns whether cuBLASLt has a workspace separate from cuBLAS's."""
         return lt_workspace_bytes(self.spec.compute_capability, self.torch_version, self.blas_environment) is not None
 
     def activate(self):
-        """Makes this the GPU that "cuda" means, until `deactivate`."""
+        """Makes "cuda" mean this GPU, until `deactivate`."""
         self.active = True
         _current.append(self)
 
     def deactivate(self):
-        """Gives "cuda" back to whatever it meant before."""
+        """Restores what "cuda" meant before."""
         self.active = False
         self.casts.clear()
         if self in _current:
@@ -170,34 +175,38 @@ class Machine:
 
     @property
     def index(self) -> int:
-        """The number of this GPU among those that its process sees: 0, or the local rank of one of a world's."""
+        """Returns this GPU's index among those that its process sees: 0, or the local rank in a world."""
         if self._number is not None:
             return self._number
         return 0 if self.world is None else self.world.local_rank
 
     def move(self, index: int) -> None:
-        """Makes this the GPU number `index` of its process, which has used no other one."""
+        """Makes this GPU number `index` of its process, which has not used any other."""
         self._number = index
         self.allocator.is_gpu(self.index, self.count)
 
     @property
     def count(self) -> int:
-        """How many GPUs its process sees; it has memory on this one alone."""
+        """Returns the number of GPUs that its process sees; only this one has memory."""
         local = 1 if self.world is None else self.world.local_ranks
         return 0 if self.hidden else max(local, self.gpus, self.index + 1)
 
     @cached_property
     def hidden(self) -> bool:
-        """Whether the program has hidden all GPUs by CUDA_VISIBLE_DEVICES, as it is when PyTorch first asks for one.
+        """Returns whether the program has hidden all GPUs with CUDA_VISIBLE_DEVICES by the time PyTorch first looks for
+        one.
 
-        What the variable was before the simulated GPU was entered concerns the machine's own GPUs.
+        A value set before the simulated GPU was entered concerns the machine's own GPUs and is ignored.
         """
         visible = os.environ.get(VISIBLE)
         return visible is not None and visible != self._visible_before and not re.match(r"\s*(\d|GPU-|MIG-)", visible)
 
     def _allocator_settings(self) -> AllocatorSettings:
-        """The allocator's settings by PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF. Raises ValueError if they cannot be
-        parsed, NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set, RuntimeError if no GPU is visible."""
+        """Returns the allocator's settings from PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF.
+
+        Raises ValueError if they cannot be parsed, NotModelledError if PYTORCH_NO_CUDA_MEMORY_CACHING is set, and
+        RuntimeError if no GPU is visible.
+        """
         if self.hidden:
             raise RuntimeError("No CUDA GPUs are available")
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
@@ -209,7 +218,7 @@ class Machine:
 
     @property
     def cuda(self) -> torch.device:
-        """The device that its tensors report."""
+        """Returns the device that its tensors report."""
         return _numbered(self.index)
 
     def touch(self) -> None:
@@ -219,23 +228,23 @@ class Machine:
 
     @property
     def has_context(self) -> bool:
-        """Whether this process has a CUDA context: since the first call that needs the device."""
+        """Returns whether this process has a CUDA context, which the first call that needs the device creates."""
         return self._touched or self.allocator.used
 
     @property
     def initialized(self) -> bool:
-        """Whether PyTorch has initialised CUDA: torch.cuda.is_initialized()."""
+        """Returns whether PyTorch has initialised CUDA, as torch.cuda.is_initialized() does."""
         return self._initialized or self.has_context
 
     def initialize(self) -> None:
-        """What torch.cuda.init() does, as most functions of torch.cuda do first."""
+        """Initialises CUDA as torch.cuda.init() does, which most functions of torch.cuda call first."""
         if not self._stays:
             self.allocator.read_settings()
             self._initialized = True
 
     @contextlib.contextmanager
     def as_it_is(self):
-        """Inside, `initialize` does nothing."""
+        """Disables `initialize` inside the `with`."""
         self._stays, before = True, self._stays
         try:
             yield
@@ -244,12 +253,12 @@ class Machine:
 
     @property
     def used_memory(self) -> int:
-        """Bytes of the device in use, as nvidia-smi shows them: the context, once there is one, and all segments."""
+        """Returns the device's used bytes as nvidia-smi shows them: the context, once it exists, and all segments."""
         free, total = self.device.mem_get_info()
         return total - free - (0 if self.has_context else self.spec.context)
 
     def synchronize(self) -> None:
-        """The host waits for all work: torch.cuda.synchronize()."""
+        """Makes the host wait for all work, as torch.cuda.synchronize() does."""
         self.forbid_in_capture()
         self._initialized = True
         self.touch()
@@ -257,8 +266,11 @@ class Machine:
         self.clock.synchronize()
 
     def waits(self) -> None:
-        """To be called where an operation makes the host wait that does not say so: torch.cuda.set_sync_debug_mode
-        wants a warning or an error there (c10/cuda/CUDAFunctions.cpp, warn_or_error_on_sync)."""
+        """Reports an operation that makes the host wait implicitly; call it for each.
+
+        torch.cuda.set_sync_debug_mode requires a warning or an error there (c10/cuda/CUDAFunctions.cpp,
+        warn_or_error_on_sync).
+        """
         self.forbid_in_capture(self.stream)
         if self.sync_debug_mode == 2:
             raise RuntimeError("called a synchronizing CUDA operation")
@@ -266,15 +278,20 @@ class Machine:
             warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
 
     def forbid_in_capture(self, stream: int | None = None) -> None:
-        """To be called by what a CUDA graph cannot hold: CaptureError while one is captured on `stream` (any, if None),
-        and the capture has failed."""
+        """Raises CaptureError while a CUDA graph is captured on `stream` (any stream if None), and marks the capture as
+        failed.
+
+        Call it in every operation that a CUDA graph cannot contain.
+        """
         capture = self.clock.capture
         if capture is not None and (stream is None or stream in capture.streams):
             self.capture_failed = True
             raise CaptureError.of("operation not permitted when stream is capturing", "Unsupported")
 
     def host_copy(self, pinned: bool, non_blocking: bool) -> None:
-        """To be called for a copy between host and GPU (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda)."""
+        """Checks a copy between host and GPU; call it for each (aten/src/ATen/native/cuda/Copy.cu,
+        copy_kernel_cuda).
+        """
         capture = self.clock.capture
         if capture is not None and self.stream in capture.streams and not pinned:
             raise RuntimeError(
@@ -286,16 +303,16 @@ class Machine:
 
     @in_one_piece
     def clear_blas_workspaces_of(self, stream: int) -> None:
-        """Gives back to the cache the workspaces that were taken on a stream."""
+        """Frees the workspaces that were allocated on a stream, which returns them to the cache."""
         for key in [key for key in self._workspaces if key[1] == stream]:
             block = self._workspaces.pop(key)
             if block is not None:
                 self.allocator.free(block)
 
     def new_stream_id(self, priority: int) -> int:
-        """The id of the next stream of PyTorch's pool: 32 of each priority, in turn (c10/cuda/CUDAStream.cpp).
+        """Returns the id of the next stream of PyTorch's pool, which has 32 per priority (c10/cuda/CUDAStream.cpp).
 
-        3, 35, 67, … for priority 0 and above, 5, 37, … for -1, down to 9, 41, … for -3 and below.
+        The ids are 3, 35, 67, … for priority 0 and above, 5, 37, … for -1, and so on down to 9, 41, … for -3 and below.
         """
         level = min(max(-priority, 0), LOWEST_LEVEL)
         count = self.stream_counts.get(level, 0)
@@ -303,14 +320,15 @@ class Machine:
         return (count % STREAMS_PER_POOL) << 5 | (level + 1) << 1 | 1
 
     def take_blas_workspace(self, in_backward: bool, lt: bool = False) -> None:
-        """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream; `lt`: for cuBLASLt.
+        """Allocates cuBLAS's workspace if this thread's handle has none yet on the current stream; `lt` is for
+        cuBLASLt.
 
-        From torch 2.15 on a multiplication frees its workspace at once (`keeps_blas_workspace`), and one by cuBLASLt
-        allocates only cuBLASLt's. Before, handles keep it. They belong to a thread, and autograd runs CUDA's backward
-        in a thread of its own, so forward and backward each allocate one (aten/src/ATen/cuda/CublasHandlePool.cpp,
-        getCUDABlasLtWorkspace and getCurrentCUDABlasHandle: one workspace per (handle, stream)). Up to torch 2.11
-        cuBLASLt has one of its own and allocates both; later it has that only where the environment says so, and then
-        allocates no other.
+        From torch 2.15 on, a matmul frees its workspace at once (`keeps_blas_workspace`), and one by cuBLASLt allocates
+        only cuBLASLt's. Before that, handles keep their workspaces. Handles belong to a thread, and autograd runs
+        CUDA's backward in a separate thread, so forward and backward each allocate one
+        (aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace and getCurrentCUDABlasHandle: one workspace per
+        (handle, stream)). Up to torch 2.11, cuBLASLt has its own workspace and allocates both. Later it has its own
+        only if the environment says so, and then allocates only that one.
         """
         capability, version, environ = self.spec.compute_capability, self.torch_version, self.blas_environment
         apart = lt and self.lt_apart
@@ -333,7 +351,7 @@ class Machine:
 
     @in_one_piece
     def clear_blas_workspaces(self) -> None:
-        """What torch._C._cuda_clearCublasWorkspaces() does: gives all workspaces back to the cache."""
+        """Frees all workspaces, as torch._C._cuda_clearCublasWorkspaces() does."""
         for block in self._workspaces.values():
             if block is not None:
                 self.allocator.free(block)
@@ -341,7 +359,9 @@ class Machine:
 
     @in_one_piece
     def raw_alloc(self, nbytes: int, stream: int) -> int:
-        """torch._C._cuda_cudaCachingAllocator_raw_alloc: the address of a block that no tensor has."""
+        """Allocates a block without a tensor and returns its address, as torch._C._cuda_cudaCachingAllocator_raw_alloc
+        does.
+        """
         block = self.allocator.malloc(nbytes, stream)
         if block is None:
             return 0
@@ -350,7 +370,10 @@ class Machine:
 
     @in_one_piece
     def raw_delete(self, address: int) -> None:
-        """torch._C._cuda_cudaCachingAllocator_raw_delete. RuntimeError if `raw_alloc` has not given this address."""
+        """Frees such a block, as torch._C._cuda_cudaCachingAllocator_raw_delete does.
+
+        Raises RuntimeError if `raw_alloc` has not returned this address.
+        """
         if address == 0:
             return
         if address not in self._raw:

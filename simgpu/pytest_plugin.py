@@ -1,11 +1,16 @@
-"""A limit on GPU memory for a test, kept on every machine: `@pytest.mark.gpu_memory(gpu="T4", peak="12 GiB")`.
+"""Checks a test's GPU memory against a limit, on every machine: `@pytest.mark.gpu_memory(gpu="T4", peak="12 GiB")`.
 
-The test runs on a simulated GPU, with the same numbers everywhere and no GPU. Above its limit it fails, and says by how
-many bytes, in which stage, in which operator and line, what the memory is made of, and what would help. The fixture
-`simulated_gpu` gives a test a GPU without a limit. Nothing of simgpu or torch is imported before one of them is used.
+The test runs on a simulated GPU, so it gives the same figures everywhere and needs no GPU. If it exceeds its limit it
+fails, and the message says by how many bytes, in which stage, operator and line, what the memory consists of, and what
+would help. The fixture `simulated_gpu` provides a GPU without a limit. Neither simgpu nor torch is imported before one
+of the two is used.
+
+With `--gpu-engine stub` each of these tests runs in a process of its own on PyTorch's CUDA build (docs/engines.md).
 """
 
 import contextlib
+import os
+import time
 
 import pytest
 
@@ -14,21 +19,37 @@ OPTIONS = ("gpu", "peak", "reserved", "nvidia_smi", "memory", "values")
 DEFAULT = "A100-80GB"
 
 
+def pytest_addoption(parser):
+    parser.getgroup("simgpu").addoption(
+        "--gpu-engine",
+        choices=("meta", "stub"),
+        default="meta",
+        help="what runs tests with a simulated GPU: meta, or stub, PyTorch's CUDA build in a process for each",
+    )
+
+
 def pytest_configure(config):
+    if config.getoption("gpu_engine") == "stub" and not _on_stub():
+        config.pluginmanager.register(_OnStub())
     config.addinivalue_line(
         "markers",
         f'{MARK}(gpu="{DEFAULT}", peak=None, reserved=None, nvidia_smi=None, memory=None, values=False): the test runs '
         'on this simulated GPU, and fails if it allocates more than peak ("12 GiB", or bytes), reserves more, or shows '
-        "more in nvidia-smi, or does not fit; memory is another capacity",
+        "more in nvidia-smi, or does not fit; memory replaces the GPU's capacity",
     )
 
 
 @pytest.fixture
 def simulated_gpu(request):
-    """A simulated GPU for one test: that of its mark `gpu_memory`, or the fixture's parameter, or an A100-80GB."""
+    """Provides a simulated GPU for one test: that of its mark `gpu_memory`, or the fixture's parameter, or an
+    A100-80GB.
+    """
     from simgpu import machine, session
 
-    if request.node.get_closest_marker(MARK) is not None:  # it is on around the test
+    if _on_stub():
+        yield _of_the_stub_engine()
+        return
+    if request.node.get_closest_marker(MARK) is not None:  # the mark's GPU is in use around the test
         spec = machine.on().spec
         yield session.SimulatedGPU(spec.key, spec.total_memory, machine.on().left_out)
         return
@@ -38,9 +59,9 @@ def simulated_gpu(request):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """The GPU is on around fixtures too, so that a model that a fixture makes counts."""
+    """Enters the GPU around fixtures too, so that a model that a fixture creates counts."""
     mark = item.get_closest_marker(MARK)
-    if mark is None:
+    if mark is None or _on_stub() or item.config.getoption("gpu_engine") == "stub":
         return (yield)
     with contextlib.ExitStack() as stack:
         try:
@@ -52,7 +73,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """After the test, its peak is held against the limit."""
+    """Compares the test's peak with the limit."""
     if _WRONG in item.stash:
         pytest.fail(f"@pytest.mark.{MARK}: {item.stash[_WRONG]}", pytrace=False)
     gate = item.stash.get(_GATE, None)
@@ -70,14 +91,71 @@ def pytest_runtest_call(item):
     return result
 
 
+def _on_stub() -> bool:
+    """Whether this is a pytest that runs one test on the stub engine."""
+    return bool(os.environ.get("SIMGPU_TEST_ON_STUB"))  # simgpu.report.gate.ON_STUB
+
+
+def _of_the_stub_engine():
+    """What the fixture gives a test on the stub engine."""
+    import torch
+
+    from simgpu.left_out import LeftOut
+    from simgpu.session import SimulatedGPU
+
+    return SimulatedGPU(os.environ["MOCK_KEY"], torch.cuda.mem_get_info()[1], LeftOut())
+
+
+class _OnStub:
+    """Runs the tests that have a simulated GPU on the stub engine, each in a process of its own."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        mark = item.get_closest_marker(MARK)
+        if mark is None and "simulated_gpu" not in item.fixturenames:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        started = time.time()
+        outcome, said = self._run(item, mark)
+        longrepr = (str(item.path), 0, said) if outcome == "skipped" else said or None
+        for when, ended, text in (("setup", "passed", None), ("call", outcome, longrepr), ("teardown", "passed", None)):
+            report = pytest.TestReport(
+                item.nodeid,
+                item.location,
+                dict.fromkeys(item.keywords, 1),
+                ended,
+                text,
+                when,
+                duration=time.time() - started if when == "call" else 0.0,
+            )
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _run(self, item, mark) -> tuple[str, str]:
+        from simgpu.report.gate import on_stub
+
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        try:
+            options = {"gpu": parameters.get("simulated_gpu", DEFAULT)} if mark is None else _options(mark)
+            return on_stub(item.nodeid, str(item.config.rootpath), **options)
+        except (ValueError, TypeError) as error:
+            return "failed", f"@pytest.mark.{MARK}: {error}"
+
+
 def _gate(mark):
     from simgpu.report.gate import Gate
 
+    return Gate(**_options(mark))
+
+
+def _options(mark) -> dict:
+    """The arguments of a mark."""
     unknown = set(mark.kwargs) - set(OPTIONS)
     if mark.args or unknown:
         given = ", ".join(map(repr, mark.args)) or ", ".join(sorted(unknown))
         raise ValueError(f"it takes {', '.join(f'{name}=' for name in OPTIONS)}; not {given}")
-    return Gate(**{"gpu": DEFAULT, **mark.kwargs})
+    return {"gpu": DEFAULT, **mark.kwargs}
 
 
 _GATE: pytest.StashKey = pytest.StashKey()

@@ -1,13 +1,13 @@
-"""Record what this machine's GPU does to memory, and how fast, for the simulated GPU to be held against.
+"""Record what this machine's GPU allocates, and how fast it is, to compare the simulated GPU with it.
 
     python -m simgpu.record                         every workload, into recordings/, a folder for the GPU and torch
     python -m simgpu.record --only 'bert-base-*'    some of them
     python -m simgpu.record --list                  their names
-    python -m simgpu.record --compare FOLDER        recordings beside the simulated GPU of the same kind
+    python -m simgpu.record --compare FOLDER        compare recordings with the simulated GPU of the same kind
 
-Each workload runs in a process of its own and makes one small file, which appears when it is whole and is never
-overwritten: a run that was interrupted goes on with the workloads that are missing. `--simulated H100 --out FOLDER`
-records the simulated GPU instead, to try the recorder.
+Each workload runs in a separate process and writes one small file, which appears only when it is complete and is never
+overwritten. So a run that was interrupted continues with the missing workloads. `--simulated H100 --out FOLDER` records
+the simulated GPU instead, to try the recorder.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SUFFIX = ".json.gz"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; its exit status."""
+    """Runs the command line and returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the folder of the recordings")
     parser.add_argument("--only", nargs="+", metavar="PATTERN", default=["*"], help="names, * and ? allowed")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--compare", type=Path, metavar="FOLDER", help="compare recordings and end")
     parser.add_argument("--simulated", metavar="GPU", help="record this simulated GPU; wants --out")
-    parser.add_argument("--commit", help="the commit of this simgpu, where git cannot tell")
+    parser.add_argument("--commit", help="the commit of this simgpu, if it is not a git checkout")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one workload")
     options = parser.parse_args(argv)
     try:
@@ -57,13 +57,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _need(*packages: str) -> None:
-    """ValueError for what the extra `record` brings and this environment lacks."""
+    """Raises ValueError if a package of the extra `record` is not installed."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise ValueError(f"recording needs {' and '.join(missing)}: pip install 'simgpu[record]'")
 
 
 def chosen(patterns: Iterable[str]) -> list[str]:
-    """The names of the workloads that match. Raises ValueError for a pattern that no name does."""
+    """Returns the names of the workloads that match. Raises ValueError for a pattern that matches no name."""
     unmatched = [each for each in patterns if not any(fnmatchcase(name, each) for name in WORKLOADS)]
     if unmatched:
         raise ValueError(f"no workload is called {', '.join(unmatched)}; --list has the names")
@@ -71,10 +71,10 @@ def chosen(patterns: Iterable[str]) -> list[str]:
 
 
 def record(names: list[str], options: argparse.Namespace) -> int:
-    """Record what is missing; 1 if a workload failed.
+    """Records the missing workloads; returns 1 if one failed.
 
-    Raises ProvenanceError before anything has run if the recordings could not say what they are of, or belong
-    elsewhere, and ValueError for a file in their folder that is no recording.
+    Raises ProvenanceError before anything runs if the recordings could not state their provenance, or belong elsewhere,
+    and ValueError for a file in their folder that is not a recording.
     """
     _need("pynvml", "transformers")
     if options.simulated and options.out is None:
@@ -106,7 +106,9 @@ def record(names: list[str], options: argparse.Namespace) -> int:
 
 
 def device_of(options: argparse.Namespace) -> dict[str, object]:
-    """The provenance of the device, asked in a process of its own, so that this one never holds a context on it."""
+    """Returns the provenance of the device, read in a separate process, so that this one never holds a context on
+    it.
+    """
     asked = subprocess.run(
         worker_command(options, *(["--commit", options.commit] if options.commit else [])),
         env=worker.environment_of(),
@@ -115,13 +117,13 @@ def device_of(options: argparse.Namespace) -> dict[str, object]:
     )
     if asked.returncode:
         raise provenance.ProvenanceError(
-            f"the device cannot be told: {(asked.stderr.strip().splitlines() or ['?'])[-1]}"
+            f"the device cannot be identified: {(asked.stderr.strip().splitlines() or ['?'])[-1]}"
         )
     return json.loads(asked.stdout.splitlines()[-1])
 
 
 def run_worker(name: str, path: Path, device: Mapping[str, Any], options: argparse.Namespace) -> str | None:
-    """Record one workload; the end of what it said if it failed."""
+    """Records one workload; returns the end of its output if it failed, else None."""
     command = worker_command(options, name, str(path.absolute()), json.dumps(device))
     try:
         done = subprocess.run(
@@ -140,7 +142,7 @@ def worker_command(options: argparse.Namespace, *arguments: str) -> list[str]:
 
 
 def folder_name(device: Mapping[str, Any]) -> str:
-    """Of recordings of a GPU: "NVIDIA-H200-torch-2.13.0"."""
+    """Returns the folder name for recordings of a GPU: "NVIDIA-H200-torch-2.13.0"."""
     return re.sub(r"[^\w.-]+", "-", f"{device['gpu']} torch {device['torch'].split('+')[0]}")
 
 
@@ -158,7 +160,7 @@ def check_place(folder: Path, device: Mapping[str, Any]) -> None:
 
 
 def summary(trace: Trace) -> str:
-    """One line of a recording."""
+    """Returns one line about a recording."""
     reserved = max((stage.stats.get("reserved_bytes.all.peak", 0) for stage in trace.stages), default=0)
     parts = [f"{len(trace.events)} events", f"peak {format_size(trace.peak)}", f"reserved {format_size(reserved)}"]
     parts += ["out of memory"] if trace.oom is not None else []
@@ -167,7 +169,9 @@ def summary(trace: Trace) -> str:
 
 
 def compare(folder: Path, names: Iterable[str]) -> None:
-    """Print a table of the recordings of a folder beside the simulated GPU's, and what differs of memory."""
+    """Prints a table that compares the recordings of a folder with the simulated GPU's, and the differences in
+    memory.
+    """
     paths = [path for name in names if (path := folder / f"{name}{SUFFIX}").exists()]
     if not paths:
         raise ValueError(f"no recording of these workloads is in {folder}")

@@ -1,4 +1,4 @@
-"""Switching a simulated GPU on and off."""
+"""Switches a simulated GPU on and off."""
 
 import asyncio
 import contextlib
@@ -50,13 +50,14 @@ from simgpu.torch_face import (
     nvml,
     storages,
     threads,
+    torchscript,
 )
 from simgpu.tracebacks import PATHS
 
 COMPARED = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
-"""The versions of PyTorch whose CUDA host code the simulated GPU was compared with.
+"""The versions of PyTorch whose CUDA host code was compared with the simulated GPU.
 
-2.14 was compared by the operators that changed, the others by whole workloads.
+For 2.14 only the changed operators were compared, for the others whole workloads.
 """
 
 
@@ -68,7 +69,7 @@ def installed_torch() -> tuple[int, int]:
 
 @cache
 def tell_of_a_newer_torch(version: tuple[int, int]) -> None:
-    """Warns once, where a simulated GPU is entered first, of a PyTorch that is newer than all of COMPARED."""
+    """Warns once, when a simulated GPU is first entered, if PyTorch is newer than all of COMPARED."""
     if version > COMPARED[-1]:
         known = ", ".join(".".join(map(str, one)) for one in COMPARED)
         warnings.warn(
@@ -85,7 +86,7 @@ def _of_the_simulator(filename: str) -> bool:
 
 
 def python_frames(limit: int = 64) -> list[dict]:
-    """The Python stack at an allocation, innermost first, as torch.cuda.memory._snapshot() holds it."""
+    """Returns the Python stack at an allocation, innermost first, in the format of torch.cuda.memory._snapshot()."""
     frames, frame = [], sys._getframe(1)
     while frame is not None and len(frames) < limit:
         code = frame.f_code
@@ -96,10 +97,10 @@ def python_frames(limit: int = 64) -> list[dict]:
 
 
 class Session:
-    """A simulated GPU that is switched on between `start` and `stop`.
+    """A simulated GPU that is on between `start` and `stop`.
 
-    `stop` leaves torch, torch.cuda and pynvml as `start` found them. Tensors that are still alive then have no
-    device any more: they become PyTorch's own meta tensors. Whatever interrupts them, the GPU is wholly on or off.
+    `stop` leaves torch, torch.cuda and pynvml as `start` found them. Tensors that are still alive then lose their
+    device and become PyTorch's own meta tensors. The GPU is fully on or fully off after any interrupt.
     """
 
     def __init__(self, spec: Spec, values: bool = False, host: float = 1.0, world: World | None = None):
@@ -108,15 +109,15 @@ class Session:
         self._patches = Patches()
         self._modes: list = []
         self._default_device = self._below_default_device = None
-        self._leave = contextlib.ExitStack()  # what else is put back
-        self._world = contextlib.ExitStack()  # what is put back of a rank of a world
+        self._leave = contextlib.ExitStack()  # what else is restored
+        self._world = contextlib.ExitStack()  # what is restored for a rank of a world
         self._holds = False
         self._left = False
         self._thread = threading.current_thread()
         self._task = _running_task()
 
     def start(self) -> None:
-        """Makes "cuda" mean this GPU. Raises RuntimeError where another thread or task has one on."""
+        """Makes "cuda" mean this GPU. Raises RuntimeError if a different thread or task has one on."""
         self._refuse_strangers()
         tell_of_a_newer_torch(installed_torch())
         try:
@@ -127,9 +128,10 @@ class Session:
             raise
 
     def stop(self) -> None:
-        """Puts torch back; once more does nothing. A GPU around others that are on goes off with the last of them.
+        """Restores torch; a second call does nothing. A GPU with others entered inside it goes off with the last of
+        them.
 
-        Raises RuntimeError, and changes nothing, in another thread than the one that has it on, while that one lives.
+        Raises RuntimeError and changes nothing if it is called in a thread other than its own, while that one is alive.
         """
         if self in _sessions and self._thread is not threading.current_thread() and self._thread.is_alive():
             raise RuntimeError(
@@ -140,7 +142,7 @@ class Session:
             self._left = True
             inside = _sessions[_sessions.index(self) + 1 :] if self in _sessions else []
             if not all(one._left for one in inside):
-                self.machine.active = False  # its tensors are free; torch is put back when those inside are left
+                self.machine.active = False  # its tensors are released; torch is restored when the inner ones are left
                 return
             for one in (*reversed(inside), self):
                 one._switch_off()
@@ -148,12 +150,17 @@ class Session:
                 _sessions[-1]._switch_off()
 
     def give_up(self) -> None:
-        """Says, in another thread than its own, that nobody will leave it: Python collects garbage, generators too, in
-        any thread. Its own takes it off with the next simulated GPU that it enters or leaves."""
+        """Marks the GPU as abandoned, for a call in a thread other than its own.
+
+        Python may collect garbage, also generators, in any thread. The GPU's own thread switches it off the next time
+        it enters or leaves a simulated GPU.
+        """
         self._left = True
 
     def _refuse_strangers(self) -> None:
-        """RuntimeError if the GPU that is on belongs to another thread, or to another task of asyncio that runs."""
+        """Raises RuntimeError if the GPU in use belongs to a different thread, or to a different running asyncio
+        task.
+        """
         while _sessions and _sessions[-1]._is_nobodys(self._thread):
             _sessions[-1].stop()
         if not _sessions:
@@ -168,8 +175,11 @@ class Session:
             )
 
     def _is_nobodys(self, thread: threading.Thread) -> bool:
-        """Whether it is on, nobody will leave it, and `thread` may: its own thread has ended, and its modes with it; or
-        that is this one, and another has collected what held it."""
+        """Returns whether this GPU is on, abandoned, and may be switched off by `thread`.
+
+        That is so if its own thread has ended, which also ends its modes. It is also so if `thread` is its own, and a
+        different thread has collected the object that held it.
+        """
         return not self._thread.is_alive() or (self._left and self._thread is thread)
 
     def _switch_on(self) -> None:
@@ -199,6 +209,7 @@ class Session:
         face.patch(self._patches, self.machine, dispatch.face)
         loading.patch(self._patches)
         model_files.patch(self._patches)
+        torchscript.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(attributes.open_hooks_seen(functions))
         self._leave.enter_context(lost_interrupts.raised_again())
@@ -226,7 +237,7 @@ class Session:
             autocast.stop,
             self._forget,
         )
-        with contextlib.ExitStack() as stack:  # which takes every step, whatever one of them raises
+        with contextlib.ExitStack() as stack:  # runs every step, even if one of them raises
             for step in reversed(steps):
                 stack.callback(step)
 
@@ -236,7 +247,7 @@ class Session:
             self._modes.pop()
 
     def _leave_default_device(self) -> None:
-        """A default device that was set inside and is the GPU ends with it."""
+        """Ends a default device that was set inside and is the GPU."""
         default = _device.CURRENT_DEVICE
         if default is not None and default.type == "cuda" and default != self._default_device:
             stacks.leave_default_device(self._default_device, self._below_default_device)
@@ -251,12 +262,15 @@ class Session:
             _sessions.remove(self)
 
 
-_sessions: list[Session] = []  # those that are on, the innermost last
+_sessions: list[Session] = []  # the sessions that are on, the innermost last
 
 
 def _running_task() -> Callable[[], asyncio.Task | None]:
-    """Asks for the task of asyncio that runs in this thread now: a weak reference, since a task that nobody has any
-    more ends, and leaves its GPU, when Python collects it."""
+    """Returns a function that returns the asyncio task that runs in this thread now.
+
+    It holds a weak reference, because a task without other references ends, and leaves its GPU, when Python collects
+    it.
+    """
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -270,10 +284,10 @@ def _no_task() -> None:
 
 @dataclass(frozen=True)
 class SimulatedGPU:
-    """A simulated GPU that is on: its name ("A100-80GB") and its memory in bytes.
+    """Describes a simulated GPU in use: its name ("A100-80GB") and its memory in bytes.
 
-    `left_out`: what its figures leave out so far, an iterable of (name, reason); false if nothing is. `host`: the
-    factor on the times of the host.
+    `left_out` is what its figures exclude so far, an iterable of (name, reason) that is false if empty. `host` is the
+    factor on the host's times.
     """
 
     name: str
@@ -287,27 +301,31 @@ class SimulatedGPU:
 
 
 class simulated_gpu(contextlib.ContextDecorator):
-    """Inside the `with`, "cuda" is a simulated GPU of that name, with an empty memory, whatever the machine has.
+    """Makes "cuda" a simulated GPU of that name inside the `with`, with empty memory, on any machine.
 
         with simgpu.simulated_gpu("H100") as gpu:
             x = torch.ones(1, device="cuda")
             torch.cuda.memory_allocated()          # 512
 
-    `total_memory`, in bytes, takes the place of the GPU's own: to see what a model would need that fits on none.
-    `values`: whether all tensors have their values, computed on the CPU beside the simulation: the memory is the GPU's
-    as without, the numbers are the CPU's, and what does not fit into the host's memory raises HostMemoryError.
-    `ranks`, `rank`: the process is one rank of a world of so many, with this GPU; the other ranks are not there, and
-    torch.distributed answers as if they were. `per_node`, `link`: GPUs of a machine, and what connects them (see
-    `simgpu.one_rank` for all of these).
-    `host`: how many times as long as the host that the clock assumes (timing/rates.py) this one takes for an operator,
-    a launch, a view; `simgpu.host_slowness()` measures this machine's.
+    `total_memory` (bytes) replaces the GPU's own, for example to see what a model needs that fits on no GPU.
 
-    On the way out, also by an exception, torch, torch.cuda and pynvml are as they were. Raises ValueError, naming the
-    known ones, if `name` is not a GPU of `simgpu.hardware.gpus`, if `total_memory` does not hold the CUDA context, if
-    `host` is no positive number, and if the GPU does not have the `link`; TypeError if `total_memory` is no whole
-    number; RuntimeError where another thread or task has a simulated GPU on. Without `values`, what has none cannot
-    give any: `.item()` of a float is NaN with a warning, and what needs a value raises an error that says so. Threads
-    that are started inside see the GPU too.
+    `values` says whether all tensors have values, which the CPU computes in addition to the simulation. Memory is then
+    the GPU's, and the values are the CPU's. Raises HostMemoryError if they don't fit into the host's memory. Without
+    `values`, most tensors have none: `.item()` of a float returns NaN with a warning, and an operation that needs a
+    value raises an error that says so.
+
+    `ranks` and `rank` make the process one rank of a world of that size, with this GPU. The other ranks don't exist,
+    but torch.distributed answers as if they did. `per_node` is the number of GPUs per machine, and `link` what connects
+    them (see `simgpu.one_rank` for all of these).
+
+    `host` is the factor by which this host is slower than the one that the clock assumes (timing/rates.py), for an
+    operator, a launch, a view. `simgpu.host_slowness()` measures it for this machine.
+
+    On exit, also by an exception, torch, torch.cuda and pynvml are restored. Threads that are started inside see the
+    GPU too. Raises ValueError if `name` is not a GPU of `simgpu.hardware.gpus` (the message lists them), if
+    `total_memory` is too small for the CUDA context, if `host` is not a positive number, and if the GPU does not have
+    the `link`. Raises TypeError if `total_memory` is not a whole number, and RuntimeError if a different thread or task
+    has a simulated GPU on.
     """
 
     def __init__(
@@ -339,7 +357,7 @@ class simulated_gpu(contextlib.ContextDecorator):
     def _recreate_cm(self):
         return _again(*self._arguments())
 
-    def __reduce__(self):  # a copy is another GPU of that kind, which nobody has entered
+    def __reduce__(self):  # a copy is a new GPU of that kind, which is not entered
         return _again, self._arguments()
 
     def _arguments(self) -> tuple:
@@ -349,7 +367,8 @@ class simulated_gpu(contextlib.ContextDecorator):
 
     def __enter__(self) -> SimulatedGPU:
         session = Session(self._kind, self._values, self._host, self._world)
-        self._sessions.append(session)  # before it is on: whatever interrupts this, it has an owner who leaves it
+        # appended before it is on, so that it has an owner who leaves it after any interrupt
+        self._sessions.append(session)
         try:
             session.start()
         except BaseException:
@@ -360,7 +379,9 @@ class simulated_gpu(contextlib.ContextDecorator):
 
     @property
     def is_on(self) -> bool:
-        """Whether it was entered and not left; one that was left while others inside are on goes off with these."""
+        """Returns whether it was entered and not left; if others were entered inside it, it goes off with the last of
+        them.
+        """
         return bool(self._sessions)
 
     def __exit__(self, *error) -> None:
@@ -373,7 +394,7 @@ class simulated_gpu(contextlib.ContextDecorator):
             if error and error[0] is GeneratorExit:
                 session.give_up()
             raise
-        except BaseException:  # an interrupt, which comes once
+        except BaseException:  # an interrupt, which arrives only once
             session.stop()
             raise
         finally:
@@ -381,8 +402,8 @@ class simulated_gpu(contextlib.ContextDecorator):
                 self._sessions.remove(session)
 
     def __del__(self):
-        sessions = vars(self).get("_sessions", ())  # none if an interrupt came before the first line of `__init__`
-        for session in reversed(sessions):  # an interrupt came just before `__exit__`, or nobody left it
+        sessions = vars(self).get("_sessions", ())  # none if an interrupt arrived before the first line of `__init__`
+        for session in reversed(sessions):  # an interrupt arrived just before `__exit__`, or it was never left
             try:
                 session.stop()
             except RuntimeError:
@@ -414,7 +435,7 @@ def _world(kind: Spec, ranks, rank, per_node, link) -> World | None:
                 raise ValueError(f"{name}={given!r} of how many ranks? Say ranks= too")
         return None
     world = world_of(0 if rank is None else rank, ranks, per_node, link)
-    Links(kind, world)  # raises where the GPU does not have the link
+    Links(kind, world)  # raises ValueError if the GPU does not have the link
     return world
 
 

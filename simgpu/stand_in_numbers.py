@@ -1,8 +1,9 @@
-"""Numbers that a program read where there was no value: an int and a float that remember which line read them.
+"""Numbers that a program read from tensors without values: an int and a float that remember which line read them.
 
-They are subclasses of int and float, so that they print, format, compare, hash and go to NumPy as those do. Arithmetic
-keeps the lines of both operands; a pickle and a copy are plain numbers. Python makes an exact int of them in `int()`,
-`range()` and `operator.index()`, which ends what can be followed: `int()` says so to `uses`, the others do not ask.
+They are subclasses of int and float, so they print, format, compare, hash and convert to NumPy like those. Arithmetic
+keeps the lines of both operands. A pickle and a copy are plain numbers. Python converts them to an exact int in
+`int()`, `range()` and `operator.index()`, and from there on they cannot be tracked: `int()` reports that to `uses`, but
+the others call no method.
 """
 
 import sys
@@ -17,7 +18,7 @@ _LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
 class Int(int):
-    """An int that depends on the stand-ins of some lines: `of`."""
+    """An int that depends on the placeholder values of the lines `of`."""
 
     of: tuple[StandIn, ...] = ()
 
@@ -32,7 +33,7 @@ class Int(int):
 
 
 class Float(float):
-    """The same for a float."""
+    """A float that depends on the placeholder values of the lines `of`."""
 
     of: tuple[StandIn, ...] = ()
 
@@ -47,19 +48,22 @@ class Float(float):
 
 
 def plain(number):
-    """An exact int or float of the same value; anything else is itself."""
+    """Converts to an exact int or float of the same value; returns any other object unchanged."""
     if isinstance(number, Int):
         return int.__index__(number)
     return float.__float__(number) if isinstance(number, Float) else number
 
 
 def of(number) -> tuple[StandIn, ...]:
-    """The lines whose stand-ins a number depends on; none for any other object."""
+    """Returns the lines whose placeholder values a number depends on; () for any other object."""
     return number.of if type(number) in (Int, Float) else ()
 
 
 def depending(value, lines: tuple[StandIn, ...]) -> Any:
-    """An int or a float, or several in a tuple or a list, as depending on `lines`. A truth value decides a branch."""
+    """Returns an int or a float (or several in a tuple or list) as depending on `lines`.
+
+    A bool is returned as it is, and marks that the lines decide a branch.
+    """
     kind = type(value)
     if kind is bool:
         for line in lines:
@@ -75,7 +79,7 @@ def depending(value, lines: tuple[StandIn, ...]) -> Any:
 
 
 def given(stand_ins: StandIns, what: str, value) -> Any:
-    """A stand-in's value as the program gets it, which is counted: for `what`, asked for by the line that runs."""
+    """Returns a placeholder value as the program receives it, and counts it for `what` and the line that reads it."""
     line = stand_ins.note(what)
     if type(value) in (int, float, list):
         stand_ins.numbers = True
@@ -86,7 +90,7 @@ def given(stand_ins: StandIns, what: str, value) -> Any:
 
 
 def exact(number, index: bool = False):
-    """An exact number of one that Python would make exact anyway, because `int()`, `float()` or an index asks."""
+    """Returns the exact number of one that Python is about to make exact, for `int()`, `float()` or an index."""
     if isinstance(number, Int):
         frame = _asking()
         if index and uses.chooses(frame):
@@ -96,7 +100,7 @@ def exact(number, index: bool = False):
 
 
 def _asking():
-    """The frame that asks for a value, be it PyTorch's own."""
+    """Returns the frame that reads a value, which may be in PyTorch."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PATHS):
         frame = frame.f_back
@@ -104,8 +108,8 @@ def _asking():
 
 
 def became_exact(lines: tuple[StandIn, ...], frame) -> None:
-    """An exact int was made of a number in `frame`: it decides a size unless the source shows that it does not."""
-    if uses.of_result(frame) is not uses.HARMLESS:
+    """Records that `frame` made an exact int: it decides a size unless the source shows that it does not."""
+    if uses.of_result(frame) not in (uses.BRANCH, uses.HARMLESS):
         for line in lines:
             line.decides_size()
 
@@ -119,18 +123,18 @@ def _lines_of(numbers) -> tuple[StandIn, ...]:
 
 
 def _following(kind: type, name: str):
-    """A method of int or float whose result depends on the lines of its operands."""
+    """Returns a method of int or float whose result depends on the lines of its operands."""
     method = getattr(kind, name)
 
     def follow(self, *others):
         value = method(self, *others)
-        if value is NotImplemented:  # an int with a float, for which the float's own method would forget the lines
+        if value is NotImplemented:  # an int with a float, because the float's own method would lose the lines
             other = others[0] if others else None
             if not (kind is int and isinstance(other, float) and hasattr(float, name)):
                 return value
             value = getattr(float, name)(float(plain(self)), other)
         if type(value) is bool and _of_the_standard_library(sys._getframe(1).f_code.co_filename):
-            return value  # json, for one, asks whether a number is NaN
+            return value  # for example, json tests whether a number is NaN
         return depending(value, _lines_of((self, *others)))
 
     follow.__name__ = follow.__qualname__ = name

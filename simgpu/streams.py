@@ -1,8 +1,9 @@
-"""torch.cuda.Stream, Event and Generator as they are on the simulated GPU.
+"""torch.cuda.Stream, Event and Generator for the simulated GPU.
 
-A stream matters to memory: each has its own free blocks, and a block used on another stream waits for it. To the
-allocator work takes no time, so a block waits until it looks at its events, at the next request, as on a GPU that has
-caught up by then. The time that events and streams tell is the clock's, an estimate.
+Streams affect memory: each has its own free blocks, and a block used on a second stream waits for it. For the
+allocator, work takes no time, so a block waits only until the allocator checks its events, at the next request. A GPU
+that has caught up by then behaves in the same way. The times that events and streams report are the clock's, which are
+estimates.
 """
 
 import torch
@@ -18,40 +19,40 @@ class Stream:
         self.cuda_stream = self.stream_id
         self.priority = max(-LOWEST_LEVEL, min(0, priority))
         self.device, self.device_index, self.device_type = cuda(), cuda().index, device_type
-        self._outer = []  # the streams that were current where it was entered
+        self._outer = []  # the streams that were current when it was entered
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The lowest and the highest priority."""
+        """Returns the lowest and the highest priority."""
         return 0, -LOWEST_LEVEL
 
     def wait_event(self, event):
-        """Later work here waits for the event."""
+        """Makes later work on this stream wait for the event."""
         event.wait(self)
 
     def wait_stream(self, stream):
-        """Later work here waits for what `stream` was given so far."""
+        """Makes later work on this stream wait for all work submitted to `stream` so far."""
         self.wait_event(stream.record_event())
 
     def record_event(self, event=None):
-        """An event (a new one, or the one given) at this point of the stream."""
+        """Records an event (a new one, or the one given) at this point of the stream, and returns it."""
         event = event or Event()
         event.record(self)
         return event
 
     def query(self) -> bool:
-        """Whether all work is done."""
+        """Returns whether all work is done."""
         on().forbid_in_capture(self.stream_id)
         clock = on().clock
         return clock.passed(clock.done(self.stream_id))
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured on it."""
+        """Returns whether a CUDA graph is being captured on it."""
         capture = on().clock.capture
         return capture is not None and self.stream_id in capture.streams
 
     def synchronize(self):
-        """Waits for the work of this stream; blocks that waited for it can then be reused."""
+        """Waits for the work of this stream, after which blocks that waited for it can be reused."""
         on().forbid_in_capture(self.stream_id)
         on().waits()
         on().allocator.synchronize()
@@ -76,28 +77,28 @@ class Stream:
 
 
 class ExternalStream(Stream):
-    """A stream that another library has made; `stream_ptr` is its handle."""
+    """A stream that a different library has created; `stream_ptr` is its handle."""
 
     def __init__(self, stream_ptr, device=None, **kwargs):
         super().__init__(device, stream_id=stream_ptr)
 
 
 class Event:
-    """An event of the simulated GPU: a point of a stream, and the time at which the stream comes past it."""
+    """A point of a stream on the simulated GPU, and the time at which the stream passes it."""
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
         self.device = cuda()
         self.enable_timing = enable_timing
-        self._time = None  # in seconds of the clock, once recorded
-        self._capture = None  # of the CUDA graph that it is part of
+        self._time = None  # the clock's time in seconds, once recorded
+        self._capture = None  # the capture of the CUDA graph that it is part of
 
     @property
     def recorded(self) -> bool:
-        """Whether it marks a point of a stream."""
+        """Returns whether it marks a point of a stream."""
         return self._time is not None
 
     def record(self, stream=None):
-        """Marks this point of the stream (the current one if none is given)."""
+        """Marks this point of the stream (the current one by default)."""
         on().initialize()
         stream_id = on().stream if stream is None else stream.stream_id
         capture = on().clock.capture
@@ -113,7 +114,7 @@ class Event:
             on().clock.hold(stream_id, self._time)
 
     def query(self) -> bool:
-        """Whether the work before the event is done."""
+        """Returns whether the work before the event is done."""
         self._not_captured()
         return self._time is None or on().clock.passed(self._time)
 
@@ -129,8 +130,10 @@ class Event:
             on().clock.wait_until(self._time)
 
     def elapsed_time(self, end_event) -> float:
-        """Milliseconds from this event to `end_event`, by the clock. ValueError if one of them has no time,
-        RuntimeError if one is still to come (c10/cuda/CUDAEvent.h)."""
+        """Returns the milliseconds from this event to `end_event` on the clock.
+
+        Raises ValueError if one of them has no time, and RuntimeError if one has not passed yet (c10/cuda/CUDAEvent.h).
+        """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self.recorded and end_event.recorded):
@@ -144,20 +147,22 @@ class Event:
 
 
 class Generator(torch.Generator):
-    """A random generator that says it is on the GPU. It has a state to save and restore, as CUDA's has: a seed, and how
-    much was drawn. The numbers, where values are asked for, are those of a generator of the CPU's with that seed.
+    """A random generator on the GPU, which computes with the CPU's.
+
+    Like CUDA's, its state is a seed and an offset that counts what was drawn, and can be saved and restored. If values
+    are requested, they come from a CPU generator with that seed.
     """
 
     STATE_BYTES = 16  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
-    DRAWN = 4  # what the offset grows by, at least, where something is drawn
-    REMEMBERED = 4096  # states that were asked for, of 5 KB, which code may go back to (checkpointing does)
+    DRAWN = 4  # the least increase of the offset when something is drawn
+    REMEMBERED = 4096  # recorded states of 5 KB each, which code may return to (checkpointing does)
 
     def __new__(cls, device="cuda"):
         return super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
 
     def __init__(self, device="cuda"):
         self._seed = self._offset = 0
-        self._states = {}  # the CPU's, by seed and offset
+        self._states = {}  # the CPU generator's states, by seed and offset
         self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)  # pyright: ignore[reportArgumentType]
 
     @property
@@ -176,7 +181,10 @@ class Generator(torch.Generator):
         return self
 
     def _begin(self, seed: int, offset: int) -> None:
-        """Goes to where so much was drawn; where it never was, the numbers are others than those that were drawn."""
+        """Restores the state at a seed and offset.
+
+        If that state was never recorded, the values drawn after it differ from those drawn before.
+        """
         self._seed, self._offset = seed, offset
         known = self._states.get((seed, offset))
         if known is not None:
@@ -192,15 +200,15 @@ class Generator(torch.Generator):
         return self._seed
 
     def numbers(self) -> torch.Tensor:
-        """The state of the CPU's generator that gives the next numbers."""
+        """Returns the CPU generator's state that gives the next values."""
         return super().get_state()
 
     def go_on_with(self, numbers: torch.Tensor) -> None:
-        """Gives the next numbers from this state of the CPU's generator on."""
+        """Continues with this state of the CPU generator."""
         super().set_state(numbers)
 
     def drawn(self, numbers: torch.Tensor) -> None:
-        """Goes on to where the CPU's generator is now, if that has drawn anything."""
+        """Advances to a new state of the CPU generator, and increases the offset if anything was drawn."""
         if not torch.equal(numbers, super().get_state()):
             super().set_state(numbers)
             self._offset += self.DRAWN
@@ -225,7 +233,7 @@ class Generator(torch.Generator):
 
 
 def _again(device: torch.device, state: torch.Tensor, numbers: torch.Tensor) -> Generator:
-    """A copy of a generator on the GPU, which draws what that one draws next."""
+    """Returns a copy of a generator on the GPU, which draws what that one draws next."""
     generator = Generator(str(device))
     generator.set_state(state)
     generator.go_on_with(numbers)
@@ -233,28 +241,31 @@ def _again(device: torch.device, state: torch.Tensor, numbers: torch.Tensor) -> 
 
 
 def on_host(state: torch.Tensor) -> torch.Tensor:
-    """A state that came back from the simulated GPU, as PyTorch's C++ takes it: with its bytes in the host's memory."""
+    """Returns a generator state from the simulated GPU as PyTorch's C++ needs it, with its bytes in host memory."""
     with torch._C.DisableTorchFunction():
         elsewhere = state.is_meta
     return torch.tensor(state.tolist(), dtype=torch.uint8, device="cpu") if elsewhere else state
 
 
 class HostGenerator(torch.Generator):
-    """PyTorch's own generator of the CPU, which also takes states that came back from the simulated GPU."""
+    """PyTorch's own CPU generator, which also accepts states that come from the simulated GPU."""
 
     def set_state(self, state):
         return super().set_state(on_host(state))
 
 
 def _signed(word: int) -> int:
-    """A number of 64 bits with its first bit as a sign."""
+    """Converts an unsigned 64-bit number to a signed one."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
 
 
 def _any(real: type, simulated: type, default: str, make=None, host: type | None = None) -> type:
-    """What takes the place of one of torch's classes whose first argument, `device`, says whose it is:
-    simulated for cuda, PyTorch's own otherwise (for cpu `host`, where there is one). Both are its instances."""
+    """Returns a replacement for a torch class whose first argument is `device`.
+
+    Calling it creates a simulated object for cuda, and PyTorch's own otherwise (`host` for cpu, if given). Instances of
+    both count as its instances.
+    """
 
     class Meta(type):
         def __call__(cls, device=default, *args, **kwargs):

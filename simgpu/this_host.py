@@ -1,10 +1,10 @@
-"""How fast this machine's processor issues PyTorch's operators, beside the host that the clock assumes.
+"""Measures how fast this machine's processor issues PyTorch's operators, relative to the host that the clock assumes.
 
-A loop of small layers runs on the CPU, forward, backward and a step of SGD, with tensors so small that what is computed
-takes next to no time: what is left is what a GPU's host has to do too for each operator, Python, dispatcher, autograd
-and allocation. The factor is the loop's time over that on a host which counts as 1 (`rates.CPU_OPERATOR` for each
-operator, and as much less for one that makes a view as the clock assumes). What it cannot tell is how fast this
-machine's driver launches a kernel; that is taken to be as much slower or faster as the rest.
+A loop of small layers runs forward, backward and a step of SGD on the CPU. Its tensors are so small that computing
+takes almost no time. What remains is what a GPU's host also has to do per operator: Python, dispatcher, autograd and
+allocation. The factor is the loop's time divided by its time on a host that counts as 1 (`rates.CPU_OPERATOR` per
+operator, reduced for views by the ratio that the clock assumes). How fast this machine's driver launches a kernel
+cannot be measured this way, so it is assumed to be slower or faster by the same factor.
 """
 
 import time
@@ -19,11 +19,11 @@ from simgpu.modes.operators import VIEW, facts_of
 from simgpu.timing import rates
 
 LAYERS, WIDTH, BATCH = 20, 8, 4
-ENOUGH = 0.6  # seconds that are measured
+ENOUGH = 0.6  # seconds of measurement
 
 
 class _Counting(TorchDispatchMode):
-    """Adds up what the operators that run take on a host that counts as 1."""
+    """Adds up the time of the operators that run, on a host that counts as 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class _Counting(TorchDispatchMode):
 
 
 def host_slowness() -> float:
-    """How many times as long as the host of the clock this machine takes for an operator; 2 is half as fast.
+    """Returns how many times longer than the clock's host this machine takes per operator; 2 means half as fast.
 
-    Takes about a second, and wants a machine that does nothing else: the fastest of many rounds counts. The number is
-    what `simulated_gpu(..., host=...)` takes. Simulated GPUs that are on are set aside meanwhile.
+    It takes about a second and needs an idle machine; the fastest of many rounds counts. Pass the result to
+    `simulated_gpu(..., host=...)`. Simulated GPUs in use are disabled during the measurement.
     """
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
@@ -69,7 +69,7 @@ def _loop():
 
 
 def _fastest(step) -> float:
-    """Seconds of the fastest of the steps that fit into the time."""
+    """Returns the seconds of the fastest step within the measuring time."""
     best, end = float("inf"), time.perf_counter() + ENOUGH
     while (start := time.perf_counter()) < end:
         step()

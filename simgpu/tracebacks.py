@@ -1,8 +1,8 @@
-"""Tracebacks as they are on a GPU.
+"""Makes tracebacks hold the same tensors as on a GPU.
 
-An error keeps the frames that it went through, and these their tensors: what stays allocated in an `except` is what
-PyTorch's Python and the user's hold there. The frames of the simulated GPU stand for C++, which holds nothing after an
-error.
+An error keeps the frames that it passed through, and these keep their tensors. So what stays allocated in an `except`
+is what the frames of PyTorch's Python and of the user hold. The frames of the simulated GPU take the place of C++,
+which holds nothing after an error.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ OURS = (
     *(f"{folder}{os.sep}" for folder in _ROOM.iterdir() if folder.is_dir() and folder.name != "recording"),
     *(str(file) for file in _ROOM.glob("*.py") if file.name != "record.py"),
 )
-"""The simulated GPU's own files; the recorder's are not among them: its workloads are a user's code."""
+"""The simulated GPU's own files. The recorder's are excluded, because its workloads count as user code."""
 _TORCH = Path(torch.__file__).parent
 _AROUND_MODES = tuple(str(_TORCH / file) for file in ("_compile.py", "_dynamo/eval_frame.py"))
 PATHS = (
     *OURS,
-    torch.overrides.__file__,  # handle_torch_function, by which a function comes to the function mode
+    torch.overrides.__file__,  # handle_torch_function, which calls the function mode
     *_AROUND_MODES,
 )
 _IN_PLACE_OF_CPP = (
@@ -31,16 +31,18 @@ _IN_PLACE_OF_CPP = (
     torch.overrides.__file__,
     *(str(_TORCH / room) for room in ("_meta_registrations.py", "_refs", "_prims", "_decomp")),
 )
-"""What stands for C++ while an operator runs: ours, and PyTorch's kernels in Python for meta tensors."""
+"""Files that run in place of C++ while an operator runs: simgpu's, and PyTorch's Python kernels for meta tensors."""
 _CALLED_BY_THEM = tuple(str(_TORCH / file) for file in ("_ops.py", "__init__.py")) + _AROUND_MODES
 
 
 def let_go(error: BaseException) -> None:
-    """Drops what frames that have ended hold where a GPU runs C++, which holds nothing after an error; innermost first.
-    They stay in the traceback, for those who look for what raised it."""
+    """Clears ended frames that take the place of C++, innermost first, because C++ holds nothing after an error.
+
+    The frames stay in the traceback, so that it still shows what raised the error.
+    """
     for one in _behind(error):
         for frame in reversed(list(_in_place_of_cpp(one.__traceback__))):
-            with contextlib.suppress(RuntimeError):  # it has not ended
+            with contextlib.suppress(RuntimeError):  # the frame has not ended
                 frame.clear()
 
 
@@ -55,7 +57,7 @@ def _in_place_of_cpp(traceback: types.TracebackType | None) -> Iterator[types.Fr
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it came of."""
+    """Yields an error, and the errors that caused it."""
     seen, left = set(), [error]
     while left:
         one = left.pop()
@@ -66,7 +68,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 
 
 def as_on_gpu(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without the frames that a GPU would not have had."""
+    """Returns a traceback without the frames that a GPU would not have."""
     entries, kept = [], None
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith(PATHS):

@@ -1,7 +1,7 @@
-"""The allocator does one thing at a time: threads take turns, and what is asked of it in the middle of another waits.
+"""Serialises allocator calls: threads take a lock, and requests from within an allocator call wait in a queue.
 
-PyTorch's allocator has a lock, and nothing of Python runs while it is held. This one is Python, in the middle of which
-Python may collect garbage, and the garbage may be tensors.
+PyTorch's allocator holds a lock, and no Python code runs while it is held. This one is written in Python, where the
+garbage collector may run at any point and free tensors.
 """
 
 import threading
@@ -17,9 +17,9 @@ from simgpu.memory.invalid_free import InvalidFree
 from simgpu.memory.out_of_memory import OutOfMemory
 
 WAITING = ("free", "empty_cache", "synchronize", "record_stream")
-"""What returns nothing, so that it can wait until the allocator has done what it is at."""
+"""Methods that return nothing, so that they can wait until the current allocator call is done."""
 FRAMES = 32
-"""Python's frames that a request for memory takes at most, and some more."""
+"""An upper bound of the Python frames that a request for memory needs."""
 
 
 BAD_FORK = (
@@ -30,23 +30,25 @@ BAD_FORK = (
 
 
 class Turns:
-    """Puts itself in front of an allocator's methods. Ctrl-C waits until the allocator has done, too."""
+    """Wraps an allocator's methods so that calls run one at a time. Ctrl-C waits until the call is done, too."""
 
     def __init__(self, allocator: CachingAllocator, left_out: LeftOut) -> None:
         self.lock = threading.RLock()
         self._left_out = left_out
         self._read_settings = allocator.read_settings
-        self.forked = False  # whether this process is the fork of one that has used the GPU
+        self.forked = False  # whether this process was forked from one that has used the GPU
         self._busy = False
-        self._of_observer = False  # whether what is raised is
+        self._of_observer = False  # whether an observer raised the error
         self._waiting: deque[tuple[Callable, tuple]] = deque()
         for name in WAITING:
             setattr(allocator, name, in_one_piece(self._alone(getattr(allocator, name), waits=True)))
         allocator.malloc = in_one_piece(self._alone(allocator.malloc, waits=False))
 
     def outside(self, observer: Callable) -> Callable:
-        """An observer of running out of memory, which PyTorch calls when the allocator has done: it may ask anything of
-        it, and raise."""
+        """Wraps an out-of-memory observer, which PyTorch calls after the allocator is done.
+
+        So the observer may call the allocator, and may raise.
+        """
 
         @wraps(observer)
         def call(*args):
@@ -58,7 +60,10 @@ class Turns:
         return call
 
     def _alone(self, function: Callable, waits: bool) -> Callable:
-        """The allocator's function when its turn comes: what is asked in the middle of another waits, or is refused."""
+        """Wraps an allocator method so that it runs alone.
+
+        A call from within another one waits if `waits` is set, and raises NotModelledError otherwise.
+        """
         lock = self.lock
 
         @wraps(function)
@@ -94,7 +99,9 @@ class Turns:
         return call
 
     def _note(self, error: BaseException) -> None:
-        """What a signal's handler raised, or another thread in this one, has interrupted what cannot be undone."""
+        """Records that an exception from a signal handler or a different thread interrupted an allocator call
+        midway.
+        """
         if not self._of_observer:
             self._left_out.add(
                 f"{type(error).__name__} inside the allocator",

@@ -1,8 +1,8 @@
-"""What a program does with a number, as far as the source of the function that reads it shows.
+"""Finds out what a program does with a number, as far as the source of the function that reads it shows.
 
-Python makes an exact int in `int(x)` and `range(n)`, and from there on no object remembers where it came from. So the
-expression is found in the source (a frame knows the columns of the instruction that it executes), and is followed
-outwards, and through local names, until it is clear what becomes of it.
+Python makes an exact int in `int(x)` and `range(n)`, and from then on no object remembers its origin. So this module
+finds the expression in the source (a frame knows the columns of its current instruction), and follows it outwards and
+through local names, until its use is clear.
 """
 
 import ast
@@ -11,23 +11,24 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
-SIZE, LOST, UNKNOWN, HARMLESS = "decides a size", "is not known, by another number", "is not known", "decides no size"
-"""What becomes of a number. LOST: `max` and `min` may have put another number in its place, whose use is not known."""
+SIZE, LOST, UNKNOWN = "decides a size", "is not known, by another number", "is not known"
+BRANCH, HARMLESS = "decides a branch", "decides no size and no branch"
+"""The use of a number. LOST means that `max` or `min` may have replaced it with a different number of unknown use."""
 
 _GIVES_A_NUMBER = {"int", "float", "round", "max", "min", "abs", "sum", "ceil", "floor"}
 _CHOOSES = {"max", "min"}
-_SHOWS = {"print", "str", "repr", "format", "bool", "isinstance", "debug", "info", "warning", "error", "write", "log"}
+_SHOWS = {"print", "str", "repr", "format", "isinstance", "debug", "info", "warning", "error", "write", "log"}
 _SHOWS |= {"add_scalar", "set_postfix", "set_description", "set_postfix_str", "add_row"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 
 
 def of_result(frame: FrameType) -> str:
-    """SIZE, LOST, UNKNOWN or HARMLESS: what becomes of the value that `frame` is computing now."""
+    """Returns SIZE, LOST, UNKNOWN, BRANCH or HARMLESS for the value that `frame` is computing now."""
     return _of_instruction(frame.f_code, frame.f_lasti)
 
 
 def chooses(frame: FrameType) -> bool:
-    """Whether `frame` is taking one element by an index, `blocks[i]`, which decides no size."""
+    """Returns whether `frame` is taking one element by an index, `blocks[i]`, which decides no size."""
     node, _ = _computed(frame.f_code, frame.f_lasti)
     return isinstance(node, ast.Subscript) and not isinstance(node.slice, (ast.Slice, ast.Tuple))
 
@@ -39,7 +40,7 @@ def _of_instruction(code: CodeType, offset: int) -> str:
 
 
 def _computed(code: CodeType, offset: int) -> tuple:
-    """The expression that an instruction computes, and its source; None for what is not known."""
+    """Returns the expression that an instruction computes, and its source; None for each that is unknown."""
     positions = getattr(code, "co_positions", tuple)()  # from Python 3.11 on
     position = next(islice(positions, offset // 2, None), None)
     if position is None or None in position:
@@ -49,7 +50,7 @@ def _computed(code: CodeType, offset: int) -> tuple:
 
 
 class _Source:
-    """A parsed file: `at` has the outermost expression at each position, `above` the node around each."""
+    """A parsed file: `at` maps each position to its outermost expression, and `above` each node to its parent."""
 
     def __init__(self, tree: ast.Module):
         self.above: dict[ast.AST, ast.AST] = {}
@@ -62,7 +63,7 @@ class _Source:
                 self.at.setdefault(position, node)
 
     def function(self, node: ast.AST) -> ast.AST:
-        """The function, or the module, that a node is in."""
+        """Returns the function, or the module, that contains a node."""
         while not isinstance(node, _FUNCTIONS):
             node = self.above[node]
         return node
@@ -77,13 +78,13 @@ def _parsed(file: str) -> _Source | None:
 
 
 def _worst(found) -> str:
-    """Of several uses of one number the one that matters most."""
+    """Returns the use that matters most among several uses of one number."""
     found = set(found)
-    return next((one for one in (SIZE, LOST, UNKNOWN) if one in found), HARMLESS)
+    return next((one for one in (SIZE, LOST, UNKNOWN, BRANCH) if one in found), HARMLESS)
 
 
 class _Followed:
-    """One number, followed; `names` are those that it was assigned to."""
+    """Follows one number; `names` are the local names that it was assigned to."""
 
     def __init__(self, source: _Source | None):
         assert source is not None
@@ -91,24 +92,24 @@ class _Followed:
         self.names: set[str] = set()
 
     def of(self, node: ast.AST) -> str:
-        """What becomes of an expression's value."""
+        """Returns the use of an expression's value."""
         above = self.source.above[node]
         match above:
-            case ast.FormattedValue() | ast.Expr() | ast.Compare() | ast.Assert() | ast.BoolOp():
+            case ast.FormattedValue() | ast.Expr():
                 return HARMLESS
-            case ast.If() | ast.While():
-                return HARMLESS
+            case ast.If() | ast.While() | ast.Assert() | ast.Compare() | ast.BoolOp():
+                return BRANCH
             case ast.IfExp():
-                return HARMLESS if above.test is node else self.of(above)
+                return BRANCH if above.test is node else self.of(above)
             case ast.BinOp():
                 return self._in_arithmetic(node, above)
             case ast.UnaryOp():
-                return HARMLESS if isinstance(above.op, ast.Not) else self.of(above)
+                return BRANCH if isinstance(above.op, ast.Not) else self.of(above)
             case ast.Slice():
                 return HARMLESS if _is_written(self.source.above[above]) else SIZE
             case ast.Tuple() if _formats(self.source.above[above]):
                 return HARMLESS
-            case ast.Subscript():  # an index chooses, and a slice is SIZE
+            case ast.Subscript():  # an index selects an element, and a slice is SIZE
                 return HARMLESS
             case ast.Call():
                 return self._in_call(node, above)
@@ -123,7 +124,8 @@ class _Followed:
         if _formats(above) and other is above.left:
             return HARMLESS
         found = self.of(above)
-        return HARMLESS if isinstance(above.op, ast.Div) and found is not SIZE else found  # a mean, an accuracy
+        # such as a mean or an accuracy
+        return HARMLESS if isinstance(above.op, ast.Div) and found in (LOST, UNKNOWN) else found
 
     def _in_call(self, node, above: ast.Call) -> str:
         if above.func is node:
@@ -131,6 +133,8 @@ class _Followed:
         name = getattr(above.func, "id", getattr(above.func, "attr", ""))
         if name == "range":
             return SIZE
+        if name == "bool":
+            return BRANCH
         if name in _SHOWS:
             return HARMLESS
         found = self.of(above) if name in _GIVES_A_NUMBER else UNKNOWN
@@ -151,12 +155,12 @@ class _Followed:
 
 
 def _formats(node: ast.AST) -> bool:
-    """Whether it is "%d" % n."""
+    """Returns whether the node is of the form "%d" % n."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mod):
         return False
     return isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), str)
 
 
 def _is_written(node: ast.AST) -> bool:
-    """Whether it is what an assignment writes into: x[:n] = 0."""
+    """Returns whether the node is the target of an assignment: x[:n] = 0."""
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)

@@ -23,7 +23,10 @@ from tools.not_yet import NOT_YET
 MAX_LINES = 12  # of a code cell
 DECIMALS = re.compile(r"(?<![\w.])\d+\.\d{4,}")
 GUESS = re.compile(r"^(guess\w*) = (.*?)(?:  #.*)?$")
-UNIT = re.compile(r"\((?:B|KiB|MiB|GiB|s|ms|µs|%|[^)]* (?:a|per) [^)]*)\)|^(?:B|KiB|MiB|GiB|ms|s|µs|%)$|^MiB\b")
+UNIT = re.compile(
+    r"\((?:B|KiB|MiB|GiB|s|ms|µs|%|tokens|[^)]* (?:a|per) [^)]*)\)|^(?:B|KiB|MiB|GiB|ms|s|µs|%|power of ten)$|^MiB\b"
+    r"|^\w+ per \w+$"
+)
 
 
 def problems(path: Path) -> dict[str, list[str]]:

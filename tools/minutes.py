@@ -60,9 +60,11 @@ def lines_of_code(source: str) -> list[str]:
 
 
 def lines_of_output(output) -> int:
-    """The lines of text that an output shows: a table as text, and for a figure its description."""
-    text = output.get("text") or output.get("data", {}).get("text/plain", "")
-    return len("".join(text).splitlines())
+    """Returns the lines that a reader sees of an output: the rows of a table, text, or the description of a figure."""
+    data = output.get("data", {})
+    if rows := "".join(data.get("text/html", "")).count("<tr"):
+        return rows
+    return len("".join(output.get("text") or data.get("text/plain", "")).splitlines())
 
 
 def key(path: Path) -> str:

@@ -1,7 +1,7 @@
 """The summary table of the course as a page: `python -m tools.techniques` writes docs/techniques.md.
 
-Every row is one that a chapter has made from its own measurements and that its executed notebook keeps. The table of
-times is made of the rows of docs/exactness.json that hold a technique in somebody else's measurement.
+Each row comes from the measurements of a chapter, whose executed notebook stores it. The table of times consists of
+the rows of docs/exactness.json that contain a published measurement of a technique.
 """
 
 from __future__ import annotations
@@ -17,32 +17,38 @@ EXACTNESS = ROOT / "docs" / "exactness.json"
 HEAD = """\
 # What each technique saved
 
-Every row was measured by a chapter of the course, and is collected from its executed notebook by
-`python -m tools.techniques`; none was typed. *Peak* is the peak of allocated memory without and with the technique,
-*step time* the time with it over the time without. Where the last column says *simulated*, the memory is exact and the
-time an estimate ([chapter 24](../notebooks/24_how_exact_is_this.ipynb) says how good it is).
+A chapter of the course measured every row, and `python -m tools.techniques` collects the rows from the executed
+notebooks, so none of them was typed. A training step has two peaks of allocated memory, and the larger one decides:
 
-First find what peaks ([chapter 23b](../notebooks/23b_which_technique_first.ipynb)): a technique that acts elsewhere
-saves nothing.
+- *peak of backward* is the peak of forward and backward alone, without and with the technique;
+- *peak of the step* includes the optimizer's step.
+
+A technique for activations can lower the first column a lot and the second one much less, because AdamW's step then
+becomes the peak. Where a chapter measured one peak only, the first column says *not separate*. *Step time* is the time
+with the technique divided by the time without it. Where the last column says *simulated*, the memory is simulated and
+the time is an estimate ([chapter 24](../notebooks/24_how_exact_is_this.ipynb) shows how good both are).
+
+Before you choose, find out what peaks ([chapter 23b](../notebooks/23b_which_technique_first.ipynb)), because a
+technique that acts elsewhere saves nothing.
 
 """
-# What has the peak that a technique lowers, by the beginning of its name: the first that fits.
+# What is largest at the peak that a technique lowers, by the beginning of its name. The first match counts.
 PEAKS = {
     "Activations peak": (
         *("smaller batch", "gradient accumulation", "accumulation", "gradient checkpointing", "checkpoints"),
         *("selective checkpointing", "autocast", "bf16 autocast", "one fused kernel", "torch.compile's cut"),
         *("batch norm recomputed", "activations on the CPU"),
     ),
-    "Attention's map, the padding or the logits peak": ("fused attention", "bucketing", "the useful words", "loss in"),
+    "Attention scores, padding or logits peak": ("fused attention", "bucketing", "the useful", "loss in"),
     "The optimizer's step peaks, or its states": ("AdamW", "Adafactor", "1-bit Adam", "optimizer on the CPU"),
-    "Many GPUs, and what each of them need not hold": ("FSDP",),
+    "Many GPUs, and what each of them need not store": ("FSDP",),
     "The parameters or the inputs peak": ("parameters on the CPU", "images sent as uint8"),
 }
 TIMES = """\
-## Recorded times beside simulated ones
+## Published times and simulated ones
 
-Step time with the technique over the time without it, as others recorded it and as the clock has it for the same model
-and GPU (from [exactness.json](exactness.json), rung 7).
+The step time with the technique divided by the time without it, as published and as simulated for the same model and
+GPU (from [exactness.json](exactness.json), rung 7).
 
 """
 BERT, LARGE = "bert-large, 512 samples, V100: ", "GPT-2 large, 1024 samples, H100: "
@@ -62,7 +68,7 @@ RECORDED = {
 
 
 def what_peaks(technique: Technique) -> str:
-    """What has the peak that the technique lowers; ValueError for a method that nobody has sorted in."""
+    """Return what is largest at the peak that the technique lowers. Raises ValueError for an unknown method."""
     for title, beginnings in PEAKS.items():
         if technique.method.startswith(beginnings):
             return title
@@ -75,10 +81,10 @@ def _markdown(rows: list[list[str]]) -> str:
 
 
 def times() -> str:
-    """The table of recorded and simulated times of the same technique."""
+    """Return the table of published and simulated times of each technique."""
     results = json.loads(EXACTNESS.read_text(encoding="utf-8"))["results"]
     measures = {name: found for one in results if one["rung"] == 7 for name, *_, found in one["items"]}
-    rows = [["method", "on", "recorded", "simulated"]]
+    rows = [["method", "on", "published", "simulated"]]
     for method, pairs in RECORDED.items():
         for without, with_it in pairs:
             said = [
@@ -90,7 +96,7 @@ def times() -> str:
 
 
 def page(notebooks: Path = ROOT / "notebooks") -> str:
-    """The page as Markdown, from the notebooks of a folder. Raises FileNotFoundError if it has none."""
+    """Return the page as Markdown, from the notebooks of a folder. Raises FileNotFoundError if it has none."""
     found = collect(notebooks)
     table = found.table().reset_index()
     titles = [what_peaks(technique) for technique in found.rows]

@@ -1,1 +1,1 @@
-"""Operators that CUDA's C++ makes of others, where a meta tensor would get something else."""
+"""Operators that CUDA's C++ decomposes into others and that a meta tensor would decompose differently."""

@@ -1,10 +1,10 @@
 """autocast("cuda") on the simulated GPU.
 
-In PyTorch's C++ a kernel at the key AutocastCUDA casts the arguments of each listed operator and calls it again below
-(aten/src/ATen/autocast_mode.h); it passes over tensors that are not `is_cuda()`, and a simulated one is not. So the
-same operators get a kernel of this module at a key of the same height, AutocastPrivateUse1, which is switched on and
-off with autocast("cuda") in each thread. Operators that C++ calls inside others are cast likewise, backward runs in
-the dtype that forward chose, and it costs nothing where autocast is off.
+In PyTorch's C++ a kernel at the dispatch key AutocastCUDA casts the arguments of each listed operator and calls the
+operator again below that key (aten/src/ATen/autocast_mode.h). It skips tensors that are not `is_cuda()`, and a
+simulated tensor is not. So the same operators get a kernel of this module at a key of the same height,
+AutocastPrivateUse1. autocast("cuda") switches that key on and off in each thread. Operators that C++ calls inside
+others are cast too, and backward runs in the dtype that forward chose. While autocast is off, the kernels cost nothing.
 """
 
 import threading
@@ -24,9 +24,9 @@ _aten = torch.ops.aten
 
 
 class _OfThread(threading.local):
-    """Whether what this thread calls is cast: False outside regions, and below an operator that has been cast.
+    """Holds whether this thread's calls are cast: False outside regions, and below an operator that has been cast.
 
-    PyTorch's own answer is that of its excluded keys, and all keys above a dispatch mode are excluded inside it.
+    PyTorch's own state is that of its excluded keys, but inside a dispatch mode all keys above the mode are excluded.
     """
 
     on = False
@@ -39,7 +39,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The lists of autocast_mode.h, by policy. An operator that a later PyTorch adds to them casts to the lower precision.
+# The lists of autocast_mode.h, by policy. An operator that a later PyTorch adds to them is cast to the lower precision.
 LOWER = _names("""
     _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
     conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
@@ -78,12 +78,12 @@ BANNED = {
 
 
 def lower_precision() -> torch.dtype:
-    """The dtype of the current autocast("cuda") region."""
+    """Returns the dtype of the current autocast("cuda") region."""
     return torch.get_autocast_dtype("cuda")
 
 
 def eligible(value) -> bool:
-    """Whether autocast("cuda") may cast this argument: a floating point tensor on the GPU, and not fp64."""
+    """Returns whether autocast("cuda") may cast this argument: a floating-point tensor on the GPU, and not fp64."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype.is_floating_point
@@ -93,12 +93,12 @@ def eligible(value) -> bool:
 
 
 def cast(value, dtype: torch.dtype):
-    """An argument (tensors in lists included) as autocast hands it on: in `dtype`, if it is eligible.
+    """Returns an argument (tensors in lists included) as autocast passes it on: in `dtype` if it is eligible.
 
-    Casts of weights (fp32 leaves that want a gradient) to the lower precision are kept until the outermost region
-    ends, and want a gradient themselves also where none are wanted; in inference mode they are not kept (cached_cast in
-    autocast_mode.cpp). There the cache is a hash map by address, and the order in which it frees
-    its tensors is no one's to know; here it is the order of their making.
+    Casts of weights (fp32 leaves that require a gradient) to the lower precision are cached until the outermost region
+    ends. They require a gradient even if gradients are disabled. In inference mode they are not cached (cached_cast in
+    autocast_mode.cpp). PyTorch's cache is a hash map by address, which frees its tensors in an unpredictable order.
+    Here they are freed in the order of their creation.
     """
     if isinstance(value, (list, tuple)):
         return [cast(item, dtype) for item in value]
@@ -126,8 +126,11 @@ def cast(value, dtype: torch.dtype):
 
 
 def _all(operator, dtype, args, kwargs):
-    """Casts the last argument first and frees the first one first, as compiled C++ does; in a list the first one is
-    cast and freed first, which Python's own lists free last."""
+    """Casts all arguments, calls the operator and returns its result.
+
+    The last argument is cast first and the first one freed first, as in compiled C++. In a list the first element is
+    cast and freed first, but a Python list would free it last.
+    """
     named = {name: cast(kwargs[name], dtype) for name in reversed(kwargs)}
     made = [cast(arg, dtype) for arg in reversed(args)]
     result = operator(*reversed(made), **named)
@@ -149,7 +152,7 @@ def _to_fp32(operator, args, kwargs):
 
 
 def _with_fp32_result(operator, args, kwargs):
-    """The input stays and the result is fp32, unless the call names a dtype."""
+    """Leaves the input as it is and makes the result fp32, unless the call gives a dtype."""
     if not eligible(args[0]):
         return operator(*args, **kwargs)
     position = next(i for i, argument in enumerate(operator._schema.arguments) if argument.name == "dtype")
@@ -162,7 +165,9 @@ def _with_fp32_result(operator, args, kwargs):
 
 
 def _norm(operator, args, kwargs):
-    """norm names its result's dtype in another overload: fp32, or the input's own."""
+    """Calls the overload of norm that takes the dtype of the result: fp32, or the input's dtype if it is not
+    eligible.
+    """
     dtype = torch.float32 if eligible(args[0]) else args[0].dtype
     with_dtype = _named(NORM[_name(operator)])
     defaults = [argument.default_value for argument in operator._schema.arguments[len(args) :]]
@@ -170,7 +175,10 @@ def _norm(operator, args, kwargs):
 
 
 def _to_widest(operator, args, kwargs):
-    """All in fp32 from the first that is, else in the lower precision (promote_type, prioritize)."""
+    """Casts all arguments to fp32 if one of them is fp32, else to the lower precision.
+
+    Raises RuntimeError for other eligible dtypes (promote_type, prioritize).
+    """
     widest = lower = lower_precision()
     for value in _flat((*args, *kwargs.values())):
         if eligible(value) and widest != torch.float32:
@@ -198,7 +206,7 @@ _OF_LIBRARIES = library_casts.policy(cast)
 
 
 def _name(operator) -> str:
-    """ "mm" or "sum.dim_IntList", as the lists have it."""
+    """Returns an operator's name as the lists have it: "mm" or "sum.dim_IntList"."""
     return operator.name().removeprefix("aten::")
 
 
@@ -223,7 +231,7 @@ def _policy_of(name: str):
 
 @cache
 def listed() -> tuple[str, ...]:
-    """The operators that autocast("cuda") treats in the PyTorch that runs, as the dispatcher has them."""
+    """Returns the operators that autocast("cuda") handles in the running PyTorch, as the dispatcher lists them."""
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
     return tuple(
         name.removeprefix("aten::")
@@ -233,7 +241,7 @@ def listed() -> tuple[str, ...]:
 
 
 def register() -> None:
-    """Registers the kernels at KEY, through `dispatcher`."""
+    """Registers the kernels at KEY through `dispatcher`."""
     registry.library(KEY, "_").fallback(torch.library.fallthrough_kernel)
     casting = registry.library(KEY)
     for operator, kernel in _kernels():
@@ -242,14 +250,14 @@ def register() -> None:
 
 
 def _follow_libraries() -> None:
-    """Gives operators of libraries, which may have been imported by now, a kernel that calls what they registered."""
+    """Gives operators of libraries imported since the last call a kernel that calls what they registered."""
     for operator in library_casts.new_ones():
         registry.library(KEY, operator.namespace).impl(operator, _kernel(operator, _OF_LIBRARIES))
 
 
 @cache
 def _kernels() -> list[tuple]:
-    """Each of the `listed` operators, and its kernel."""
+    """Returns each of the `listed` operators with its kernel."""
     return [(operator, _kernel(operator, _policy_of(name))) for name in listed() for operator in (_named(name),)]
 
 
@@ -266,11 +274,12 @@ def _kernel(operator, policy):
 
 
 def composite(operator, args, kwargs):
-    """`registry.composite` in the dispatch mode: what PyTorch's C++ makes of it is cast, as where no mode stands above.
+    """Runs `registry.composite` in the dispatch mode, so that the operators it decomposes into are cast as without the
+    mode.
 
-    A composite operator's C++ runs above the kernels of autocast (upsample_nearest2d.vec calls upsample_nearest2d,
-    which autocast_mode.h lists), unless an operator around it has been cast. Inside a dispatch mode their key is
-    excluded, with all that come before the mode's (PythonFallbackKernel.cpp, pythonFallback).
+    The C++ of a composite operator runs above autocast's kernels, unless an operator around it has been cast. For
+    example, upsample_nearest2d.vec calls upsample_nearest2d, which autocast_mode.h lists. Inside a dispatch mode
+    autocast's key is excluded, with all keys before the mode's own (PythonFallbackKernel.cpp, pythonFallback).
     """
     if not _here.on:
         return registry.composite(operator, args, kwargs)
@@ -282,7 +291,7 @@ def composite(operator, args, kwargs):
 
 
 def switch(enabled: bool) -> None:
-    """Has this thread's operators pass through the kernels at KEY, or not."""
+    """Switches on or off that this thread's operators pass through the kernels at KEY."""
     if enabled:
         _follow_libraries()
     _here.on = enabled
@@ -291,7 +300,7 @@ def switch(enabled: bool) -> None:
 
 
 def patch(patches) -> None:
-    """Makes torch's own switches of autocast("cuda") and of its cache work here too."""
+    """Patches torch's switches of autocast("cuda") and of its cache, so that they work for the simulated GPU too."""
     set_enabled, clear_cache = torch.set_autocast_enabled, torch.clear_autocast_cache
 
     def set_autocast_enabled(*args, **kwargs):
@@ -310,10 +319,10 @@ def patch(patches) -> None:
 
 
 def start() -> None:
-    """Takes up a region that is open already."""
+    """Switches casting on if an autocast region is already open."""
     switch(torch.is_autocast_enabled("cuda"))
 
 
 def stop() -> None:
-    """Leaves nothing on, unless a GPU outside goes on in a region of its own."""
+    """Switches casting off, unless an outer simulated GPU is active again inside its own autocast region."""
     switch(machines.current() is not None and torch.is_autocast_enabled("cuda"))

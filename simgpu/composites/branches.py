@@ -1,4 +1,4 @@
-"""The branches that PyTorch's C++ takes where is_cuda(), for operators that are made of others on a meta tensor."""
+"""The branches that PyTorch's C++ takes if is_cuda(), for operators that are decomposed on a meta tensor."""
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -12,7 +12,10 @@ from simgpu.tensors.registry import branch, decomposed, simulated
 
 @branch("dropout")
 def dropout(input, p, train):
-    """aten/src/ATen/native/Dropout.cpp: on CUDA the fused kernel, which keeps a mask of 1 B an element."""
+    """Decomposes dropout into CUDA's fused kernel, which saves a mask of 1 B per element.
+
+    (aten/src/ATen/native/Dropout.cpp)
+    """
     if not train or not 0 < p < 1 or input.numel() == 0:
         return decomposed(torch.ops.aten.dropout.default, (input, p, train), {})
     return torch.native_dropout(input, p, True)[0]
@@ -20,7 +23,10 @@ def dropout(input, p, train):
 
 @handles(torch.dropout)
 def transformed_dropout(mode, function, args, kwargs):
-    """torch.func's transforms ask for no kernel of autograd's, so the branch is taken before they begin."""
+    """Wraps torch.dropout, so that the branch is taken before the transforms of torch.func.
+
+    These transforms do not call the kernel at autograd's key.
+    """
     transformed = torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
     if transformed and simulated((*args, *kwargs.values())):
         return dropout(*args, **kwargs)
@@ -29,7 +35,10 @@ def transformed_dropout(mode, function, args, kwargs):
 
 @branch("linear")
 def linear(input, weight, bias=None):
-    """aten/src/ATen/native/Linear.cpp: adds a bias that addmm cannot take in place, as it does not under a mode."""
+    """Decomposes linear; adds a bias separately if addmm cannot fuse it, in place, which a dispatch mode prevents.
+
+    (aten/src/ATen/native/Linear.cpp)
+    """
     if bias is None or input.dim() == 2 or (bias.is_contiguous() and input.is_contiguous()):
         return decomposed(torch.ops.aten.linear.default, (input, weight, bias), {})
     return torch.matmul(input, weight.t()).add_(bias)
@@ -39,7 +48,7 @@ _MEAN = 1  # at::Reduction
 
 
 def _smoothed(scores, target, weight, ignore_index, label_smoothing):
-    """The same where the targets are known, a mean by weights."""
+    """Returns the weighted mean with label smoothing if the values of the targets are known."""
     dim = 0 if scores.dim() == 1 else 1
     scores = torch.log_softmax(scores, dim, scores.dtype)
     loss = torch.nn.functional.nll_loss(scores, target, weight, ignore_index=ignore_index)
@@ -67,8 +76,11 @@ def _smoothed(scores, target, weight, ignore_index, label_smoothing):
 
 @branch("cross_entropy_loss")
 def cross_entropy(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
-    """aten/src/ATen/native/LossNLL.cpp, cross_entropy_loss_label_smoothing: a weighted mean selects the targets that
-    are not ignored, and on meta tensors it fills those that are."""
+    """Decomposes cross_entropy; a weighted mean with label smoothing selects the targets that are not ignored.
+
+    On meta tensors PyTorch instead fills those that are ignored (aten/src/ATen/native/LossNLL.cpp,
+    cross_entropy_loss_label_smoothing).
+    """
     if weight is not None and reduction == _MEAN and label_smoothing > 0 and input.shape != target.shape:
         if values.of(target) is not None:
             return _smoothed(input, target, weight, ignore_index, label_smoothing)
@@ -87,8 +99,10 @@ def _converts_inside(tensor, dtype) -> bool:
 
 @branch("one_hot")
 def one_hot(indices, num_classes=-1):
-    """aten/src/ATen/native/Onehot.cpp: zeros that ones are scattered into, where a meta tensor compares with an
-    arange."""
+    """Decomposes one_hot into zeros and a scatter of ones; a meta tensor would compare with an arange.
+
+    (aten/src/ATen/native/Onehot.cpp)
+    """
     if indices.dtype != torch.int64:
         return decomposed(torch.ops.aten.one_hot.default, (indices, num_classes), {})  # the error
     if indices.numel() == 0:
@@ -112,20 +126,25 @@ def _largest(indices) -> int:
 
 @branch("softmax.int")
 def softmax(tensor, dim, dtype=None):
-    """aten/src/ATen/native/SoftMax.cpp: from half precision to single in the one kernel, bfloat16 not."""
+    """Decomposes softmax: the kernel itself converts float16 to float32, but not bfloat16.
+
+    (aten/src/ATen/native/SoftMax.cpp)
+    """
     inside = _converts_inside(tensor, dtype)
     return torch._softmax(tensor if inside or dtype is None else tensor.to(dtype), dim, inside)
 
 
 @branch("log_softmax.int")
 def log_softmax(tensor, dim, dtype=None):
-    """aten/src/ATen/native/SoftMax.cpp: as softmax."""
+    """Decomposes log_softmax as softmax (aten/src/ATen/native/SoftMax.cpp)."""
     inside = _converts_inside(tensor, dtype)
     return torch._log_softmax(tensor if inside or dtype is None else tensor.to(dtype), dim, inside)
 
 
 def _cudnn_takes(tensor, weight, bias, mean, variance, training, enabled) -> bool:
-    """aten/src/ATen/native/Normalization.cpp, _select_batch_norm_backend"""
+    """Returns whether cuDNN computes this batch norm (aten/src/ATen/native/Normalization.cpp,
+    _select_batch_norm_backend).
+    """
     if not enabled or weight is None or bias is None or tensor.dim() < 3 or tensor.numel() >= 2**31 - 1:
         return False
     if torch.bfloat16 in (tensor.dtype, weight.dtype) or (tensor.dtype, weight.dtype) == (torch.float16,) * 2:
@@ -136,8 +155,10 @@ def _cudnn_takes(tensor, weight, bias, mean, variance, training, enabled) -> boo
 
 
 def _of_no_elements(tensor, weight, bias):
-    """The same file, _batch_norm_impl_index: a copy, which the first weight and bias take part in. The statistics are
-    single precision's on CUDA, double's on any other device."""
+    """Returns the result for an input without elements: a copy, combined with the first weight and bias.
+
+    Here the statistics are fp32 on CUDA and fp64 on any other device (Normalization.cpp, _batch_norm_impl_index).
+    """
     dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
     saved = [torch.empty(tensor.shape[1], dtype=dtype, device=tensor.device) for _ in range(2)]
     output = tensor.clone()
@@ -150,8 +171,10 @@ def _of_no_elements(tensor, weight, bias):
 
 
 def _check_features(wanted: int, mean, variance, weight, bias) -> None:
-    """The same file, check_dims_match_num_input_features: RuntimeError where one has another number of elements than
-    the input has channels."""
+    """Raises RuntimeError if an argument does not have one element per input channel.
+
+    (Normalization.cpp, check_dims_match_num_input_features)
+    """
     given = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
     for name, one in given.items():
         if one is not None and one.numel() != wanted:
@@ -160,8 +183,11 @@ def _check_features(wanted: int, mean, variance, weight, bias) -> None:
 
 @branch("batch_norm")
 def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled):
-    """The same file: cuDNN's where it takes the tensor, laid out as it suggests. The space that cuDNN reserves in
-    training for the backward pass, and its workspaces, only a GPU can tell: they are not here."""
+    """Decomposes batch_norm: cuDNN's if it accepts the tensor, with the memory format it suggests.
+
+    Two sizes are known only on a GPU and are not modelled: what cuDNN reserves in training for the backward pass, and
+    its workspaces (Normalization.cpp).
+    """
     given = (tensor, weight, bias, mean, variance)
     if tensor.numel() == 0 and tensor.dim() > 1 and all(one is None or one.numel() for one in given[1:]):
         return _of_no_elements(tensor, weight, bias)
@@ -176,7 +202,10 @@ def batch_norm(tensor, weight, bias, mean, variance, training, momentum, eps, cu
 
 @made_of_others("_batch_norm_with_update.default")
 def batch_norm_with_update(tensor, weight, bias, mean, variance, momentum, eps):
-    """aten/src/ATen/native/cuda/Normalization.cu, _batch_norm_with_update_cuda: cuDNN's or PyTorch's own, training."""
+    """Decomposes _batch_norm_with_update into the training kernel of cuDNN or of PyTorch.
+
+    (aten/src/ATen/native/cuda/Normalization.cu, _batch_norm_with_update_cuda)
+    """
     given = (tensor, weight, bias, mean, variance)
     if _cudnn_takes(*given, True, torch.backends.cudnn.enabled):
         return torch.ops.aten.cudnn_batch_norm(*given, True, momentum, eps)
@@ -186,7 +215,10 @@ def batch_norm_with_update(tensor, weight, bias, mean, variance, momentum, eps):
 
 @made_of_others("batch_norm_backward.default")
 def batch_norm_backward(grad, tensor, weight, mean, variance, saved_mean, saved, update, eps, mask, reserve):
-    """The same file, _new_batch_norm_backward_cuda: in training by whichever went forward."""
+    """Decomposes batch_norm_backward: in training into the backward of the kernel that ran forward.
+
+    (aten/src/ATen/native/cuda/Normalization.cu, _new_batch_norm_backward_cuda)
+    """
     if _cudnn_takes(tensor, weight, weight, mean, variance, True, torch.backends.cudnn.enabled):
         grad = grad.contiguous(memory_format=suggest_memory_format(tensor))
         given = (tensor, grad, weight, mean, variance, saved_mean, saved, eps, reserve)
@@ -197,7 +229,10 @@ def batch_norm_backward(grad, tensor, weight, mean, variance, saved_mean, saved,
 
 @branch("isclose")
 def isclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """aten/src/ATen/native/TensorCompare.cpp: where both are NaN is found in place, as it is not under a mode."""
+    """Decomposes isclose; positions with NaN in both are computed in place, which a dispatch mode prevents.
+
+    (aten/src/ATen/native/TensorCompare.cpp)
+    """
     if not equal_nan or not self.is_floating_point() or self.dtype != other.dtype or self.shape != other.shape:
         return decomposed(torch.ops.aten.isclose.default, (self, other, rtol, atol, equal_nan), {})
     close = self == other
@@ -207,7 +242,7 @@ def isclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     scaled = rtol * other
     size = scaled.abs()
     allowed = atol + size
-    del size, scaled  # C++ holds the parts of an expression to its end
+    del size, scaled  # C++ keeps the parts of an expression until its end
     difference = self - other
     error = difference.abs()
     del difference
@@ -217,7 +252,10 @@ def isclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 @branch("tensor_split.tensor_indices_or_sections")
 def tensor_split(self, tensor_indices_or_sections, dim=0):
-    """aten/src/ATen/native/TensorShape.cpp: the places are read on the host."""
+    """Decomposes tensor_split, which reads the split positions on the host.
+
+    Raises RuntimeError if they are not on the CPU (aten/src/ATen/native/TensorShape.cpp).
+    """
     if residence.device_of(tensor_indices_or_sections).type != "cpu":
         where = residence.device_of(tensor_indices_or_sections)
         raise RuntimeError(f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {where}")

@@ -1,6 +1,6 @@
-"""ctc_loss on the simulated GPU: what CUDA's C++ makes of it (aten/src/ATen/native/LossCTC.cpp).
+"""CUDA's decomposition of ctc_loss on the simulated GPU (aten/src/ATen/native/LossCTC.cpp).
 
-The order of the allocations is the oracle's, torch 2.13.0.
+The order of the allocations is that of the oracle, torch 2.13.0.
 """
 
 import torch
@@ -16,7 +16,10 @@ LONGEST_OF_CUDNN = 256
 
 
 def _read(lengths) -> list[int]:
-    """Lengths as numbers: CUDA reads them on the host. NoValueError if they are on the GPU and not known."""
+    """Returns lengths as numbers, which CUDA reads on the host.
+
+    Raises NoValueError if they are on the GPU and their values are not known.
+    """
     if not isinstance(lengths, torch.Tensor):
         return list(lengths)
     unknown = f"ctc_loss() reads its lengths, which are simulated and have no values: give them on the CPU. {remedy()}"
@@ -24,7 +27,7 @@ def _read(lengths) -> list[int]:
 
 
 def _cudnn_takes(log_probs, targets, inputs, ends, blank) -> bool:
-    """aten/src/ATen/native/cudnn/LossCTC.cpp, _use_cudnn_ctc_loss"""
+    """Returns whether cuDNN computes this loss (aten/src/ATen/native/cudnn/LossCTC.cpp, _use_cudnn_ctc_loss)."""
     if not torch._C._get_cudnn_enabled() or blank != 0 or log_probs.dtype != torch.float32:
         return False
     if targets.dim() != 1 or targets.dtype != torch.int32:
@@ -34,7 +37,7 @@ def _cudnn_takes(log_probs, targets, inputs, ends, blank) -> bool:
 
 
 def _on_gpu(targets):
-    """The targets on the GPU, as int64."""
+    """Returns the targets on the GPU as int64."""
     if residence.on_gpu(targets):
         return targets.to(torch.int64)
     return torch.empty(targets.shape, dtype=torch.int64, device="meta").copy_(targets)
@@ -55,7 +58,10 @@ def _reduced(losses, ends, reduction: int):
 
 @branch("ctc_loss.Tensor", "ctc_loss.IntList")
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=MEAN, zero_infinity=False):
-    """The losses of a batch [steps, batch, classes], or of one sequence [steps, classes]."""
+    """Returns the losses of a batch [steps, batch, classes], or of one sequence [steps, classes].
+
+    Raises NotModelledError for a call that cuDNN would compute.
+    """
     inputs, ends = _read(input_lengths), _read(target_lengths)
     if _cudnn_takes(log_probs, targets, inputs, ends, blank):
         raise NotModelledError(
@@ -80,5 +86,5 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
 
 @meta("_ctc_loss_backward")
 def ctc_loss_backward(grad, log_probs, *rest, **named):
-    """aten/src/ATen/native/cuda/LossCTC.cu: contiguous."""
+    """Returns the contiguous gradient (aten/src/ATen/native/cuda/LossCTC.cu)."""
     return torch.empty(log_probs.shape, dtype=log_probs.dtype, device="meta")

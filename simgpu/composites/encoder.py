@@ -1,6 +1,6 @@
 """The inference fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention, which CUDA computes in C++.
 
-aten/src/ATen/native/transformers/transformer.cpp, sdpa.cpp and cuda/attention.cu.
+(aten/src/ATen/native/transformers/transformer.cpp, sdpa.cpp and cuda/attention.cu)
 """
 
 import torch
@@ -18,10 +18,11 @@ FUSED = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.
 
 @handles(torch._nested_tensor_from_mask_left_aligned)
 def left_aligned(mode, function, args, kwargs):
-    """torch._nested_tensor_from_mask_left_aligned, by which nn.TransformerEncoder decides in evaluation whether to drop
-    the padding (native/nested/NestedTensorTransformerFunctions.cpp; the order of requests is the oracle's): no, here.
+    """Wraps torch._nested_tensor_from_mask_left_aligned, so that the simulated GPU never drops the padding.
 
-    Nested tensors of strided layout are not modelled. Where CUDA would make one, rows stay padded, which is told.
+    nn.TransformerEncoder calls it in evaluation to decide that (native/nested/NestedTensorTransformerFunctions.cpp; the
+    order of requests is that of the oracle). Nested tensors with strided layout are not modelled. If CUDA would create
+    one, the rows stay padded and the difference is reported.
     """
     mask = kwargs["mask"] if "mask" in kwargs else args[1]
     if not residence.on_current(mask):
@@ -49,7 +50,9 @@ def encoder_layer(
     norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, mask=None,
     mask_type=None,
 ):  # fmt: skip
-    """transformer_encoder_layer_forward: attention and the two linear layers, each added to in place."""
+    """Decomposes transformer_encoder_layer_forward: attention and the two linear layers, each with an in-place
+    addition.
+    """
 
     def normed(tensor, weight, bias):
         return torch.layer_norm(tensor, [embed_dim], weight, bias, eps)
@@ -78,8 +81,10 @@ def self_attention(
     query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None,
     need_weights=True, average_attn_weights=True, mask_type=None,
 ):  # fmt: skip
-    """native_multi_head_attention_cuda: a fused backend where one fits, heads of any size, and nobody wants the
-    weights."""
+    """Decomposes native_multi_head_attention_cuda.
+
+    It uses a fused backend if one accepts the call and the weights are not requested. The head size may be any.
+    """
     batch, length, _ = query.shape
     size = embed_dim // num_head
     if query is key is value and mask is None and not need_weights:
@@ -89,7 +94,7 @@ def self_attention(
             parts = torch._C._nn.linear(query, qkv_weight, qkv_bias).chunk(3, -1)  # pyright: ignore[reportAttributeAccessIssue]
             parts = [part.view(batch, -1, num_head, size).transpose(1, 2) for part in parts]
             found = torch._C._nn.scaled_dot_product_attention(*parts)  # pyright: ignore[reportAttributeAccessIssue]
-            mixed = found.transpose(1, 2).reshape(batch, -1, embed_dim)  # a copy where the heads were padded
+            mixed = found.transpose(1, 2).reshape(batch, -1, embed_dim)  # a copy if the heads were padded
             output = torch._C._nn.linear(mixed, proj_weight, proj_bias)  # pyright: ignore[reportAttributeAccessIssue]
             del mixed
             del found
@@ -116,8 +121,11 @@ def self_attention(
 
 
 def masked_softmax(scores, mask, mask_type):
-    """In place where nothing is masked; else one kernel for rows that a block of threads holds, and for longer ones
-    plain operators, whose result replaces an output that was allocated for that kernel."""
+    """Computes the softmax of the scores and returns it; in place if `mask` is None.
+
+    With a mask, one kernel handles rows that fit a thread block. For longer rows plain operators run, and their result
+    replaces an output that was allocated for that kernel.
+    """
     if mask is None:
         return torch._softmax(scores, -1, False, out=scores)
     keys = scores.shape[-1]

@@ -1,7 +1,7 @@
-"""Formulas of autograd that are operators of their own, as CUDA runs them.
+"""Backward formulas of autograd that are operators themselves, as CUDA runs them.
 
-Each asks `areAnyTensorSubclassLike`, and under a dispatch mode makes a tensor where on CUDA it writes into one that it
-has just made. Those that are no operators are in `tensors/formulas.py`.
+Each calls `areAnyTensorSubclassLike`. Under a dispatch mode it therefore allocates a tensor, but on CUDA it writes into
+one that it has just allocated. Formulas that are not operators are in `tensors/formulas.py`.
 """
 
 from functools import wraps
@@ -18,20 +18,26 @@ _aten = torch.ops.aten
 
 @handles(torch._make_dual)  # pyright: ignore[reportAttributeAccessIssue]
 def make_dual(mode, function, args, kwargs):
-    """A dual number of torch.autograd.forward_ad. Forward-mode formulas of softmax, norms and products too ask
-    `areAnyTensorSubclassLike`, and nothing here mends them. Under torch.func's jvp PyTorch's tensors are wrappers, for
-    which CUDA does the same as is done here."""
+    """Wraps torch._make_dual of torch.autograd.forward_ad, so that the gap in forward mode is reported.
+
+    The forward-mode formulas of softmax, norms and matmuls also call `areAnyTensorSubclassLike`, and this module does
+    not correct them. In jvp of torch.func PyTorch's tensors are wrappers, for which CUDA does the same as the
+    simulator.
+    """
     if eager_transforms.JVP_NESTING == 0 and residence.on_gpu(args[0]):
         mode.dispatch.machine.left_out.add(
             "torch.autograd.forward_ad",
-            "what the forward-mode derivatives of softmax, normalization and products take, and what linearize() folds",
+            "the memory of forward-mode derivatives of softmax, normalization, matmuls, and what linearize() folds",
             lower_bound=False,
         )
     return function(*args, **kwargs)
 
 
 def branch(name: str):
-    """Registers what CUDA makes of a formula, but in torch.func's transforms, where CUDA does as PyTorch does here."""
+    """Registers CUDA's decomposition of a backward formula, except in the transforms of torch.func.
+
+    In these transforms CUDA does the same as PyTorch does on the simulated GPU.
+    """
     operator = getattr(_aten, name).default
 
     def register(formula):
@@ -48,13 +54,13 @@ def branch(name: str):
 
 @branch("index_select_backward")
 def index_select_backward(grad, self_sizes, dim, index):
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp"""
+    """Adds the gradient into new zeros at `index` (aten/src/ATen/native/TensorAdvancedIndexing.cpp)."""
     return grad.new_zeros(self_sizes).index_add_(dim, index, grad)
 
 
 @branch("gather_backward")
 def gather_backward(grad, self, dim, index, sparse_grad):
-    """The same file."""
+    """Adds the gradient into new zeros at `index`, or returns a sparse one (TensorAdvancedIndexing.cpp)."""
     if sparse_grad:
         return _aten._gather_sparse_backward(self, dim, index, grad)
     return grad.new_zeros(self.shape).scatter_add_(dim, index, grad)
@@ -62,14 +68,17 @@ def gather_backward(grad, self, dim, index, sparse_grad):
 
 @branch("masked_select_backward")
 def masked_select_backward(grad, input, mask):
-    """The same file."""
+    """Copies the gradient into new zeros at the positions of `mask` (TensorAdvancedIndexing.cpp)."""
     shape = torch.broadcast_shapes(input.shape, mask.shape)
     return torch.zeros_like(input.expand(shape), memory_format=torch.preserve_format).masked_scatter_(mask, grad)
 
 
 @branch("value_selecting_reduction_backward")
 def value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim):
-    """aten/src/ATen/native/ReduceOps.cpp: of max, min, sort, topk and the like along a dim."""
+    """Scatters the gradient of max, min, sort, topk and similar operators along a dim into new zeros.
+
+    (aten/src/ATen/native/ReduceOps.cpp)
+    """
     if not keepdim and len(sizes):
         grad, indices = grad.unsqueeze(dim), indices.unsqueeze(dim)
     return torch.zeros(sizes, dtype=grad.dtype, device=grad.device).scatter_(dim, indices, grad)
@@ -77,7 +86,7 @@ def value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim):
 
 @branch("cummaxmin_backward")
 def cummaxmin_backward(grad, input, indices, dim):
-    """The same file."""
+    """Adds the gradient into new zeros at `indices` (ReduceOps.cpp)."""
     if input.numel() == 0:
         return input
     return torch.zeros(input.shape, dtype=input.dtype, device=input.device).scatter_add_(dim, indices, grad)
@@ -85,8 +94,11 @@ def cummaxmin_backward(grad, input, indices, dim):
 
 @branch("trace_backward")
 def trace_backward(grad, sizes):
-    """aten/src/ATen/native/TriangularOps.cpp: as many indices as the diagonal has elements; up to torch 2.11, as if it
-    went on to the last row."""
+    """Fills the diagonal of new zeros by an index per diagonal element.
+
+    Up to torch 2.11 the indices continue as if the diagonal reached the last row
+    (aten/src/ATen/native/TriangularOps.cpp).
+    """
     if len(sizes) != 2:
         raise RuntimeError("expected matrix input")
     flat = torch.zeros(sizes[0] * sizes[1], dtype=grad.dtype, device=grad.device)
@@ -97,8 +109,10 @@ def trace_backward(grad, sizes):
 
 @branch("cumprod_backward")
 def cumprod_backward(grad, input, dim, output):
-    """ReduceOps.cpp: CUDA reads whether an element is 0. Where that is not known, none is, as in a sound run
-    (`modes/sound_run`)."""
+    """Decomposes cumprod_backward; CUDA reads whether an element is 0 (ReduceOps.cpp).
+
+    If that is not known, no element is taken to be 0, as in a sound run (`modes/sound_run`), and this is reported.
+    """
     if input.numel() <= 1:
         return grad
     dim = dim % input.dim()
@@ -114,7 +128,7 @@ def cumprod_backward(grad, input, dim, output):
             "memory",
         )
     elif found.item():
-        if torch.is_grad_enabled():  # a formula for second derivatives, which a mode changes nothing of
+        if torch.is_grad_enabled():  # the formula for second derivatives, which a mode does not change
             return registry.decomposed(_aten.cumprod_backward.default, (grad, input, dim, output), {})
         del found
         result = _cumprod_backward_with_zeros(grad, input.conj(), dim, output.conj(), product, is_zero)
@@ -128,8 +142,10 @@ def cumprod_backward(grad, input, dim, output):
 
 
 def _cumprod_backward_with_zeros(grad, input, dim, output, product, is_zero):
-    """The same, before the first zero of a row, at it, and 0 from there on. The order is that of the oracle's requests
-    (torch 2.13)."""
+    """Returns the gradient if there are zeros: before the first zero of a row, at it, and 0 after it.
+
+    The order is that of the requests in the oracle (torch 2.13).
+    """
     result = torch.zeros(input.shape, dtype=grad.dtype, device=grad.device)
     count = is_zero.cumsum(dim)
     mask = count == 0

@@ -1,6 +1,6 @@
-"""Products of groups of rows: what CUDA accepts, and how it lays out the result.
+"""Grouped matmuls: what CUDA accepts, and the layout of the result.
 
-PyTorch's own shapes want bfloat16, as on a GPU without the slower way of doing it.
+PyTorch's meta kernel requires bfloat16, as on a GPU without the slower fallback.
 """
 
 import torch
@@ -17,7 +17,10 @@ def _check(condition, message: str) -> None:
 
 
 def _check_strides(matrix) -> None:
-    """aten/src/ATen/native/GroupedMMUtils.h, check_valid_strides_and_return_transposed"""
+    """Raises RuntimeError if a matrix is not aligned to 16 bytes.
+
+    (aten/src/ATen/native/GroupedMMUtils.h, check_valid_strides_and_return_transposed)
+    """
     (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
     step = ALIGNMENT // matrix.element_size()
     for one, other, size in ((down, across, rows), (across, down, columns)):
@@ -28,7 +31,9 @@ def _check_strides(matrix) -> None:
 
 
 def _validate(left, right, ends, bias) -> None:
-    """The same file, _grouped_mm_validate_inputs."""
+    """Raises RuntimeError for dtypes, dims and offsets that CUDA refuses (GroupedMMUtils.h,
+    _grouped_mm_validate_inputs).
+    """
     for name, matrix in (("mat_a", left), ("mat_b", right)):
         accepted = matrix.dtype in (torch.bfloat16, torch.float32, torch.float16)
         found = _NAMES.get(matrix.dtype, str(matrix.dtype).removeprefix("torch."))
@@ -49,7 +54,10 @@ def _validate(left, right, ends, bias) -> None:
 
 @meta("_grouped_mm")
 def grouped_mm(left, right, offs=None, bias=None, out_dtype=None):
-    """The same file, create_grouped_gemm_output_tensor: rows at multiples of 16 bytes."""
+    """Returns the output, whose rows start at multiples of 16 bytes.
+
+    (GroupedMMUtils.h, create_grouped_gemm_output_tensor)
+    """
     _validate(left, right, offs, bias)
     dtype = out_dtype or left.dtype
     _check(dtype == left.dtype, "Grouped gemm output dtype must match `mat_a` dtype")

@@ -1,9 +1,10 @@
-"""autocast("cuda") of operators that a library made: what it registered for them, in Python or in C++.
+"""autocast("cuda") for operators of libraries: calls the kernel that they registered in Python or in C++.
 
 `torch.library.register_autocast`, or a C++ library such as torchvision, registers a kernel at the key AutocastCUDA.
-That kernel asks each tensor whether it is on CUDA before it casts it, and a simulated tensor is a meta tensor. So the
-kernel is called with tensors that say "cuda" and hold a simulated one (`_OnCUDA`). What it calls of them, the casts and
-the operator itself, is called of the simulated tensors in turn, with autograd, as if there were no such kernel.
+That kernel checks whether a tensor is on CUDA before it casts it, but a simulated tensor is a meta tensor. So the
+kernel is called with tensors that report "cuda" and hold a simulated one (`_OnCUDA`). What the kernel calls with them,
+the casts and the operator itself, is then called with the simulated tensors. Autograd works as if there were no such
+kernel.
 """
 
 import sys
@@ -15,23 +16,25 @@ from torch.utils import _pytree as pytree
 _CUDA = "AutocastCUDA"
 _keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _CUDA))
 _TO_COPY = torch.ops.aten._to_copy.default
-_make = torch.Tensor._make_wrapper_subclass  # PyTorch's own: a simulated GPU puts another one in its place
+_make = torch.Tensor._make_wrapper_subclass  # PyTorch's function, saved because a simulated GPU patches it
 
-_known: set[str] = set()  # names of operators that have a kernel by now
+_known: set[str] = set()  # names of operators that have a kernel already
 _looked: tuple[int, ...] = ()
 
 
 def forget() -> None:
-    """Begins anew: no operator has a kernel."""
+    """Resets the module: no operator has a kernel."""
     global _looked
     _known.clear()
     _looked = ()
 
 
 def new_ones() -> Iterator[torch._ops.OpOverload]:
-    """The operators of libraries that have a kernel for autocast("cuda") and were not given before. What could have
-    registered one is a module, a shared library or a call of Python's, so without a new one of those nothing is asked,
-    which takes 5 ms."""
+    """Yields operators of libraries that have a kernel for autocast("cuda") and were not yielded before.
+
+    Only a new module, a shared library or a registration from Python can add one. Asking the dispatcher costs 5 ms, so
+    it is asked only after one of these.
+    """
     global _looked
     now = len(sys.modules), len(torch.ops.loaded_libraries), len(torch.library._impls)
     if now == _looked:
@@ -46,16 +49,18 @@ def new_ones() -> Iterator[torch._ops.OpOverload]:
 
 
 def policy(cast: Callable):
-    """What autocast does with an operator of a library; `cast(tensor, dtype)` casts as C++ does, which keeps casts of
-    weights."""
+    """Returns the autocast policy for operators of libraries.
+
+    `cast(tensor, dtype)` casts as C++ does, with the cache of weights.
+    """
 
     def call(operator, args, kwargs):
         tls = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
         around = sys._getframe().f_code
 
         def below(function, given, named):
-            """What the registered kernel calls."""
-            from_cpp = sys._getframe(2).f_code is around  # and not from Python's register_autocast, which keeps nothing
+            """Calls what the registered kernel calls, with the simulated tensors."""
+            from_cpp = sys._getframe(2).f_code is around  # Python's register_autocast has no cache
             with torch._C._ForceDispatchKeyGuard(*tls):
                 if function is _TO_COPY and from_cpp and set(named) <= {"dtype"}:
                     return cast(given[0], named["dtype"])
@@ -72,7 +77,7 @@ def policy(cast: Callable):
 
 
 class _OnCUDA(torch.Tensor):
-    """A tensor that says it is on CUDA, in front of a simulated one; `below` calls what is called of it."""
+    """Wraps a simulated tensor and reports "cuda"; `below` runs the calls made with it."""
 
     inside: torch.Tensor
     below: Callable

@@ -1,9 +1,9 @@
-"""LSTMs and GRUs as CUDA's C++ makes them of operators where cuDNN is off: each step is one fused kernel.
+"""CUDA's decomposition of LSTMs and GRUs without cuDNN: each step is one fused kernel.
 
-aten/src/ATen/native/RNN.cpp asks is_cuda() in the middle of its loops over layers, directions and steps, so that the
-loops are written again here. Tensors are freed in the order in which C++ frees them at the end of a scope. With cuDNN
-on, a real GPU has cuDNN run the whole sequence; what cuDNN reserves for the backward pass only a GPU can tell, so these
-loops stand in for it too, and say so.
+aten/src/ATen/native/RNN.cpp calls is_cuda() inside its loops over layers, directions and steps, so this module repeats
+the loops. Tensors are freed in the order in which C++ frees them at the end of a scope. With cuDNN enabled, a real GPU
+runs the whole sequence in cuDNN, and what cuDNN reserves for the backward pass is known only on a GPU. These loops then
+approximate it, and the difference is reported.
 """
 
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from simgpu.tensors.registry import branch, decomposed, meta
 
 _aten = torch.ops.aten
 
-GRU_WORKSPACE = 5  # numbers kept of each hidden one: RNN.cu, GRU_WORKSPACE_MULTIPLIER
+GRU_WORKSPACE = 5  # numbers saved per element of the hidden state: RNN.cu, GRU_WORKSPACE_MULTIPLIER
 
 
 class Weights(NamedTuple):
-    """The weights of one layer in one direction (RNN.cpp, CellParams)."""
+    """Holds the weights of one layer in one direction (RNN.cpp, CellParams)."""
 
     of_input: torch.Tensor
     of_hidden: torch.Tensor
@@ -30,11 +30,12 @@ class Weights(NamedTuple):
 
 
 def _lstm_step(x, state, weights: Weights):
-    """One step of an LSTM: `x` [batch, input size] and a state (cells, hidden) give the next state (RNN.cpp, LSTMCell).
+    """Computes one step of an LSTM from `x` [batch, input size] and a state, and returns the next state (RNN.cpp,
+    LSTMCell).
 
-    A state is (cells, hidden) here and (hidden, cells) in C++. C++ destroys a tuple from its last element on, Python
-    from its first, so this order frees the tensors as C++ does. The two products are computed in the order in which GCC
-    evaluates the arguments of a call: the last one first.
+    A state is (cells, hidden) here and (hidden, cells) in C++. C++ destroys a tuple from its last element and Python
+    from its first, so this order frees the tensors as C++ does. The two matmuls run in the order in which GCC evaluates
+    the arguments of a call: the last one first.
     """
     cells, hidden = state
     of_input = torch.matmul(x, weights.of_input.t())
@@ -49,7 +50,10 @@ def _lstm_step(x, state, weights: Weights):
 
 
 def _gru_step(x, state, weights: Weights):
-    """One step of a GRU: `x` [batch, input size] and a state (hidden,) give the next state (RNN.cpp, GRUCell)."""
+    """Computes one step of a GRU from `x` [batch, input size] and a state (hidden,), and returns the next state.
+
+    (RNN.cpp, GRUCell)
+    """
     (hidden,) = state
     of_input = torch.matmul(x, weights.of_input.t())
     of_hidden = torch.matmul(hidden, weights.of_hidden.t())
@@ -59,7 +63,7 @@ def _gru_step(x, state, weights: Weights):
 
 
 def _gathered(params, biases: bool, projections: bool = False) -> list[Weights]:
-    """The flat list `params` as one `Weights` for each layer and direction (RNN.cpp, gather_params)."""
+    """Returns the flat list `params` as one `Weights` per layer and direction (RNN.cpp, gather_params)."""
     each = 2 + 2 * biases + projections
     groups = [params[start : start + each] for start in range(0, len(params), each)]
     if biases or not projections:
@@ -68,15 +72,15 @@ def _gathered(params, biases: bool, projections: bool = False) -> list[Weights]:
 
 
 def _let_go(tensors: list) -> None:
-    """Empties a list from its beginning, as C++ empties a vector; Python would begin at the end."""
+    """Empties a list from its beginning, as C++ empties a vector; Python would start at the end."""
     tensors.reverse()
     tensors.clear()
 
 
 def _steps(cell, inputs, state, weights: Weights):
-    """Runs `cell` over a list of steps: the output of each step, and the last state (RNN.cpp, FullLayer).
+    """Runs `cell` over a list of steps; returns the output of each step and the last state (RNN.cpp, FullLayer).
 
-    Raises RuntimeError, as PyTorch does, for no steps.
+    Raises RuntimeError, as PyTorch does, for an empty list.
     """
     outputs = []
     for x in inputs:
@@ -88,7 +92,9 @@ def _steps(cell, inputs, state, weights: Weights):
 
 
 def _layer(cell, x, state, weights: Weights):
-    """One layer in one direction: the outputs of all steps, stacked, and the last state (RNN.cpp, FullLayer)."""
+    """Runs one layer in one direction; returns the stacked outputs of all steps and the last state (RNN.cpp,
+    FullLayer).
+    """
     outputs, state = _steps(cell, x.unbind(0), state, weights)
     stacked = torch.stack(outputs, 0)
     _let_go(outputs)
@@ -96,7 +102,9 @@ def _layer(cell, x, state, weights: Weights):
 
 
 def _both_ways(cell, x, states, weights):
-    """One layer in both directions: their outputs side by side, and both last states (FullBidirectionalLayer)."""
+    """Runs one layer in both directions; returns their concatenated outputs and both last states
+    (FullBidirectionalLayer).
+    """
     inputs = x.unbind(0)
     forth, forth_state = _steps(cell, inputs, states[0], weights[0])
     forth_stacked = torch.stack(forth, 0)
@@ -116,12 +124,12 @@ def _cut(state, start: int, end: int):
 
 
 def _joined(states):
-    """Several states joined to one along the batch (RNN.cpp, hidden_concat)."""
+    """Concatenates several states along the batch dimension (RNN.cpp, hidden_concat)."""
     return tuple(torch.cat(parts, 0) for parts in zip(*states, strict=True))
 
 
 def _packed(cell, x, state, weights: Weights, batch_sizes):
-    """One layer over packed sequences: a sequence that ends leaves the state (RNN.cpp, PackedLayer)."""
+    """Runs one layer over packed sequences, removing a sequence from the state when it ends (RNN.cpp, PackedLayer)."""
     outputs, ended, offset, last = [], [], 0, batch_sizes[0]
     for size in batch_sizes:
         step = x.narrow(0, offset, size)
@@ -141,7 +149,9 @@ def _packed(cell, x, state, weights: Weights, batch_sizes):
 
 
 def _packed_backwards(cell, x, first, weights: Weights, batch_sizes):
-    """The same from the last step to the first: a sequence joins the state where it begins (ReversedPackedLayer)."""
+    """Runs one layer from the last step to the first, adding a sequence to the state when it starts
+    (ReversedPackedLayer).
+    """
     outputs, offset, last = [], x.shape[0], batch_sizes[-1]
     state = _cut(first, 0, last)
     for size in reversed(batch_sizes):
@@ -159,7 +169,7 @@ def _packed_backwards(cell, x, first, weights: Weights, batch_sizes):
 
 
 def _packed_both_ways(cell, x, states, weights, batch_sizes):
-    """One layer over packed sequences in both directions (PackedBidirectionalLayer)."""
+    """Runs one layer over packed sequences in both directions (PackedBidirectionalLayer)."""
     forth, forth_state = _packed(cell, x, states[0], weights[0], batch_sizes)
     back, back_state = _packed_backwards(cell, x, states[1], weights[1], batch_sizes)
     joined = torch.cat([forth, back], -1)
@@ -168,9 +178,11 @@ def _packed_both_ways(cell, x, states, weights, batch_sizes):
 
 
 def _stack(cell, x, states, weights, layers, dropout, train, bidirectional, batch_sizes=None):
-    """All layers, with dropout between them: the last one's output, and the last state of each layer and direction.
+    """Runs all layers with dropout between them; returns the last output and the final state of each layer and
+    direction.
 
-    RNN.cpp, apply_layer_stack. Raises RuntimeError, as PyTorch does, where states or weights do not fit the layers.
+    Raises RuntimeError, as PyTorch does, if the number of states or weights differs from the number of layers (RNN.cpp,
+    apply_layer_stack).
     """
     if bidirectional:
         states, weights = (list(zip(items[::2], items[1::2], strict=True)) for items in (states, weights))
@@ -190,10 +202,10 @@ def _stack(cell, x, states, weights, layers, dropout, train, bidirectional, batc
 
 
 def _lstm(x, hx, params, biases, *options):
-    """_lstm_impl"""
+    """Runs an LSTM and returns the output, the last hidden and the last cell states (_lstm_impl)."""
     hidden, cells = hx
     weights = _gathered(params, biases, hidden.shape[2] != cells.shape[2])
-    layers = hidden.unbind(0)  # before those of the cells: the graph goes back the other way round
+    layers = hidden.unbind(0)  # unbound before the cells, because the graph goes back in reverse order
     states = list(zip(cells.unbind(0), layers, strict=True))
     del layers
     x, final = _stack(_lstm_step, x, states, weights, *options)
@@ -207,7 +219,7 @@ def _lstm(x, hx, params, biases, *options):
 
 
 def _gru(x, hx, params, biases, *options):
-    """_rnn_impl_with_concat"""
+    """Runs a GRU and returns the output and the last hidden states (_rnn_impl_with_concat)."""
     states = [(hidden,) for hidden in hx.unbind(0)]
     x, final = _stack(_gru_step, x, states, _gathered(params, biases), *options)
     stacked = torch.stack([state[0] for state in final], 0)
@@ -222,13 +234,15 @@ def _batch_first(run, x, hx, params, biases, layers, dropout, train, bidirection
 
 
 def _tell_of_cudnn(data: torch.Tensor) -> None:
-    """cuDNN runs RNNs wherever it accepts the input (at::cudnn_is_acceptable); it is not modelled, and says so."""
+    """Reports that cuDNN is not modelled if a real GPU would run this RNN with it (at::cudnn_is_acceptable)."""
     if torch._C._get_cudnn_enabled() and data.numel() > 0 and data.dtype.is_floating_point:
         machines.on().left_out.add("an RNN", left_out.CUDNN_RNN, lower_bound=False)
 
 
 def _told(operator):
-    """A simple RNN (tanh or ReLU) runs as PyTorch's C++ makes it of others; that cuDNN is missing is told before."""
+    """Returns a branch for a simple RNN (tanh or ReLU), which PyTorch decomposes itself; cuDNN's absence is reported
+    first.
+    """
 
     def run(*args):
         _tell_of_cudnn(args[0])
@@ -244,48 +258,48 @@ for _name in ("rnn_tanh", "rnn_relu"):
 
 @branch("lstm.input")
 def lstm(*args):
-    """nn.LSTM on padded sequences: the output, and the last hidden and cell states."""
+    """Runs nn.LSTM on padded sequences; returns the output and the last hidden and cell states."""
     _tell_of_cudnn(args[0])
     return _batch_first(_lstm, *args)
 
 
 @branch("gru.input")
 def gru(*args):
-    """nn.GRU on padded sequences: the output, and the last hidden state."""
+    """Runs nn.GRU on padded sequences; returns the output and the last hidden state."""
     _tell_of_cudnn(args[0])
     return _batch_first(_gru, *args)
 
 
 @branch("lstm.data")
 def packed_lstm(data, batch_sizes, hx, params, *options):
-    """nn.LSTM on packed sequences."""
+    """Runs nn.LSTM on packed sequences."""
     _tell_of_cudnn(data)
     return _lstm(data, hx, params, *options, batch_sizes)
 
 
 @branch("gru.data")
 def packed_gru(data, batch_sizes, hx, params, *options):
-    """nn.GRU on packed sequences."""
+    """Runs nn.GRU on packed sequences."""
     _tell_of_cudnn(data)
     return _gru(data, hx, params, *options, batch_sizes)
 
 
 @branch("lstm_cell")
 def lstm_cell(x, hx, *weights):
-    """nn.LSTMCell: one step."""
+    """Runs one step of nn.LSTMCell."""
     cells, hidden = _lstm_step(x, (hx[1], hx[0]), Weights(*weights))
     return hidden, cells
 
 
 @branch("gru_cell")
 def gru_cell(x, hx, *weights):
-    """nn.GRUCell: one step."""
+    """Runs one step of nn.GRUCell."""
     return _gru_step(x, (hx,), Weights(*weights))[0]
 
 
 @meta("_thnn_fused_lstm_cell")
 def fused_lstm_cell(input_gates, hidden_gates, cells, input_bias=None, hidden_bias=None):
-    """aten/src/ATen/native/cuda/RNN.cu"""
+    """Returns the hidden state, the cells and the workspace (aten/src/ATen/native/cuda/RNN.cu)."""
     contiguous = torch.contiguous_format
     hidden = torch.empty_like(cells, memory_format=contiguous)
     return hidden, torch.empty_like(hidden), torch.empty_like(input_gates, memory_format=contiguous)
@@ -293,6 +307,6 @@ def fused_lstm_cell(input_gates, hidden_gates, cells, input_bias=None, hidden_bi
 
 @meta("_thnn_fused_gru_cell")
 def fused_gru_cell(input_gates, hidden_gates, hidden, input_bias=None, hidden_bias=None):
-    """The same file."""
+    """Returns the hidden state and the workspace (aten/src/ATen/native/cuda/RNN.cu)."""
     workspace = hidden.new_empty(hidden.shape[0], hidden.shape[1] * GRU_WORKSPACE)
     return torch.empty_like(hidden, memory_format=torch.contiguous_format), workspace

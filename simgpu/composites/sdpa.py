@@ -1,7 +1,8 @@
-"""F.scaled_dot_product_attention on the simulated GPU: the backend that CUDA chooses, and what it makes of its inputs.
+"""F.scaled_dot_product_attention on the simulated GPU: the backend that CUDA selects, and its preprocessing of the
+inputs.
 
-The choice follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (select_sdp_backend), what follows it
-attention.cpp beside it (scaled_dot_product_attention). What the chosen operators take is in `kernels.attention`.
+The choice follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (select_sdp_backend), and the rest follows
+attention.cpp (scaled_dot_product_attention). What the chosen operators allocate is in `kernels.attention`.
 """
 
 import os
@@ -19,17 +20,17 @@ from simgpu.tensors.registry import branch, simulated
 _aten = torch.ops.aten
 
 HALF = (torch.float16, torch.bfloat16)
-LATEST = (12, 1)  # compute capability up to which the fused kernels of these versions are built
+LATEST = (12, 1)  # highest compute capability for which the fused kernels of these versions are built
 NAMES = {
     SDPBackend.FLASH_ATTENTION: "flash",
     SDPBackend.EFFICIENT_ATTENTION: "memory-efficient",
     SDPBackend.CUDNN_ATTENTION: "cuDNN",
 }
-MOST_HEADS = 65535  # and the largest batch, for cuDNN (check_cudnn_tensor_shapes)
+MOST_HEADS = 65535  # also the largest batch, for cuDNN (check_cudnn_tensor_shapes)
 
 
 class Call(NamedTuple):
-    """The arguments that the choice depends on."""
+    """Holds the arguments that the choice depends on."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -52,7 +53,7 @@ class Call(NamedTuple):
 
 
 def choose(call: Call, machine: machines.Machine) -> SDPBackend:
-    """The backend that PyTorch's CUDA build takes. RuntimeError where every one is disabled or unfit."""
+    """Returns the backend that PyTorch's CUDA build uses. Raises RuntimeError if every one is disabled or unusable."""
     enabled = {
         SDPBackend.CUDNN_ATTENTION: torch._C._get_cudnn_sdp_enabled(),
         SDPBackend.FLASH_ATTENTION: torch._C._get_flash_sdp_enabled(),
@@ -71,9 +72,9 @@ def choose(call: Call, machine: machines.Machine) -> SDPBackend:
 
 
 def order(machine: machines.Machine) -> list[SDPBackend]:
-    """The backends from the most preferred on: as `sdpa_kernel(..., set_priority=True)` says, or PyTorch's own order.
+    """Returns the backends by priority: as set by `sdpa_kernel(..., set_priority=True)`, or PyTorch's default.
 
-    With the cuDNN of the PyPI wheels (> 9.15) it comes first on compute capability 9 and 10, unless
+    With the cuDNN of the PyPI wheels (> 9.15), cuDNN comes first on compute capability 9 and 10, unless
     TORCH_CUDNN_SDPA_DEPRIORITIZED=1 (check_prefer_cudnn_attention).
     """
     chosen = [SDPBackend(number) for number in torch._C._get_sdp_priority_order()]
@@ -87,12 +88,12 @@ def order(machine: machines.Machine) -> list[SDPBackend]:
 
 
 def fits(backend: SDPBackend, call: Call, machine: machines.Machine) -> bool:
-    """Whether a backend can run this call (can_use_*_attention)."""
+    """Returns whether a backend can run this call (can_use_*_attention)."""
     return not refusal(backend, call, machine)
 
 
 def refusal(backend: SDPBackend, call: Call, machine: machines.Machine) -> str:
-    """Why a backend cannot run this call, "" if it can (can_use_*_attention)."""
+    """Returns why a backend cannot run this call, or "" if it can (can_use_*_attention)."""
     if backend == SDPBackend.MATH:
         return ""
     checks = {
@@ -105,12 +106,12 @@ def refusal(backend: SDPBackend, call: Call, machine: machines.Machine) -> str:
     if any(tensor.dim() != 4 for tensor in call.tensors):
         return f"query, key and value need 4 dimensions, and the query has {call.query.dim()}"
     if call.query.shape[2] == 0 or call.key.shape[2] == 0:
-        return "there are no queries or no keys"
+        return "the query or the key has length 0"
     return checks[backend](call, machine)
 
 
 def why_math(call: Call, machine: machines.Machine) -> str:
-    """Why each fused backend could not run a call that the math backend runs: "flash: …; memory-efficient: …"."""
+    """Returns why each fused backend cannot run a call that the math backend runs: "flash: …; memory-efficient: …"."""
     enabled = {
         SDPBackend.FLASH_ATTENTION: torch._C._get_flash_sdp_enabled(),
         SDPBackend.EFFICIENT_ATTENTION: torch._C._get_mem_efficient_sdp_enabled(),
@@ -132,7 +133,10 @@ def one_dtype_of(call: Call, dtypes) -> bool:
 
 
 def heads_fit(call: Call, may_group: bool, key_as_value: bool = True) -> bool:
-    """Equal batches, and equal heads or (if `may_group`) fewer of keys and values (check_batch_size_and_num_heads)."""
+    """Returns whether batch sizes and head counts are equal; keys and values may have fewer heads if `may_group`.
+
+    (check_batch_size_and_num_heads)
+    """
     if len({tensor.shape[0] for tensor in call.tensors}) > 1:
         return False
     query, key, value = (tensor.shape[1] for tensor in call.tensors)
@@ -144,14 +148,14 @@ def heads_fit(call: Call, may_group: bool, key_as_value: bool = True) -> bool:
 
 
 def dense_last(call: Call, one_is_dense: bool) -> bool:
-    """Whether the last dim of inputs and mask has stride 1; `one_is_dense`: in a head of size 1 it always has."""
+    """Returns whether the last dim of inputs and mask has stride 1; with `one_is_dense`, head size 1 always passes."""
     if not (one_is_dense and call.query.shape[-1] == 1) and any(tensor.stride(-1) != 1 for tensor in call.tensors):
         return False
     return call.mask is None or call.mask.stride(-1) == 1
 
 
 def shapes_refuse(call: Call, may_group: bool, one_is_dense: bool, key_as_value: bool = True) -> str:
-    """Why a kernel refuses batches, heads or strides; "" if it does not."""
+    """Returns why a kernel refuses batches, heads or strides, or "" if it does not."""
     if not heads_fit(call, may_group, key_as_value):
         heads = ", ".join(str(tensor.shape[1]) for tensor in call.tensors)
         return f"the batches or heads of query, key and value differ ({heads} heads)"
@@ -190,7 +194,7 @@ def efficient_refuses(call: Call, machine: machines.Machine) -> str:
         return f"head sizes must be equal multiples of {align}, not {size} and {value_size}"
     reads_aligned = capability >= (8, 0) and machine.torch_version >= (2, 13)
     if reads_aligned and any(tensor.storage_offset() % align for tensor in call.tensors):
-        return "an input is not aligned to 16 bytes"  # blocks are aligned, so offsets into them decide
+        return "an input is not aligned to 16 bytes"  # blocks are aligned, so the offset into a block decides
     if refused := shapes_refuse(call, may_group=False, one_is_dense=False):
         return refused
     dtypes = (torch.float16, torch.float32, torch.bfloat16)[: 3 if capability >= (8, 0) else 2]
@@ -201,7 +205,9 @@ def efficient_refuses(call: Call, machine: machines.Machine) -> str:
 
 
 def alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
-    """Memory-efficient attention wants a head's size to be a multiple of this (minimum_gemm_alignment)."""
+    """Returns the number that memory-efficient attention requires head sizes to be a multiple of
+    (minimum_gemm_alignment).
+    """
     half = dtype in HALF
     tensor_cores = capability[0] >= 8 or (capability[0] >= 7 and half)
     least = 4 if capability[0] >= 8 else 1
@@ -235,7 +241,7 @@ def cudnn_refuses(call: Call, machine: machines.Machine) -> str:
 
 
 def mask_fits_cudnn(call: Call) -> bool:
-    """check_attn_mask_shape"""
+    """Returns whether cuDNN accepts the shape of the mask (check_attn_mask_shape)."""
     if call.mask is None:
         return True
     if call.mask.requires_grad or call.mask.dim() not in (2, 4):
@@ -247,7 +253,7 @@ def mask_fits_cudnn(call: Call) -> bool:
 
 @handles(torch._fused_sdp_choice)
 def fused_choice(mode, function, args, kwargs):
-    """torch._fused_sdp_choice: the number of the backend."""
+    """Wraps torch._fused_sdp_choice, so that it returns the number of the backend that CUDA would choose."""
     if not residence.on_current(args[0]):
         return function(*args, **kwargs)
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -259,7 +265,10 @@ def fused_choice(mode, function, args, kwargs):
 
 @handles(torch.nn.functional.scaled_dot_product_attention)
 def of_nested_tensors(mode, function, args, kwargs):
-    """NotModelledError for nested tensors, whose attention PyTorch chooses in Python by the device."""
+    """Wraps F.scaled_dot_product_attention: raises NotModelledError for nested tensors.
+
+    For these PyTorch chooses the backend in Python by the device. In the transforms of torch.func the branch runs here.
+    """
     tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
     if any(one.is_nested and one.layout is torch.jagged and residence.on_gpu(one) for one in tensors):
         raise NotModelledError(
@@ -268,7 +277,7 @@ def of_nested_tensors(mode, function, args, kwargs):
         )
     transformed = torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
     if transformed and simulated((*args, *kwargs.values())):
-        return scaled_dot_product_attention(*args, **kwargs)  # torch.func's transforms ask for no kernel of autograd's
+        return scaled_dot_product_attention(*args, **kwargs)  # torch.func's transforms do not call autograd's kernel
     return function(*args, **kwargs)
 
 
@@ -276,7 +285,7 @@ def of_nested_tensors(mode, function, args, kwargs):
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
 ):
-    """attention.cpp, scaled_dot_product_attention, as it runs on CUDA."""
+    """Decomposes scaled_dot_product_attention as it runs on CUDA (attention.cpp)."""
     check_arguments(query, key, value, attn_mask, is_causal)
     call = Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if machines.on().torch_version >= (2, 12) and not all(tensor.numel() for tensor in call.tensors):
@@ -307,8 +316,11 @@ def scaled_dot_product_attention(
 
 
 def of_nothing(call: Call) -> torch.Tensor:
-    """Where query, key or value has no elements, no kernel runs: zeros, to which 0 times the sums of all three is added
-    so that each gets its gradient. The oracle's trace, torch 2.13; C++ destroys the zeros last."""
+    """Returns zeros if query, key or value has no elements; no attention kernel runs.
+
+    0 times the sums of all three is added, so that each gets its gradient. The order is that of the oracle's trace,
+    torch 2.13; C++ destroys the zeros last.
+    """
     query, key, value = call.tensors
     zeros = query.new_zeros(*query.shape[:-1], value.shape[-1])
     sums = [query.sum(), key.sum(), value.sum()]
@@ -321,7 +333,7 @@ def of_nothing(call: Call) -> torch.Tensor:
 
 
 def output_of(operator, *args, scale) -> torch.Tensor:
-    """The first result of an operator; the others go in their order, as C++ destroys a std::tuple."""
+    """Returns the first result of an operator and frees the others in order, as C++ destroys a std::tuple."""
     results = list(operator(*args, scale=scale))
     output = results.pop(0)
     while results:
@@ -330,7 +342,7 @@ def output_of(operator, *args, scale) -> torch.Tensor:
 
 
 def check_arguments(query, key, value, mask, causal) -> None:
-    """RuntimeError for what attention.cpp refuses (validate_sdpa_input)."""
+    """Raises RuntimeError for arguments that attention.cpp refuses (validate_sdpa_input)."""
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             "Expected query, key, and value to have the same dtype, but got "
@@ -353,14 +365,16 @@ def check_arguments(query, key, value, mask, causal) -> None:
 
 
 def additive(mask, dtype: torch.dtype):
-    """A boolean mask as one that is added to the scores: 0 where it is true, -inf elsewhere."""
+    """Returns a boolean mask as one that is added to the scores: 0 if it is true, -inf elsewhere."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=dtype, device="meta"))
 
 
 def aligned(mask: torch.Tensor) -> torch.Tensor:
-    """A mask that memory-efficient attention reads: rows a multiple of 8 apart, else in a wider copy (pad_bias)."""
+    """Returns a mask that memory-efficient attention can read: row strides a multiple of 8, else a wider copy
+    (pad_bias).
+    """
     if mask.stride(-1) == 1 and not any(stride % 8 for stride in mask.stride()[:-1]):
         return mask
     keys = mask.shape[-1]
@@ -368,16 +382,18 @@ def aligned(mask: torch.Tensor) -> torch.Tensor:
 
 
 def padded_to_eight(tensor: torch.Tensor) -> torch.Tensor:
-    """Heads of a size that flash attention takes, a copy where theirs is not a multiple of 8 (pad_last_dim)."""
+    """Returns heads of a size that flash attention accepts: a padded copy if it is not a multiple of 8
+    (pad_last_dim).
+    """
     rest = tensor.shape[-1] % 8
     return tensor if rest == 0 else torch.constant_pad_nd(tensor, (0, 8 - rest))
 
 
 def in_plain_operators(call: Call, scale: float | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The math backend (_scaled_dot_product_attention_math): output and weights.
+    """Runs the math backend and returns output and weights (_scaled_dot_product_attention_math).
 
-    The half types are computed in fp32 unless that is switched off. The locals go in the order in which C++ destroys
-    them, latest first (keys and values are one tuple).
+    The half types are computed in fp32 unless that is switched off. The locals are freed in the order in which C++
+    destroys them, latest first (keys and values are one tuple).
     """
     dtype, mask = call.dtype, call.mask
     full_query, full_key, full_value = call.tensors
@@ -403,7 +419,10 @@ def in_plain_operators(call: Call, scale: float | None) -> tuple[torch.Tensor, t
 
 
 def repeated(call: Call, key: torch.Tensor, value: torch.Tensor):
-    """Keys and values with a head for each of the query's, as the math backend wants them of grouped ones."""
+    """Returns grouped keys and values repeated to one head per query head, as the math backend requires.
+
+    Raises RuntimeError if their heads do not divide the query heads.
+    """
     heads = call.query.shape[-3]
     if not call.grouped or heads == key.shape[-3] == value.shape[-3]:
         return key, value

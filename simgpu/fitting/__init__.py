@@ -1,1 +1,1 @@
-"""Will it fit? `simgpu fit`: a model, a batch and an optimizer, on any GPU, and what would make them fit."""
+"""`simgpu fit`: whether a model, a batch and an optimizer fit on a GPU, and what would make them fit."""

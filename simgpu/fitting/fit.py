@@ -1,4 +1,4 @@
-"""`simgpu.fit`: whether a plan fits on a GPU, the largest batch that does, and the GPUs on which it does."""
+"""`simgpu.fit`: whether a plan fits on a GPU, the largest batch that fits, and the GPUs on which it fits."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,16 @@ from simgpu.report.sizes import capacity, mib, size
 from simgpu.report.verdict import CONTEXT_UNCERTAINTY, DOES_NOT_FIT, FITS, UNDECIDED
 
 UNLIMITED = 2**50
-"""Bytes of a GPU on which everything fits, to tell what a plan would need."""
+"""Bytes of a GPU on which everything fits, to measure what a plan would need."""
 
 SURE = 2**30
-"""Bytes by which two GPUs' needs for one plan may differ (workspaces, contexts); nearer than that it is run on each."""
+"""Bytes by which the needs of one plan may differ between two GPUs (workspaces, contexts); closer plans run on each
+GPU.
+"""
 
 LARGEST = 2**20
 OF_THE_BATCH = (ACTIVATIONS, TEMPORARIES, DATA)
-"""What a larger batch has more of, where the peak is in the forward or backward pass."""
+"""Parts that grow with the batch, if the peak is in the forward or backward pass."""
 
 _OF_THE_REPORT = (
     *("fits", "completed", "verdict", "peak", "reserved", "nvidia_smi", "total_memory"),
@@ -33,7 +35,7 @@ _OF_THE_REPORT = (
 
 
 class Fit:
-    """What a plan takes on a GPU, and questions about it.
+    """Answers what a plan needs on a GPU, and questions about it.
 
     `fits`, `peak`, `reserved`, `nvidia_smi`, `total_memory` (bytes), `at`, `parts`, `lines` are those of the report.
     `needs`: the bytes that nvidia-smi would show if the GPU were large enough. `step`: seconds of a step on the
@@ -52,14 +54,17 @@ class Fit:
         subject.check(plan.length)
         self.tell = tell
         self.subject, self.plan, self.gpu, self.memory = subject, plan, spec(gpu).key, memory
-        self._known: dict[tuple, Measured] = {} if known is None else known  # of this model, by plan, GPU and memory
+        # results for this model, by plan, GPU and memory
+        self._known: dict[tuple, Measured] = {} if known is None else known
         self.measured = self.of(plan)
         self.step = self.measured.step
 
     @cached_property
     def report(self) -> Report:
-        """The report. Of a plan that ran out of memory it has the smallest capacity that was found to fit, because how
-        much is missing in all decides whether it is too close to call."""
+        """Returns the report, for a plan that ran out of memory with the smallest capacity that was found to fit.
+
+        The total shortage decides whether such a plan is too close to call.
+        """
         report = self.measured.report
         if report.completed:
             return report
@@ -71,8 +76,10 @@ class Fit:
         raise AttributeError(name)
 
     def changed(self, **fields) -> "Fit":
-        """The same model on the same GPU with another plan: `fit.changed(batch=4, lora=16)`. ValueError for what is no
-        field of a plan, or none of its values."""
+        """Returns the fit of another plan for the same model and GPU, such as `fit.changed(batch=4, lora=16)`.
+
+        Raises ValueError for an unknown field of a plan, or an invalid value.
+        """
         unknown = fields.keys() - {one.name for one in dataclasses.fields(Plan)}
         if unknown:
             known = ", ".join(one.name for one in dataclasses.fields(Plan))
@@ -80,17 +87,20 @@ class Fit:
         return self.on(self.gpu, self.memory, dataclasses.replace(self.plan, **fields))
 
     def on(self, gpu: str, memory: int | None = None, plan: Plan | None = None) -> "Fit":
-        """The same model on another GPU, or with another capacity in bytes."""
+        """Returns the fit of the same model on another GPU, or with another capacity in bytes."""
         return Fit(self.subject, plan or self.plan, gpu, memory, self._known, self.tell)
 
     @property
     def capacity(self) -> int:
-        """Bytes of the GPU's memory."""
+        """Returns the bytes of the GPU's memory."""
         return self.memory or spec(self.gpu).total_memory
 
     def of(self, plan: Plan, gpu: str | None = None, memory: int | None = None) -> Measured:
-        """What another plan takes, on this GPU or another one. Each is run once, and one that never met its GPU's limit
-        is not run again without a limit. A plan whose figures are by formula runs without one, and fits if they do."""
+        """Returns the measurement of a plan, by default on this GPU.
+
+        Each plan runs once, and one that never reached its GPU's limit does not run again without a limit. A plan with
+        figures by formula runs without a limit, and fits if these figures do.
+        """
         gpu = gpu or self.gpu
         own = self.memory if gpu == self.gpu else None
         memory = memory or own
@@ -112,8 +122,8 @@ class Fit:
             needed = found.report.peak + found.report.context
             smallest = found.report.smallest or found.report.nvidia_smi
             if found.report.completed and needed <= less < smallest:
-                # Near the limit: whether the cache would make room on a GPU whose context is larger. A run may find
-                # a smaller capacity than replays do, which look for one by halves.
+                # Near the limit, a second run shows whether the plan fits on a GPU with a larger context by freeing its
+                # cache. A run may find a smaller capacity than replays, which search by bisection.
                 smaller = self._measured(plan, gpu, less).report
                 if smaller.completed:
                     report = dataclasses.replace(found.report, smallest=smaller.nvidia_smi)
@@ -130,7 +140,7 @@ class Fit:
         return dataclasses.replace(found, report=report)
 
     def _measured(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
-        """Runs a plan, and tells what came of it."""
+        """Runs a plan and prints the result as progress."""
         with self.tell.running(plan, gpu) as told:
             found = measure(self.subject, plan, gpu, memory, self.tell)
             told.append(f"{mib(found.report.nvidia_smi)} MiB" if found.report.completed else "does not fit")
@@ -138,27 +148,30 @@ class Fit:
 
     @property
     def needs(self) -> int:
-        """Bytes that nvidia-smi would show at most, were the GPU large enough."""
+        """Returns the bytes that nvidia-smi would show at most if the GPU were large enough."""
         return (
             self.report.nvidia_smi if self.report.completed else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
         )
 
-    # What else would fit
+    # Other plans and GPUs
 
     def largest(self, what: str = "batch") -> int:
-        """The largest `batch` or `length` that fits, 0 if 1 does not. ValueError for another word.
+        """Returns the largest `batch` or `length` that fits, or 0 if 1 does not. Raises ValueError for another word.
 
-        It fits, and one more does not: both were run. It may be less than a line through the needs of two smaller ones
-        says, also than one through what nvidia-smi shows: reserved memory grows in steps, by whole segments and by
-        what is left free in them, and no line has those. For the same reason a still larger one may fit again; that is
-        not searched for.
+        It fits, and one more does not: both were run. It may be less than an extrapolation from two smaller ones, even
+        from what nvidia-smi shows. Reserved memory grows in steps, by whole segments and by the free space in them,
+        which no line describes. For the same reason a still larger one may fit again, but the search does not look for
+        that.
         """
         *_, search = self.searching(what)
         return search.good
 
     def searching(self, what: str = "batch", spare: int = 0, known: tuple[int, int] | None = None) -> Iterator[Search]:
-        """The steps of the search for the largest: yields the search after each run. `spare`: bytes that stay free.
-        `known`: a number to begin with, and one that is known to be too large."""
+        """Searches for the largest that fits, and yields the search after each run.
+
+        `spare`: bytes that stay free. `known`: a first guess, and a number known to be too large. Raises ValueError for
+        another word, or for "length" if the model has no length.
+        """
         if what not in ("batch", "length"):
             raise ValueError(f"wanted the largest 'batch' or 'length', not {what!r}")
         if what == "length" and self.subject.length is None:
@@ -173,9 +186,12 @@ class Fit:
             yield search
 
     def _fits_with(self, what: str, value: int, total: int) -> tuple[bool, int, int]:
-        """Whether the plan fits with another batch or length, the bytes that it would use on a GPU of any size, and
-        those of them that are made by the batch. Where it would use more than there is, and the tensors alone are less,
-        the cache makes room: there it is run."""
+        """Returns whether the plan fits with another batch or length, the bytes it would use, and how many of them grow
+        with it.
+
+        The bytes are those on a GPU of any size. If they exceed the capacity but the tensors alone do not, PyTorch
+        frees its cache. In this case the plan runs with the limit.
+        """
         plan = dataclasses.replace(self.plan, **{what: value})
         report = self.of(plan, memory=UNLIMITED).report
         fits, grows = report.nvidia_smi <= total, sum(report.parts.get(part, 0) for part in OF_THE_BATCH)
@@ -184,27 +200,32 @@ class Fit:
         return fits, report.nvidia_smi, grows
 
     def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
-        """Each GPU, the smallest first, and whether the plan fits on it. Those far from the limit are not run."""
+        """Returns for each GPU, from the smallest, whether the plan fits on it. GPUs far from the limit are not run."""
         return {name: outcome == FITS for name, outcome in self.each_gpu(names)}
 
     def each_gpu(self, names: Iterable[str] = SPECS) -> Iterator[tuple[str, str]]:
-        """Yields each GPU, the smallest first, and the verdict: "fits", "undecided" or "does not fit"."""
+        """Yields each GPU, from the smallest, and the verdict: "fits", "undecided" or "does not fit"."""
         for name in sorted(names, key=lambda one: SPECS[one].total_memory):
             yield name, self._on(name, self.plan)[0]
 
     def cheapest(self) -> str | None:
-        """The smallest GPU on which the plan fits; None if it does on none."""
+        """Returns the smallest GPU on which the plan fits, or None."""
         return next((name for name, fits in self.every_gpu().items() if fits), None)
 
     def techniques(self, budget: int | str | None = None):
-        """What each technique saves on this plan, in the order in which to apply them; `budget` finds the fastest
-        combination within so many bytes (as nvidia-smi shows them). See simgpu.fitting.techniques."""
+        """Returns what each technique saves on this plan, in the order in which to apply them.
+
+        With a `budget` in bytes (as nvidia-smi shows them), it also finds the fastest combination within it. See
+        simgpu.fitting.techniques.
+        """
         from simgpu.fitting.techniques import techniques
 
         return techniques(self, None if budget is None else capacity(budget))
 
     def table(self, gpus: Iterable[str] | None = None, batches: Iterable[int] = (1, 2, 4, 8, 16, 32)) -> str:
-        """GPUs by batch sizes in Markdown, for a model's README: MiB as nvidia-smi shows them, or a dash."""
+        """Returns a Markdown table of GPUs by batch sizes for a model's README: MiB as nvidia-smi shows them, or a
+        dash.
+        """
         names = [spec(name).key for name in gpus] if gpus else sorted(SPECS, key=lambda one: SPECS[one].total_memory)
         batches = list(batches)
         rows = [f"| simulated GPU (MiB) | {' | '.join(f'batch {batch}' for batch in batches)} |"]
@@ -228,10 +249,12 @@ class Fit:
         return "\n".join(rows + ([left_out] if left_out else [])) + "\n"
 
     def _on(self, gpu: str, plan: Plan) -> tuple[str, int]:
-        """The verdict on a plan on another GPU, and what nvidia-smi shows there: with that GPU's context, and run there
-        where it is near the limit."""
+        """Returns the verdict on a plan on another GPU, and the bytes that nvidia-smi shows there.
+
+        The bytes include that GPU's context. Near its limit the plan runs on that GPU.
+        """
         if gpu != self.gpu and isinstance(plan.link, str):
-            plan = dataclasses.replace(plan, link=None)  # which that GPU may not have; memory does not depend on it
+            plan = dataclasses.replace(plan, link=None)  # that GPU may lack the link; memory does not depend on it
         report = self.of(plan, memory=UNLIMITED).report
         needs = report.reserved + spec(gpu).context
         if abs(spec(gpu).total_memory - needs) < SURE:
@@ -240,7 +263,7 @@ class Fit:
         return DOES_NOT_FIT if needs > spec(gpu).total_memory else report.outcome, needs
 
     def __str__(self) -> str:
-        """One page. Its first line is the answer."""
+        """Returns one page, whose first line is the answer."""
         report = self.report
         more = []
         if not report.completed:
@@ -265,20 +288,20 @@ def fit(
     tell: Silent = SILENT,
     **plan,
 ) -> Fit:
-    """Whether a model's training fits on a GPU, without the GPU and without the weights.
+    """Computes whether a model's training fits on a GPU, without the GPU and without the weights.
 
         fit = simgpu.fit("config.json", batch=8, length=2048, dtype="bf16", lora=16, gpu="RTX 4090")
         print(fit)                                        # one page; its first line is the answer
         fit.fits, fit.peak, fit.parts, fit.largest("batch"), fit.cheapest()
-
         fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
-        fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # by FSDP2; parallel="ddp"
+        fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # with FSDP2; parallel="ddp"
 
-    `model`: a config.json of transformers or its folder, a configuration, a name of timm or torchvision, a name of the
-    Hub whose config.json is in its local cache, a module, or a function that makes one; for the last two, `inputs`
-    gives a batch's tensors (a function of its size), and `loss` (outputs, batch) a scalar. `optimizer`: one of
-    simgpu.fitting.optimizers.OPTIMIZERS, or None for inference. `tell`: a `simgpu.fitting.progress.Progress`. Other
-    arguments are those of `simgpu.fitting.plan.Plan`. Raises ValueError for what is no model, GPU, size or plan.
+    `model`: a config.json of transformers or its folder, a configuration, a model name of timm or torchvision, a name
+    on the Hub whose config.json is in its local cache, a module, or a function that creates one. For the last two,
+    `inputs` gives a batch's tensors (a function of the batch size), and `loss` a scalar (a function of outputs and
+    batch). `optimizer`: one of simgpu.fitting.optimizers.OPTIMIZERS, or None for inference. `tell`: a
+    `simgpu.fitting.progress.Progress`. Other arguments are those of `simgpu.fitting.plan.Plan`. Raises ValueError for
+    an invalid model, GPU, size or plan.
     """
     subject = subject_of(model, inputs, loss)
     made = Plan(train=optimizer, batch=batch, **{"length": subject.length, **plan})

@@ -1,7 +1,7 @@
-"""LoRA's adapters on every linear layer but the head, in plain PyTorch: what they add, and what they leave frozen.
+"""LoRA adapters on every linear layer except the head, in plain PyTorch.
 
-Adapters have the dtype of the weights and no dropout. (The package peft keeps them in float32 beside bf16 weights, and
-by default adapts fewer layers.)
+Adapters have the dtype of the weights and no dropout. (The package peft keeps them in float32 even with bf16 weights,
+and by default adapts fewer layers.)
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Adapted(nn.Module):
-    """A linear layer with an adapter of a rank: base(x) + B(A(x))."""
+    """A linear layer with an adapter of a given rank: base(x) + B(A(x))."""
 
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
@@ -24,7 +24,7 @@ class Adapted(nn.Module):
 
 
 def adapt(model: nn.Module, rank: int) -> nn.Module:
-    """The model, frozen, with adapters. ValueError if it has no linear layer."""
+    """Freezes the model, adds adapters and returns it. Raises ValueError if it has no linear layer."""
     model.requires_grad_(False)
     embeddings: Any = getattr(model, "get_output_embeddings", None)
     head = embeddings() if embeddings is not None else None
@@ -44,9 +44,12 @@ def adapt(model: nn.Module, rank: int) -> nn.Module:
 
 
 def quantized(model: nn.Module) -> tuple[int, int]:
-    """By formula, of weights in 4 bits (NF4, blocks of 64, scales quantized again): bytes that the frozen linear
-    weights take less, and the bytes of the largest one in its own dtype, to which it is expanded while it is used."""
+    """Returns by formula what 4-bit weights save (NF4, blocks of 64, double quantization).
+
+    These are two sizes in bytes: what the frozen linear weights save, and the largest weight in its own dtype. The
+    kernel expands a weight to that dtype while it is used.
+    """
     bases = [module.base.weight for module in model.modules() if isinstance(module, Adapted)]
-    bits = 4 + 8 / 64 + 32 / (64 * 256)  # a value; its share of an 8-bit scale; and of that scale's float32 scale
+    bits = 4 + 8 / 64 + 32 / (64 * 256)  # the value, its share of an 8-bit scale, and of that scale's float32 scale
     saved = sum(weight.numel() * weight.element_size() - int(weight.numel() * bits / 8) for weight in bases)
     return saved, max((weight.numel() * weight.element_size() for weight in bases), default=0)

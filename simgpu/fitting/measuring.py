@@ -1,4 +1,4 @@
-"""Runs two steps of a plan on a simulated GPU, and reports what they take."""
+"""Runs two steps of a plan on a simulated GPU, and reports memory and time."""
 
 import contextlib
 import dataclasses
@@ -9,8 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from simgpu import machine as machines
+from simgpu.engines import STUB
 from simgpu.errors import NoValueError
-from simgpu.fitting import lora, optimizers, parallel
+from simgpu.fitting import lora, on_stub, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
@@ -22,7 +23,7 @@ from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
 
 STEPS = 2
-"""The states of an optimizer are there from the first step on, so that the second one has the peak."""
+"""Number of steps; the optimizer's states exist after the first step, so the second one has the peak."""
 
 SILENT = Silent()
 
@@ -34,9 +35,12 @@ EIGHT_BIT = (
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a plan takes: the report, seconds of a step on the simulated clock, the parameters' dtype (None if memory
-    ran out before the model was there), what is by formula ("" if nothing), and whether the allocator met the GPU's
-    limit and gave its cache back."""
+    """Holds what a plan needs.
+
+    `report`: memory. `step`: seconds of a step on the simulated clock. `dtype`: that of the parameters, or None if
+    memory ran out before the model existed. `formula`: what is computed by formula, or "". `retried`: whether the
+    allocator reached the GPU's limit and freed its cache.
+    """
 
     plan: Plan
     report: Report
@@ -47,15 +51,19 @@ class Measured:
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
-    """Runs two steps of the plan, or a prompt and a token more; `tell` is told of each.
+    """Runs two steps of the plan, or for inference a prompt and one more token; `tell` receives each stage.
 
-    Raises ValueError where the model cannot be made or decides by values, and what else the model raises, except for
-    an error because of memory.
+    Raises ValueError if the model cannot be created or decides by values. Other errors of the model are raised too,
+    except an out-of-memory error.
     """
+    if plan.engine == STUB:
+        tell.stage(f"runs {STEPS} steps on the stub engine" if plan.train else "runs on the stub engine")
+        return Measured(plan, on_stub.measured(subject, plan, gpu, memory), 0.0, retried=True)
     world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
     with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
-        warnings.filterwarnings("ignore", message="simulated tensors have no values")  # what needs one is an error
+        # an operator that needs a value raises an error
+        warnings.filterwarnings("ignore", message="simulated tensors have no values")
         machine = machines.on()
         if plan.ranks is not None:
             parallel.joined()
@@ -66,11 +74,11 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         with Watch(machine) as watch:
             try:
                 tell.stage("makes the model")
-                model = _model(subject, plan)
+                model = model_of(subject, plan)
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 saved = lora.quantized(model) if plan.four_bit else saved
-                run = _train if plan.train else _serve
+                run = train if plan.train else serve
 
                 def note(words: str) -> None:
                     times.append(_now(machine))
@@ -94,15 +102,15 @@ def _now(machine) -> float:
     return machine.clock.host
 
 
-def _model(subject: Subject, plan: Plan) -> nn.Module:
-    """The model on the GPU, as the plan has it."""
+def model_of(subject: Subject, plan: Plan) -> nn.Module:
+    """Creates the model on the GPU according to the plan."""
     device = "meta" if plan.sharded else "cuda"
     try:
         with torch.device(device):
             model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
     except (torch.OutOfMemoryError, NoValueError):
         raise
-    except Exception as error:  # a configuration's numbers may not go together
+    except Exception as error:  # a configuration may be inconsistent
         raise ValueError(f"{subject.name} cannot be made: {type(error).__name__}: {error}") from error
     model.to(device)
     if plan.attention is not None and hasattr(model, "set_attn_implementation"):
@@ -117,13 +125,13 @@ def _model(subject: Subject, plan: Plan) -> nn.Module:
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The model's repeated layers: the children of its longest list of modules."""
+    """Returns the model's repeated layers: the children of its largest list of modules, by parameters."""
     lists = [one for one in model.modules() if isinstance(one, (nn.ModuleList, nn.Sequential)) and len(one) > 1]
     return list(max(lists, key=lambda one: sum(p.numel() for p in one.parameters()), default=()))
 
 
 def _checkpoint(model: nn.Module, every: int) -> None:
-    """Each of the repeated layers, or every second one, keeps its input alone."""
+    """Applies checkpointing to every repeated layer or every second one, so that it saves only its input."""
     layers = layers_of(model)
     if not layers:
         raise ValueError("checkpoints stand between repeated layers, and the model has no list of them")
@@ -139,7 +147,7 @@ def _checkpointed(forward):
 
 
 def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
-    """Positional and named arguments of a call, and all of the batch."""
+    """Returns the positional and keyword arguments of a call, and the whole batch."""
     batch = subject.batch(plan.batch, plan.length or subject.length)
     on_gpu = {name: one.to("cuda") for name, one in batch.items()}
     on_gpu = {
@@ -150,7 +158,8 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     return ((on_gpu[""],) if "" in on_gpu else ()), named, on_gpu
 
 
-def _train(model, subject: Subject, plan: Plan, tell) -> None:
+def train(model, subject: Subject, plan: Plan, tell) -> None:
+    """Trains for STEPS steps; `tell` is told of each, and of the end with ""."""
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)
@@ -169,7 +178,7 @@ def _train(model, subject: Subject, plan: Plan, tell) -> None:
 
 @contextlib.contextmanager
 def _around(plan: Plan):
-    """What is around the forward pass."""
+    """Enters the contexts around the forward pass: autocast, and saving activations on the CPU."""
     with contextlib.ExitStack() as stack:
         if plan.autocast and not plan.sharded:
             stack.enter_context(torch.autocast("cuda", dtype=DTYPES[plan.autocast]))
@@ -178,8 +187,8 @@ def _around(plan: Plan):
         yield
 
 
-def _serve(model, subject: Subject, plan: Plan, tell) -> None:
-    """A prompt of the whole length for each request, and one token more."""
+def serve(model, subject: Subject, plan: Plan, tell) -> None:
+    """Runs a prompt of full length for each request, and then one more token."""
     model.eval()
     with torch.no_grad(), _around(plan):
         tell("the prompt")
@@ -196,7 +205,10 @@ def _serve(model, subject: Subject, plan: Plan, tell) -> None:
 
 
 def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measured:
-    """The same with what cannot run here added or taken off, by formula; then it fits if nvidia-smi's figure does."""
+    """Returns the measurement with the figures that are computed by formula.
+
+    The plan then fits if the figure of nvidia-smi does.
+    """
     plan, report = found.plan, found.report
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
     if not plan.four_bit:

@@ -1,4 +1,4 @@
-"""The optimizers that a plan can name, each made for the parameters of one model."""
+"""The optimizers that a plan can name, created for the parameters of a model."""
 
 import sys
 
@@ -11,27 +11,27 @@ OPTIMIZERS = ("adamw", "adamw-fused", "adamw-8bit", "adam", "sgd", "sgd-momentum
 
 RATE = 1e-3
 BLOCK = 256
-"""Elements that share a scale (bitsandbytes 0.50, optim/optimizer.py, `init_state`)."""
+"""Elements per scale (bitsandbytes 0.50, optim/optimizer.py, `init_state`)."""
 
 SMALLEST = 4096
-"""Elements from which a parameter has 8-bit states (bitsandbytes' default for `min_8bit_size`)."""
+"""Smallest number of elements for which a parameter has 8-bit states (bitsandbytes' default for `min_8bit_size`)."""
 
 
 class AdamW8bit(torch.optim.SGD):
     """Allocates the states of bitsandbytes' AdamW8bit, and updates the parameters as SGD does.
 
-    bitsandbytes' kernel updates in place and allocates nothing, so the memory is that of its AdamW8bit; the time of a
-    step is that of SGD. `full`: the parameters whose states stay in 32 bits. Smaller ones than SMALLEST do so, too.
+    bitsandbytes' kernel updates in place and allocates nothing. So the memory is that of its AdamW8bit, but the time of
+    a step is that of SGD. `full`: parameters whose states stay in 32 bits, like those smaller than SMALLEST.
     """
 
     def __init__(self, parameters, full=()):
         super().__init__(parameters, lr=RATE)
         self._full = {id(one) for one in full}
-        self._maps: tuple = ()  # two tables of 256 values, which all parameters share
+        self._maps: tuple = ()  # two tables of 256 values, shared by all parameters
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Updates the parameters; the first time it allocates their states."""
+        """Updates the parameters; the first call allocates their states."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not self.state[parameter]:
@@ -53,24 +53,24 @@ class AdamW8bit(torch.optim.SGD):
 
 
 class Together:
-    """Several optimizers that step one after the other."""
+    """Combines several optimizers that step one after the other."""
 
     def __init__(self, *optimizers: torch.optim.Optimizer):
         self.optimizers = optimizers
 
     def step(self) -> None:
-        """Steps each."""
+        """Steps each optimizer."""
         for one in self.optimizers:
             one.step()
 
     def zero_grad(self) -> None:
-        """Lets all gradients go."""
+        """Clears all gradients."""
         for one in self.optimizers:
             one.zero_grad()
 
 
 def made(name: str, model: nn.Module):
-    """The optimizer called `name`, of OPTIMIZERS, for the parameters of a model that are trained."""
+    """Returns the optimizer called `name`, of OPTIMIZERS, for the trained parameters of a model."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     make = torch.optim
     if name == "adamw-8bit":
@@ -90,8 +90,10 @@ def made(name: str, model: nn.Module):
 
 
 def _of_transformers(model: nn.Module) -> bool:
-    """Whether a model is one of transformers, whose Trainer keeps 32-bit states for embeddings (trainer.py,
-    `create_optimizer`: an override by GlobalOptimManager for each nn.Embedding)."""
+    """Returns whether a model is from transformers, whose Trainer keeps 32-bit states for embeddings.
+
+    (trainer.py, `create_optimizer`: an override by GlobalOptimManager for each nn.Embedding)
+    """
     transformers = sys.modules.get("transformers")
     return transformers is not None and any(isinstance(one, transformers.PreTrainedModel) for one in model.modules())
 
@@ -101,8 +103,11 @@ def _embeddings(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _muon(model: nn.Module, parameters: list):
-    """Muon for the weights of hidden layers, and AdamW for the others, as the documentation of torch.optim.Muon says:
-    it takes matrices, and not embeddings, biases or the head."""
+    """Returns Muon for the weights of hidden layers and AdamW for the rest, as torch.optim.Muon's documentation
+    recommends.
+
+    Muon accepts only matrices, and is not meant for embeddings, biases or the head.
+    """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     others = {id(one) for one in _embeddings(model)} | {id(one) for one in (head.parameters() if head else ())}
     hidden = [one for one in parameters if one.ndim == 2 and id(one) not in others]

@@ -1,7 +1,7 @@
-"""One rank of a plan for many GPUs: the model as PyTorch's own FSDP2 or DDP keeps it there.
+"""One rank of a plan for many GPUs, with the model in PyTorch's own FSDP2 or DDP.
 
-FSDP2 as torchtitan applies it: each repeated layer and then the whole, made without memory and materialized in shards
-(torchtitan/models/llama3/infra/parallelize.py, apply_fsdp; torchtitan/train.py).
+FSDP2 is applied as in torchtitan: to each repeated layer and then to the whole model, which is created without memory
+and materialized in shards (torchtitan/models/llama3/infra/parallelize.py, apply_fsdp; torchtitan/train.py).
 """
 
 import contextlib
@@ -16,7 +16,10 @@ WAYS = ("fsdp", "ddp")
 
 
 def joined() -> None:
-    """This process is one rank: it takes its GPU, and has a process group until the simulated GPU is left."""
+    """Makes this process one rank: selects its GPU and creates a process group until the simulated GPU is left.
+
+    Raises ValueError if PyTorch was built without torch.distributed.
+    """
     if not dist.is_available():
         raise ValueError("this PyTorch was built without torch.distributed: ranks= needs it")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -24,8 +27,11 @@ def joined() -> None:
 
 
 def sharded(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None) -> nn.Module:
-    """A model on the meta device as FSDP2 keeps it on this rank: its shard of each parameter, and each of `layers` is
-    gathered while it runs. `dtype`: in which it is gathered, and computes; gradients are summed in float32 then."""
+    """Applies FSDP2 to a model on the meta device and materializes this rank's shards.
+
+    Each of `layers` is gathered while it runs. `dtype`: the dtype of gathering and computing; gradients are then
+    reduced in float32.
+    """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     options = {}
@@ -43,7 +49,7 @@ def sharded(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None
 
 
 def replicated(model: nn.Module) -> nn.Module:
-    """The model in DDP, its gradients views of the buckets; as it is, if it has none to train."""
+    """Wraps the model in DDP with gradients as views of the buckets; returns it unchanged if nothing is trained."""
     if not any(one.requires_grad for one in model.parameters()):
         return model
     return nn.parallel.DistributedDataParallel(
@@ -52,14 +58,14 @@ def replicated(model: nn.Module) -> nn.Module:
 
 
 def without_sync(model: nn.Module, last: bool):
-    """Around a micro-batch: DDP's gradients are summed after the last one of a step."""
+    """Returns the context of a micro-batch: DDP reduces the gradients only after the last one of a step."""
     waits = isinstance(model, nn.parallel.DistributedDataParallel) and not last
     return model.no_sync() if waits else contextlib.nullcontext()  # pyright: ignore[reportCallIssue]
 
 
 @contextlib.contextmanager
 def told_of_unused():
-    """Inside, DDP's error for parameters that get no gradient is a ValueError, in one line."""
+    """Converts DDP's error for parameters without a gradient to a ValueError in one line."""
     try:
         yield
     except RuntimeError as error:
@@ -72,13 +78,16 @@ def told_of_unused():
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
-    """The part of a parameter that lies on this rank: the whole, or its shard."""
+    """Returns the part of a parameter on this rank: the whole, or its shard."""
     of_a_mesh: Callable[[], torch.Tensor] | None = getattr(parameter, "to_local", None)
     return parameter if of_a_mesh is None else of_a_mesh()
 
 
 def _tied(model: nn.Module) -> list[tuple[tuple[nn.Module, str], list[tuple[nn.Module, str]]]]:
-    """Parameters that several modules have: materialized, each module would have its own (torch.nn.Module._apply)."""
+    """Returns parameters shared by several modules, with these modules.
+
+    Materializing would give each module its own copy (torch.nn.Module._apply).
+    """
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -1,4 +1,4 @@
-"""How a model is trained, or served: everything that decides its memory, beside the model itself."""
+"""How a model is trained or served: all settings that determine its memory, apart from the model."""
 
 import difflib
 import re
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from simgpu.engines import META, STUB
 from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.parallel import WAYS
 from simgpu.ranks.world import world_of
@@ -22,15 +23,15 @@ CHECKPOINTS = (False, True, "half")
 
 
 def _near(value, known) -> str:
-    """The known name that is most like a value, for the end of a message."""
+    """Returns the end of a message with the known name most similar to a value, or ""."""
     if re.search(r"\d+$", str(value)) and str(value)[:2] in ("fp", "bf", "in"):
-        return ""  # of "fp8" no other number of bits is meant
+        return ""  # "fp8" does not mean another number of bits
     near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _of_bits(name: str) -> str:
-    """Why there are no weights of 8 or 4 bits, for the end of a message."""
+    """Returns the end of a message that says why 8-bit or 4-bit weights are not available, or ""."""
     if re.search(r"fp8|float8|f8|e4m3|e5m2|int8|8.?bit", name.lower()):
         return (
             ". Weights that are trained have 16 or 32 bits: libraries for 8-bit training (torchao, TransformerEngine) "
@@ -43,15 +44,20 @@ def _of_bits(name: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """One way of training (`train` an optimizer's name) or of serving (`train` None).
+    """Describes one way of training (`train` is an optimizer's name) or of serving (`train` is None).
 
-    `dtype` of the weights, None for the model's own; `autocast` to a dtype around the forward pass, or None; `batch`
-    and `length` of a micro-batch; `accumulate`: micro-batches a step; `lora`: the adapters' rank, or None;
-    `checkpoint`: False, True (each layer), or "half" (every second one); `offload`: activations wait on the host;
-    `attention`: "eager", "sdpa" or None, as the model has it; `four_bit`: frozen weights of linear layers in 4 bits
-    (by formula). `ranks`: GPUs that train it together, of which this is `rank` (0), each with a batch of its own;
-    `parallel`: "fsdp" (FSDP2; None is that) or "ddp"; `per_node`, `link`: as in `simgpu.one_rank`. With FSDP2
-    `autocast` is its MixedPrecisionPolicy, as in torchtitan. Raises ValueError for what none of it is.
+    `dtype`: of the weights, None for the model's own. `autocast`: the dtype around the forward pass, or None. `batch`
+    and `length`: of a micro-batch. `accumulate`: micro-batches per step. `lora`: the adapters' rank, or None.
+    `checkpoint`: False, True (each layer), or "half" (every second one). `offload`: activations wait on the host.
+    `attention`: "eager", "sdpa", or None for the model's own. `four_bit`: frozen weights of linear layers in 4 bits (by
+    formula).
+
+    `ranks`: the GPUs that train it together, of which this is `rank` (default 0), each with its own batch. `parallel`:
+    "fsdp" (FSDP2, the default) or "ddp". `per_node`, `link`: as in `simgpu.one_rank`. With FSDP2 `autocast` is its
+    MixedPrecisionPolicy, as in torchtitan. `engine`: "meta" or "stub" (docs/engines.md). `compile`: whether the model
+    is compiled, which only "stub" does.
+
+    Raises ValueError for invalid values.
     """
 
     train: str | None = "adamw"
@@ -70,6 +76,8 @@ class Plan:
     per_node: int | None = None
     link: str | float | None = None
     parallel: str | None = None
+    compile: bool = False
+    engine: str = META
 
     def __post_init__(self):
         for name in ("batch", "length", "accumulate", "lora"):
@@ -88,7 +96,16 @@ class Plan:
             raise ValueError(f'checkpoint is False, True or "half", not {self.checkpoint!r}')
         if self.four_bit and self.lora is None:
             raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
+        self._check_engine()
         self._check_ranks()
+
+    def _check_engine(self) -> None:
+        if self.engine not in (META, STUB):
+            raise ValueError(f"engine is {META} or {STUB}, not {self.engine!r}")
+        if self.compile and self.engine != STUB:
+            raise ValueError("only the stub engine compiles a model: --engine stub, in Python engine='stub'")
+        if self.engine == STUB and (self.ranks is not None or self.four_bit):
+            raise ValueError("on the stub engine fit has no ranks and no 4-bit weights; use --engine meta for them")
 
     def _check_ranks(self) -> None:
         if self.ranks is None:
@@ -109,11 +126,11 @@ class Plan:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank keeps a shard of the parameters, by FSDP2."""
+        """Returns whether each rank keeps a shard of the parameters (FSDP2)."""
         return self.ranks is not None and self.parallel != "ddp"
 
     def __str__(self) -> str:
-        """The plan in words: "adamw, bf16, batch 8 × 2048, LoRA 16, checkpoints"."""
+        """Returns the plan in words: "adamw, bf16, batch 8 × 2048, LoRA 16, checkpoints"."""
         size = f"batch {self.batch}" + (f" × {self.length}" if self.length else "")
         parts = [self.train or "inference", *([self.dtype] if self.dtype else []), size]
         parts += [f"{self.accumulate} accumulated"] if self.accumulate > 1 else []
@@ -122,5 +139,6 @@ class Plan:
         parts += {True: ["checkpoints"], "half": ["checkpoints of every second layer"]}.get(self.checkpoint, [])
         parts += ["activations on the host"] if self.offload else []
         parts += [f"{self.attention} attention"] if self.attention else []
+        parts += ["compiled"] if self.compile else []
         parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
         return ", ".join(parts)

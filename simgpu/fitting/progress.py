@@ -1,4 +1,4 @@
-"""What `simgpu fit` says on standard error while it runs plans."""
+"""Progress messages of `simgpu fit` on standard error while it runs plans."""
 
 import shutil
 import sys
@@ -6,25 +6,25 @@ import time
 from contextlib import contextmanager
 
 SECONDS = 10
-"""Seconds between two lines where standard error is no terminal."""
+"""Seconds between two lines if standard error is not a terminal."""
 
 
 class Silent:
-    """Says nothing: a function of Python prints no progress."""
+    """Prints no progress, for calls from Python."""
 
     def stage(self, words: str) -> None:
-        """Notes what is done now."""
+        """Notes the current stage."""
 
     @contextmanager
     def running(self, plan, gpu: str):
-        """Around the run of a plan; yields a list, to which what came of it is appended."""
+        """Wraps the run of a plan; yields a list, to which the result is appended."""
         yield []
 
 
 class Progress(Silent):
-    """Says which plan runs and what came of the last one.
+    """Prints which plan runs and the result of the last one.
 
-    On a terminal one line is rewritten. Elsewhere a line is written at most every SECONDS, and none in a shorter run.
+    On a terminal it rewrites one line. Elsewhere it prints a line at most every SECONDS, and none in a shorter run.
     """
 
     def __init__(self, stream=None):
@@ -62,7 +62,7 @@ class Progress(Silent):
         self.stream.flush()
 
     def clear(self) -> None:
-        """Takes the line off the terminal."""
+        """Clears the line on the terminal."""
         if self._shown:
             self.stream.write("\r\x1b[K")
             self.stream.flush()

@@ -1,29 +1,32 @@
-"""The search for the largest number with which something fits, in few tries."""
+"""The search for the largest number that fits, with few runs."""
 
 
 class Search:
-    """Tries `guess`, is told what came of it, and is `done` when `good` fits and the number after it does not.
+    """Searches for the largest number that fits: run `guess`, pass the result to `tell`, and stop when `done`.
 
-    `bad`: a number that is known not to fit, or more than anybody wants. What is needed is taken to grow about linearly
-    with the number: the next guess is where a straight line meets the limit, then a hundredth to the other side of it;
-    from then on every second guess is halfway. Of one number alone `grows` says how steep the line is.
+    Then `good` fits and the number after it does not. `bad`: a number that is known not to fit, or an upper limit. The
+    need is assumed to grow about linearly with the number. So the next guess is where a straight line reaches the
+    limit, and the one after it a hundredth to the other side. From then on every second guess is halfway. After the
+    first guess alone, `grows` gives the slope.
     """
 
     def __init__(self, guess: int, bad: int):
         self.guess, self.good, self.bad = max(1, min(guess, bad - 1)), 0, bad
         self._end = bad
         self._points: dict[int, int] = {}
-        self._flat = 0  # what the first guess needed, and does not grow
-        self._tries = 0  # since both ends are known
+        self._flat = 0  # the part of the first guess's need that does not grow
+        self._tries = 0  # tries since both ends are known
 
     @property
     def done(self) -> bool:
-        """Whether the answer is known."""
+        """Returns whether the answer is known."""
         return self.bad - self.good <= 1
 
     def tell(self, fits: bool, needs: int, grows: int, limit: int) -> None:
-        """What came of the guess: whether it fits, and how much it needs of how much. `grows`: how much of the need
-        grows with the number, as far as one knows; 0 for nothing."""
+        """Takes the result of the guess: whether it fits, and the bytes it needs of the limit.
+
+        `grows`: bytes of the need that are known to grow with the number, or 0.
+        """
         self._points[self.guess] = needs
         if len(self._points) == 1:
             self._flat = needs - grows
@@ -43,7 +46,7 @@ class Search:
         return line if self._tries % 2 and line else (self.good + self.bad) // 2
 
     def _line(self, limit: int) -> int:
-        """Where the line through the two points next to the limit meets it; 0 where there is none."""
+        """Returns where the line through the two points next to the limit reaches it; 0 if that line does not exist."""
         known = sorted(self._points.items())
         below = [point for point in known if point[0] <= self.good][-2:]
         above = [point for point in known if point[0] >= self.bad][:1]

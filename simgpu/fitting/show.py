@@ -1,4 +1,4 @@
-"""What `simgpu fit` prints: the answer to the question that was asked, and the page of the plan that it is about."""
+"""The output of `simgpu fit`: the answer to the question asked, and the page of the plan that it refers to."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ WORDS = {FITS: "fits", UNDECIDED: "undecided", DOES_NOT_FIT: "–"}
 
 
 class Shown:
-    """The text for the command's options, and its exit status. `so_far` says what is known while it is made."""
+    """Makes the text for the command's options, and its exit status. `so_far` returns what is known during the work."""
 
     def __init__(self, options):
         self.options = options
@@ -20,7 +20,7 @@ class Shown:
         self.so_far: Callable[[], str] = lambda: "Interrupted before the first plan was run, so nothing is known yet."
 
     def make(self, first: Callable[[], Fit]) -> None:
-        """Runs what the options ask for. `first` makes the fit of the plan that they name."""
+        """Runs what the options request. `first` creates the fit of the plan that they describe."""
         fit = first()
         self.so_far = lambda: f"Interrupted. The plan that was asked about:\n\n{fit}"
         if self.options.table:
@@ -39,7 +39,7 @@ class Shown:
         self.status = fit.status
 
     def _techniques(self, fit: Fit, answers: list[str]) -> Fit:
-        """The best combination, the table if it was asked for, and the fit of the combination."""
+        """Adds the best combination, and the table if requested; returns the fit of the combination."""
         rows: list = []
         budget = None if self.options.budget is None else capacity(self.options.budget)
         self.so_far = lambda: f"Interrupted. What was tried so far:\n\n{rows_so_far(rows)}" if rows else "Interrupted."
@@ -58,7 +58,9 @@ class Shown:
         return fit.on(fit.gpu, budget or fit.memory, best.plan)
 
     def _largest(self, fit: Fit, what: str, answers: list[str]) -> Fit:
-        """The largest batch or length with bytes to spare, up to which number it is too close to call, and its fit."""
+        """Adds the largest batch or length that fits with bytes to spare, and the range too close to call; returns its
+        fit.
+        """
         for search in fit.searching(what):
             self.so_far = _searched(what, search.good, search.bad)
         good = sure = search.good
@@ -84,7 +86,9 @@ class Shown:
         return fit.changed(**{what: sure or good or 1})
 
     def _gpus(self, fit: Fit, answers: list[str]) -> Fit:
-        """The smallest GPU on which the plan fits, every GPU with its verdict, and the fit on the smallest."""
+        """Adds the smallest GPU on which the plan fits and every GPU with its verdict; returns the fit on the
+        smallest.
+        """
         found: dict[str, str] = {}
         self.so_far = lambda: "\n".join(["Interrupted. So far:", *_rows(found)])
         for name, outcome in fit.each_gpu():
@@ -102,13 +106,13 @@ class Shown:
 
 
 def _searched(what: str, good: int, bad: int) -> Callable[[], str]:
-    """What a search knows so far."""
+    """Returns a function that says what a search knows so far."""
     fits = f"a {what} of {good} fits (without a margin)" if good else "none that fits was found"
     return lambda: f"Interrupted. So far: {fits}, and {bad} does not fit or was not tried."
 
 
 def _least(best, before) -> str:
-    """The combination of all techniques that save something, in a sentence."""
+    """Returns a sentence about the combination of all techniques that save something."""
     how = ", ".join(best.applied) or "nothing"
     return (
         f"With all that save something: {how}: a peak of {mib(best.peak)} MiB in place of {mib(before.peak)}, "
@@ -121,7 +125,7 @@ def _rows(found: dict[str, str]) -> list[str]:
 
 
 def _cache(fit: Fit) -> str:
-    """The KV cache, by formula."""
+    """Returns the size of the KV cache, by formula."""
     length = fit.plan.length or 0
     token = fit.subject.cache or 0
     return (

@@ -1,5 +1,4 @@
-"""What is fitted: a model and its batches, from a configuration of transformers, a name of timm's or torchvision's, or
-from functions."""
+"""A model and its batches, from a configuration of transformers, a name of timm or torchvision, or functions."""
 
 import copy
 import difflib
@@ -21,10 +20,14 @@ from simgpu.running import builds
 
 @dataclass(frozen=True)
 class Subject:
-    """`name`; `build(dtype)` makes the model, on the device that is the default; `batch(size, length)` makes the
-    arguments of one call on the host, a dictionary of tensors; `loss(outputs, batch)` is a scalar; `length`: what it is
-    where none is asked for (None: it has none), `longest`: the most that the model takes; `cache`: bytes of the KV
-    cache for a token, None if it has none; `transformers`: whether it is one of that library's."""
+    """Describes a model and its batches.
+
+    `build(dtype)` creates the model on the default device. `batch(size, length)` creates the arguments of one call on
+    the host, a dictionary of tensors. `loss(outputs, batch)` is a scalar. `length`: the default length, None for a
+    model without one. `longest`: the most that the model accepts. `cache`: bytes of the KV cache per token, or None.
+    `transformers`: whether it is a model of that library. `source`: the path or name from which a
+    different process makes it again, None for an object.
+    """
 
     name: str
     build: Callable[[torch.dtype | None], nn.Module]
@@ -34,9 +37,10 @@ class Subject:
     longest: int | None = None
     cache: int | None = None
     transformers: bool = False
+    source: str | None = None
 
     def check(self, length: int | None) -> None:
-        """ValueError for a length where the model has none, or one that is longer than it takes."""
+        """Raises ValueError for a length if the model has none, or for one longer than it accepts."""
         if length is not None and self.length is None:
             raise ValueError(f"{self.name} has no length: its inputs have a size of their own")
         if length is not None and self.longest is not None and length > self.longest:
@@ -44,15 +48,19 @@ class Subject:
 
 
 def subject_of(model, batch=None, loss=None) -> Subject:
-    """The subject of what was given: a path of a config.json or its folder, a name, a configuration, a module, or a
-    function that makes one. `batch`: for modules and functions, a function of the batch size, or a tensor or dictionary
-    for one size; with `loss` it takes the place of a configuration's or a name's own. ValueError for what is none of
-    these."""
+    """Returns the subject of a config.json or its folder, a name, a configuration, a module, or a function that creates
+    one.
+
+    `batch`: for modules and functions, a function of the batch size, or a tensor or dictionary for one size. For a
+    configuration or a name, `batch` and `loss` replace its own. Raises ValueError for anything else.
+    """
     if isinstance(model, Subject):
         return model
     if isinstance(model, (str, Path)):
         place = Path(model)
         found = _of_file(place) if place.exists() or place.suffix == ".json" else _of_name(str(model))
+        own = batch is not None or loss is not None
+        found = replace(found, source=None if own else str(place.resolve() if place.exists() else model))
         return _with_own(found, batch, loss)
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
         return _with_own(of_config(model), batch, loss)
@@ -77,7 +85,9 @@ def _of_functions(model, batch, loss) -> Subject:
 
 
 def _batches(given):
-    """The arguments of a call, from a function of the batch's size, or from a tensor or dictionary for one size."""
+    """Returns the arguments of a call, from a function of the batch size, or from a tensor or dictionary for one
+    size.
+    """
 
     def batches(size, length):
         found = given(size) if callable(given) else given
@@ -87,7 +97,7 @@ def _batches(given):
 
 
 def _with_own(subject: Subject, batch, loss) -> Subject:
-    """The subject with a batch or a loss of the caller's in place of its own. A batch of one's own has no length."""
+    """Returns the subject with the caller's batch or loss in place of its own. Such a batch has no length."""
     changed: dict[str, Any] = {} if loss is None else {"loss": loss}
     if batch is not None:
         changed |= {"batch": _batches(batch), "length": None}
@@ -95,7 +105,7 @@ def _with_own(subject: Subject, batch, loss) -> Subject:
 
 
 def _any_loss(outputs, batch):
-    """The loss that a model says, or the mean of its first tensor."""
+    """Returns the loss that the model computes, or the mean of its first tensor."""
     found = getattr(outputs, "loss", None)
     if found is not None:
         return found
@@ -108,7 +118,10 @@ def _any_loss(outputs, batch):
 
 
 def _of_file(place: Path, name: str | None = None) -> Subject:
-    """The subject of a config.json, or of the folder that holds one; `name`: what to call it."""
+    """Returns the subject of a config.json or of the folder that contains one, called `name`.
+
+    Raises ValueError if it is not a configuration that transformers or timm accepts.
+    """
     if place.is_dir():
         if not (place / "config.json").exists():
             raise ValueError(f"the folder {str(place)!r} has no config.json{_contents(place)}")
@@ -131,13 +144,13 @@ def _of_file(place: Path, name: str | None = None) -> Subject:
         raise ValueError(f"transformers {transformers.__version__} knows no model_type {kind!r}{own}")
     try:
         config = transformers.AutoConfig.for_model(**found)
-    except Exception as error:  # each configuration checks its fields in its own way
+    except Exception as error:  # each configuration raises its own errors
         raise ValueError(f"transformers refuses {str(place)!r}: {type(error).__name__}: {error}") from None
     return replace(of_config(config), name=name)
 
 
 def _read(place: Path) -> dict:
-    """The object in a JSON file. ValueError that says where the file is broken."""
+    """Returns the object in a JSON file. Raises ValueError with the place where the file is broken."""
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
     except OSError as error:
@@ -153,7 +166,7 @@ def _read(place: Path) -> dict:
 
 
 def _contents(folder: Path) -> str:
-    """What a folder has instead, for the end of a message."""
+    """Returns the end of a message that says what a folder contains instead."""
     if any(folder.glob("adapter_config.json")):
         return ": it holds an adapter; wanted the folder of the base model, and --lora RANK"
     near = sorted(one.parent.name for one in folder.glob("*/config.json"))
@@ -161,17 +174,17 @@ def _contents(folder: Path) -> str:
 
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-"""A model's name on the Hugging Face Hub."""
+"""Pattern of a model name on the Hugging Face Hub."""
 
 
 def _in_hub_cache(name: str) -> Path | None:
-    """The config.json of a model of the Hub, if an earlier download left it on this machine."""
+    """Returns the config.json of a model on the Hub, if an earlier download left it on this machine."""
     if not REPOSITORY.fullmatch(name) or importlib.util.find_spec("huggingface_hub") is None:
         return None
     hub = importlib.import_module("huggingface_hub")
     try:
         found = hub.try_to_load_from_cache(name, "config.json")
-    except ValueError:  # the Hub has other rules for names, too
+    except ValueError:  # the Hub has further rules for names
         return None
     return Path(found) if isinstance(found, str) else None
 
@@ -183,7 +196,10 @@ def _library(name: str):
 
 
 def of_config(config) -> Subject:
-    """The subject of a configuration of transformers: the first of its architectures, else a causal language model."""
+    """Returns the subject of a transformers configuration: its first architecture, by default a causal language model.
+
+    A configuration that fits neither gets the base model of AutoModel.
+    """
     transformers = _library("transformers")
     named = (getattr(config, "architectures", None) or [""])[0]
     kind = getattr(transformers, named, None)
@@ -217,8 +233,7 @@ def of_config(config) -> Subject:
 
 
 def _cache(config, dtype: torch.dtype) -> int | None:
-    """Bytes of keys and values that a token of a request keeps, by formula: 2 · layers · heads of keys · their
-    width."""
+    """Returns the bytes of keys and values per token of a request: 2 · layers · key heads · head size, or None."""
     try:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -231,7 +246,8 @@ def _cache(config, dtype: torch.dtype) -> int | None:
 
 
 def _of_name(name: str) -> Subject:
-    page = re.match(r"https?://[^/]+/([^/?#]+(?:/(?!(?:tree|blob|resolve)/)[^/?#]+)?)", name)  # a model's on the Hub
+    # the page of a model on the Hub
+    page = re.match(r"https?://[^/]+/([^/?#]+(?:/(?!(?:tree|blob|resolve)/)[^/?#]+)?)", name)
     name = page[1] if page else name
     makers = {"timm": _timm, "torchvision": _torchvision}
     tried = []
@@ -241,7 +257,7 @@ def _of_name(name: str) -> Subject:
             continue
         try:
             found = make(importlib.import_module(library), name)
-        except Exception as error:  # a library that does not load is as good as none
+        except Exception as error:  # a library that does not load is treated as missing
             tried.append(f"{library} (does not load: {type(error).__name__}{_why(library, error)})")
             continue
         if found is not None:
@@ -260,7 +276,7 @@ def _of_name(name: str) -> Subject:
 
 
 def _near(library: str, name: str) -> str:
-    """The models of a library whose names are most like one, for a message."""
+    """Returns the models of a library with the most similar names, for a message."""
     module = importlib.import_module(library)
     known = module.list_models() if library == "timm" else module.models.list_models(module=module.models)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.8)
@@ -268,7 +284,7 @@ def _near(library: str, name: str) -> str:
 
 
 def _why(library: str, error: Exception) -> str:
-    """Advice for torchvision's usual error, for the end of a message."""
+    """Returns advice for torchvision's usual error, for the end of a message."""
     return f"; {advice}" if (advice := builds.advice(error)) else ""
 
 
@@ -286,8 +302,9 @@ def _torchvision(torchvision, name: str) -> Subject | None:
 
 
 def _zeros(*size: int) -> torch.Tensor:
-    """torch.zeros in host memory that is not written to: NumPy asks the system for zeros, and a large batch takes no
-    time."""
+    """Returns zeros in host memory that is not written: NumPy requests zeroed memory, so a large batch costs no
+    time.
+    """
     return torch.from_numpy(np.zeros(size, np.float32)).to(torch.get_default_dtype())
 
 

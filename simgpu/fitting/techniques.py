@@ -1,4 +1,4 @@
-"""What each technique of saving memory does for one plan: alone, and one after the other in the order to apply them."""
+"""Effects of the memory-saving techniques on a plan: each alone, and one after the other in the order to apply them."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from simgpu.fitting.plan import Plan
 from simgpu.report.sizes import mib
 
 LEAST = 0.01
-"""Of the peak: what saves less is not applied."""
+"""Share of the peak; a technique that saves less is not applied."""
 
 
 def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float32) -> dict[str, dict]:
-    """The techniques that change something in a plan, by name, with the fields that they set; first those that cost
-    no time, and a weaker one before a stronger one of its kind. `layers`: whether the model has repeated layers,
-    between which checkpoints can stand. `dtype`: that of its weights."""
+    """Returns the techniques that change something in a plan, by name, with the fields that they set.
+
+    Those that cost no time come first, and a weaker one before a stronger one of its kind. `layers`: whether the model
+    has repeated layers, which checkpointing needs. `dtype`: that of its weights.
+    """
     found: dict[str, dict] = {}
     if plan.attention == "eager":
         found["sdpa attention"] = {"attention": "sdpa"}
@@ -43,8 +45,10 @@ def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: `applied`, the techniques; bytes of the peak and what nvidia-smi shows; seconds of a
-    step."""
+    """Describes one line of the table.
+
+    `applied`: the techniques. `peak` and `nvidia_smi`: bytes. `step`: seconds of a step.
+    """
 
     applied: tuple[str, ...]
     plan: Plan
@@ -56,9 +60,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Techniques:
-    """`before`: the plan as it is. `alone`: each technique alone, in the order in which to apply them. `together`: one
-    after the other, those that save nothing on top left out. `best`: with a budget, the fastest of those that were
-    tried and fit; None if none does."""
+    """Holds the results.
+
+    `before`: the plan as it is. `alone`: each technique alone, in the order in which to apply them. `together`: one
+    after the other, without those that save nothing more. `best`: with a budget, the fastest plan tried that fits, or
+    None.
+    """
 
     name: str
     gpu: str
@@ -89,7 +96,7 @@ class Techniques:
 
 
 def answer(budget: int, best: Row | None, before: Row) -> str:
-    """Says in a sentence which combination fits into a budget, and what it costs."""
+    """Returns a sentence that says which combination fits into a budget, and what it costs."""
     within = f"{mib(budget)} MiB"
     if best is None:
         return f"Nothing that was tried fits into {within}."
@@ -99,7 +106,7 @@ def answer(budget: int, best: Row | None, before: Row) -> str:
 
 
 def rows_so_far(rows: list[Row]) -> str:
-    """The rows of an interrupted search, the first one unchanged."""
+    """Returns the rows of an interrupted search, with the unchanged plan first."""
     named = [(row, " + ".join(row.applied) or "as it is") for row in rows]
     return "\n".join([_header(), *(_line(row, rows[0], name) for row, name in named)])
 
@@ -116,7 +123,7 @@ def _line(row: Row, before: Row, name: str) -> str:
 
 
 def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = None) -> Techniques:
-    """Runs the techniques on a fit's plan, without a limit of memory but the budget.
+    """Runs the techniques on a fit's plan, without a memory limit other than the budget.
 
     `rows` is filled while they run. Raises ValueError for a plan of inference.
     """
@@ -137,7 +144,9 @@ def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = Non
 
 
 def _merit(row: Row, before: Row) -> tuple:
-    """First what makes a step no slower, by what it saves; then by bytes saved for each second that it costs."""
+    """Returns a sort key: first techniques that cost no time, by bytes saved, then the others by bytes saved per
+    second.
+    """
     saved, cost = before.peak - row.peak, row.step - before.step
     if saved <= LEAST * before.peak:
         return (0, saved)
@@ -149,7 +158,7 @@ def _together(runner: "_Runner", before: Row, alone: list[Row], found: dict[str,
     for row in alone:
         (name,) = row.applied
         if fields & set(found[name]):
-            continue  # another way of the same thing is applied
+            continue  # an alternative is already applied
         tried = runner.row((*last.applied, name), dataclasses.replace(last.plan, **found[name]))
         if tried.peak < last.peak - LEAST * before.peak:
             rows.append(tried)
@@ -159,9 +168,9 @@ def _together(runner: "_Runner", before: Row, alone: list[Row], found: dict[str,
 
 
 def within(fit: Fit, budget: int, rows: list[Row] | None = None) -> tuple[Row, Row | None]:
-    """The plan as it is, and a fast combination of techniques that fits into `budget` bytes, None if none was found.
+    """Returns the plan as it is, and a fast combination of techniques that fits into `budget` bytes, or None.
 
-    It needs a run for each technique that is added until the plan fits, and one for each that is taken off again;
+    It runs once for each technique that is added until the plan fits, and once for each that it tries to remove again;
     `techniques` tries more. `rows` is filled while they run. Raises ValueError for a plan of inference.
     """
     runner = _Runner(fit, budget, rows)
@@ -171,13 +180,16 @@ def within(fit: Fit, budget: int, rows: list[Row] | None = None) -> tuple[Row, R
 
 
 def _quickly(runner: "_Runner", before: Row, found: dict[str, dict]) -> Row | None:
-    """Adds one technique after the other until the plan fits, those that cost no time first; then takes off again those
-    that made a step slower and are not needed."""
+    """Adds techniques until the plan fits, then removes those that made a step slower and are not needed.
+
+    Techniques that cost no time come first. Returns None if the plan never fits.
+    """
     last, slow = before, []
     for name, fields in found.items():
         if last.fits:
             break
-        others = [one for one in last.applied if not set(found[one]) & set(fields)]  # a stronger one replaces a weaker
+        # a stronger one replaces a weaker one
+        others = [one for one in last.applied if not set(found[one]) & set(fields)]
         tried = runner.combined((*others, name), found)
         if tried.fits or tried.peak < last.peak - LEAST * before.peak:
             slow += [name] if tried.step > last.step else []
@@ -186,7 +198,7 @@ def _quickly(runner: "_Runner", before: Row, found: dict[str, dict]) -> Row | No
 
 
 def _fewer(runner: "_Runner", best: Row, found: dict[str, dict], names) -> Row:
-    """The row with those of the named techniques taken off that it fits and is faster without."""
+    """Returns the row without those of the named techniques whose removal still fits and is not slower."""
     for name in names:
         rest = tuple(one for one in best.applied if one != name)
         if len(rest) == len(best.applied):
@@ -198,7 +210,7 @@ def _fewer(runner: "_Runner", best: Row, found: dict[str, dict], names) -> Row:
 
 
 class _Runner:
-    """Runs plans on a GPU of any size, and says whether they fit into the budget."""
+    """Runs plans on a GPU of any size, and checks whether they fit into the budget."""
 
     def __init__(self, fit: Fit, budget: int | None, rows: list[Row] | None = None):
         if fit.plan.train is None:
@@ -207,13 +219,13 @@ class _Runner:
         self.rows = [] if rows is None else rows
 
     def begin(self) -> tuple[Row, dict[str, dict]]:
-        """The plan as it is, and the techniques for it."""
+        """Returns the plan as it is, and the techniques for it."""
         before = self.row((), self.fit.plan)
         dtype = self.fit.of(self.fit.plan, memory=UNLIMITED).dtype
         return before, candidates(self.fit.plan, self.has_layers(), dtype or torch.float32)
 
     def combined(self, applied: tuple[str, ...], found: dict[str, dict]) -> Row:
-        """The row of the plan with several techniques."""
+        """Returns the row of the plan with several techniques."""
         changed = {key: value for name in applied for key, value in found[name].items()}
         return self.row(applied, dataclasses.replace(self.fit.plan, **changed))
 
@@ -227,7 +239,7 @@ class _Runner:
         return row
 
     def _fits(self, plan: Plan, report) -> bool:
-        """Whether it fits. Near the limit a GPU of that size gives its cache back, so there it is run."""
+        """Returns whether a plan fits into the budget. Near the limit it runs, because the cache may make room."""
         assert self.budget is not None
         if report.nvidia_smi <= self.budget:
             return True
@@ -236,6 +248,6 @@ class _Runner:
         return self.fit.of(plan, memory=self.budget).report.completed
 
     def has_layers(self) -> bool:
-        """Whether the model has repeated layers."""
+        """Returns whether the model has repeated layers."""
         with torch.device("meta"):
             return bool(layers_of(self.fit.subject.build(None)))

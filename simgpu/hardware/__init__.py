@@ -1,1 +1,1 @@
-"""What is known of each GPU."""
+"""The data of each GPU."""

@@ -1,4 +1,4 @@
-"""What every GPU of a compute capability has: threads and shared memory of its multiprocessors.
+"""Properties shared by all GPUs of a compute capability: threads and shared memory of a multiprocessor.
 
 Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 """
@@ -9,8 +9,11 @@ KIB = 2**10
 
 
 class Capability(NamedTuple):
-    """max_threads: of a multiprocessor. shared_memory: bytes of a multiprocessor. shared_memory_per_block: the most of
-    them that one block of threads may ask for (cudaDevAttrMaxSharedMemoryPerBlockOptin)."""
+    """Holds the properties of a compute capability.
+
+    max_threads: threads per multiprocessor. shared_memory: bytes per multiprocessor. shared_memory_per_block: the most
+    bytes that one thread block may request (cudaDevAttrMaxSharedMemoryPerBlockOptin).
+    """
 
     max_threads: int
     shared_memory: int

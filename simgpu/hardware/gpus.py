@@ -1,18 +1,18 @@
 """The GPUs that can be simulated: one literal each, with names, memory, multiprocessors, context, links, peak rates.
 
-A GPU that is not here is added as one more `Spec(...)` (CONTRIBUTING.md, "A GPU"); what all GPUs of its compute
-capability share stands in `capabilities`. Every figure names its source in `Spec.sources`. What holds for all of them:
+To add a GPU, add one more `Spec(...)` (CONTRIBUTING.md, "A GPU"); what all GPUs of its compute capability share is in
+`capabilities`. Every figure names its source in `Spec.sources`. The following holds for all of them:
 
-- `total_memory` depends on the driver, by up to 2 %: newer drivers keep more for themselves. Taken is what
-  drivers of CUDA 13.0 (R580) report, which torch 2.13's default wheels (cu130) need, where such a figure is
-  published; else, and for V100, which those wheels no longer support, the newest that is.
-- `context` is everything a process holds outside PyTorch's allocator: the CUDA context, the kernels loaded
-  so far, the handles of cuBLAS and cuDNN. With lazy loading (CUDA_MODULE_LOADING=LAZY, torch's choice since
-  1.13) it grows as kernels are first used, so it is no constant; processes differ by ±0.1 GiB. Most figures
-  are derived: PyTorch's out-of-memory text says what the process has in use, what PyTorch has allocated and
-  what it has reserved besides, each rounded to 0.01 GiB, and the context is the difference.
-- `peak_flops` is dense (no sparsity), multiply and add counted as two, with fp32 accumulation for float16,
-  and on Tensor Cores where the type has them.
+- `total_memory` depends on the driver, by up to 2 %: newer drivers reserve more for themselves. The figure here is
+  that of drivers of CUDA 13.0 (R580), which torch 2.13's default wheels (cu130) need, if it is published. Otherwise,
+  and for V100, which those wheels no longer support, it is the newest published one.
+- `context` is everything a process holds outside PyTorch's allocator: the CUDA context, the kernels loaded so far,
+  the handles of cuBLAS and cuDNN. With lazy loading (CUDA_MODULE_LOADING=LAZY, torch's default since 1.13) it grows
+  as kernels are first used, so it is not constant; processes differ by ±0.1 GiB. Most figures are derived: PyTorch's
+  out-of-memory message gives what the process uses, what PyTorch has allocated and what it has reserved in addition,
+  each rounded to 0.01 GiB. The context is the difference.
+- `peak_flops` is dense (no sparsity), counts multiply and add as two operations, has fp32 accumulation for float16,
+  and uses Tensor Cores if they support the type.
 """
 
 import difflib
@@ -31,24 +31,24 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Spec:
-    """One kind of GPU.
+    """Describes one kind of GPU.
 
     key: the name given to `simgpu.simulated_gpu`, "A100-80GB".
-    also: further names that it is found by, as torch or people write them.
+    also: further accepted names, as torch or people write them.
     name: what `torch.cuda.get_device_name()` prints, "NVIDIA A100-SXM4-80GB".
-    total_memory: bytes, as `torch.cuda.get_device_properties(0).total_memory` and out-of-memory texts report.
+    total_memory: bytes, as `torch.cuda.get_device_properties(0).total_memory` and out-of-memory messages report.
     compute_capability: (major, minor).
-    multiprocessors: how many; scratch memory of kernels depends on it.
+    multiprocessors: their number; scratch memory of kernels depends on it.
     context: bytes a process holds on the GPU outside PyTorch's allocator, after its first kernels.
     l2_cache: bytes, as `get_device_properties(0).L2_cache_size` reports.
     bandwidth: peak of the GPU's memory, bytes/s.
     host_link: peak of its PCIe link to the host, bytes/s in each direction.
-    nvlink: peak of its NVLinks to other GPUs, bytes/s in each direction; 0 if it has none.
-    network: peak of the network between machines, bytes/s in each direction for each GPU, in NVIDIA's own machine with
-        this GPU (DGX); 0 if there is none.
-    peak_flops: dense peak rate by type, FLOP/s (OP/s for "int8"); a type the GPU has no published rate for is
-        missing. Keys: "float64", "float32", "tf32", "float16", "bfloat16", "int8".
-    sources: where each figure comes from, by field name; "links" covers `host_link`, `nvlink` and `network`, and
+    nvlink: peak of its NVLinks to other GPUs, bytes/s in each direction; 0 without NVLink.
+    network: peak of the network between machines, bytes/s in each direction per GPU, in NVIDIA's own machine with
+        this GPU (DGX); 0 without such a machine.
+    peak_flops: dense peak rate by type, FLOP/s (OP/s for "int8"); a type without a published rate is missing.
+        Keys: "float64", "float32", "tf32", "float16", "bfloat16", "int8".
+    sources: the source of each figure, by field name; "links" covers `host_link`, `nvlink` and `network`, and
         "hardware" the fields not listed.
     """
 
@@ -69,32 +69,32 @@ class Spec:
 
     @property
     def capability(self) -> Capability:
-        """What all GPUs of this compute capability have."""
+        """Returns the properties shared by all GPUs of this compute capability."""
         return CAPABILITIES[self.compute_capability]
 
     @property
     def max_threads_per_multiprocessor(self) -> int:
-        """How many threads a multiprocessor holds; scratch memory of kernels depends on it."""
+        """Returns the number of threads that a multiprocessor holds; scratch memory of kernels depends on it."""
         return self.capability.max_threads
 
     @property
     def context_source(self) -> str:
-        """Where `context` comes from, with the older figures that differ."""
+        """Returns the source of `context`, with the older figures that differ."""
         return self.sources["context"]
 
     @property
     def cublas_workspace(self) -> int:
-        """Bytes of one cuBLAS workspace in torch 2.12 and 2.13, when CUBLAS_WORKSPACE_CONFIG is not set."""
+        """Returns the bytes of one cuBLAS workspace in torch 2.12 and 2.13, without CUBLAS_WORKSPACE_CONFIG."""
         return cublas_workspace_bytes(self.compute_capability, environ={})
 
 
 def spec(name: str) -> Spec:
-    """The `Spec` called `name`: a key of `SPECS`, or a device name as torch prints it.
+    """Returns the `Spec` called `name`: a key of `SPECS`, or a device name as torch prints it.
 
-    Case, spaces, dashes and the words NVIDIA, Tesla and GeForce do not matter: "rtx3090" and
-    "NVIDIA GeForce RTX 3090" are the same. Boards that differ from the listed one in nothing that decides
-    memory (the PCIe models of V100 and A100) are found too. TypeError for what is no text. ValueError for any other
-    name, with the names that are nearest to it, the known ones, and what to do for a GPU that is not known.
+    Case, spaces, dashes and the words NVIDIA, Tesla and GeForce are ignored: "rtx3090" and "NVIDIA GeForce RTX 3090"
+    are the same. Boards that need the same memory as the listed one (the PCIe models of V100 and A100) are accepted
+    too. Raises TypeError if `name` is not a string. Raises ValueError for any other name. The message has the most
+    similar names, the known ones, and what to do for an unknown GPU.
 
     >>> spec("nvidia a100-sxm4-80gb").key
     'A100-80GB'
@@ -107,15 +107,15 @@ def spec(name: str) -> Spec:
         quoted = f'"{near[0]}"' if near and " " in near[0] else (near or ["A100-80GB"])[0]
         guess = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(
-            f"unknown GPU {name!r}; {guess}known: {', '.join(SPECS)}. For another one, use the known GPU that is most "
-            f"like it, with the memory of yours: --gpu {quoted} --memory 12GiB, or in Python "
+            f"unknown GPU {name!r}; {guess}known: {', '.join(SPECS)}. For any other GPU, use the most "
+            f"similar known one with the memory of yours: --gpu {quoted} --memory 12GiB, or in Python "
             f"simgpu.simulated_gpu({(near or ['A100-80GB'])[0]!r}, total_memory=...), in bytes"
         )
     return SPECS[key]
 
 
 def _nearest(name: str) -> list[str]:
-    """The keys whose names are most like `name`, at most three, the nearest first."""
+    """Returns the keys whose names are most similar to `name`, at most three, best first."""
     plain = _plain(name)
     near = [key for known, key in _KEYS.items() if plain and known.startswith(plain)]
     near += [key for known, key in _KEYS.items() if len(known) > 2 and plain.startswith(known)]
@@ -124,12 +124,12 @@ def _nearest(name: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """`name` without case, punctuation and the maker's brand words: "NVIDIA GeForce RTX 3090" → "rtx3090"."""
+    """Returns `name` without case, punctuation and the brand words: "NVIDIA GeForce RTX 3090" → "rtx3090"."""
     return re.sub(r"[^a-z0-9]|nvidia|tesla|geforce", "", name.lower())
 
 
 def _tera(**rates: float) -> Mapping[str, float]:
-    """Rates given in 10¹² operations per second, read-only."""
+    """Returns rates given in 10¹² operations per second, as a read-only mapping in operations per second."""
     return MappingProxyType({dtype: rate * 1e12 for dtype, rate in rates.items()})
 
 
@@ -137,7 +137,7 @@ def _by_difference(gib: str, text: str) -> str:
     return f"derived, {gib} GiB ± 0.02: {text}"
 
 
-# PCIe, 16 lanes: 8, 16 and 32 GT/s a lane with 128b/130b encoding
+# PCIe, 16 lanes: 8, 16 and 32 GT/s per lane with 128b/130b encoding
 _GEN3, _GEN4, _GEN5 = (16 * rate * 1e9 / 8 * 128 / 130 for rate in (8, 16, 32))
 
 # InfiniBand, 4 lanes: 100, 200 and 400 Gb/s

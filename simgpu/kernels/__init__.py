@@ -1,15 +1,15 @@
-"""What CUDA's operators take from the caching allocator besides their outputs.
+"""Rules for what CUDA's operators allocate from the caching allocator in addition to their outputs.
 
-PyTorch shows a dispatch mode each operator's outputs. What the operator's CUDA code allocates inside itself, and in
-which order, is a rule in this package. A rule is a function of one `Launch`, registered for operators by name:
+PyTorch shows a dispatch mode each operator's outputs. What the operator's CUDA code allocates internally, and in which
+order, is a rule in this package. A rule is a function of one `Launch`, registered for operators by name:
 
     @rule("native_dropout")
     def mask_first(launch):
         output, mask = launch.outputs
         launch.give(mask, output)
 
-An operator without a rule takes its outputs in order and nothing else. Each rule says where it comes from (a file of
-PyTorch's, or a trace of the oracle) and has a test.
+An operator without a rule allocates its outputs in order and nothing else. Each rule names its source (a file of
+PyTorch, or a trace of the oracle) and has a test.
 """
 
 from simgpu.kernels import (  # noqa: F401  (they register their rules)

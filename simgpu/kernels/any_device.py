@@ -1,8 +1,8 @@
-"""Operators of which CUDA has no kernel: PyTorch runs C++ that is for any device, and which calls other operators.
+"""Operators without a CUDA kernel, for which PyTorch runs device-independent C++ code that calls other operators.
 
-A build for the CPU knows no kernels of CUDA's. But operators with a kernel for any device (CompositeExplicitAutograd)
-have one of CUDA's where they have one of the CPU's, which the oracle confirms for all of aten but those on lists of
-tensors, whose kernel for any device is the slow one.
+A build for the CPU has no CUDA kernels to look up. But an operator with a device-independent kernel
+(CompositeExplicitAutograd) has a CUDA kernel exactly if it has a CPU kernel. The oracle confirms this for all of aten
+except operators on lists of tensors, whose device-independent kernel is the slow one.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ import torch
 from simgpu.tensors import registry
 
 KEYS = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-# They make their result and take nothing beside, so they need not be taken apart.
+# These make their result and allocate nothing else, so they need not be decomposed.
 _MAKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like clone stack embedding repeat abs"
 _MAKE_NEW = (
     "new_empty new_empty_strided new_full new_ones new_zeros _to_copy _reshape_copy fill zero _pin_memory resize"
@@ -20,13 +20,13 @@ _MAKE_NEW = (
 _WRITE = "copy_ abs_ resize_as_ set_ as_strided_ squeeze_ t_ transpose_ unsqueeze_ detach_"
 _SEE = "lift lift_fresh lift_fresh_copy _unsafe_view is_same_size is_pinned"
 _PLAIN = frozenset(f"{_MAKE} {_MAKE_NEW} {_WRITE} {_SEE}".split())
-# CUDA's own kernel is the only one that they have beside the one for any device.
+# These have only CUDA's own kernel in addition to the device-independent one.
 _ON_GPU = frozenset({"_grouped_mm", "_chunk_cat", "split_with_sizes_copy", "convolution_backward"})
 
 
 @cache
 def kernel_of(operator):
-    """The key of an operator's kernel for any device, or None if it has none; of FSDP2's, any device's will do."""
+    """Returns the key of an operator's device-independent kernel, or None; for FSDP2's operators, any device's."""
     if operator.namespace == "fsdp":
         return torch._C.DispatchKey.CPU
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -38,10 +38,11 @@ def kernel_of(operator):
 
 @cache
 def on_gpu_too(operator) -> bool:
-    """Whether CUDA runs an operator's kernel for any device, and what that one calls is to be seen.
+    """Returns whether CUDA runs an operator's device-independent kernel, whose calls therefore have to be seen.
 
-    FSDP2's own operators are functions in Python, the same ones for the CPU and for CUDA
-    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+    FSDP2's own operators are Python functions, the same for CPU and CUDA
+    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
     if operator.namespace == "fsdp":
         return True
     name = operator._opname

@@ -1,9 +1,7 @@
-"""What the kernels of scaled dot product attention take, forward and backward.
+"""Rules for the kernels of scaled dot product attention, forward and backward.
 
-cuDNN's engines take a workspace of their own, whose size only cuDNN can tell, on a GPU; it is left out here.
-
-Shapes below: batch, heads, length and size are those of the query [B, H, L, D], keys and value_size those of
-key and value.
+cuDNN's engines allocate a workspace whose size is known only on a GPU, so it is not modelled. In the shapes below,
+batch, heads, length and size are those of the query [B, H, L, D], and keys and value_size those of key and value.
 """
 
 from math import ceil, prod
@@ -18,17 +16,17 @@ from simgpu.kernels.reductions import reduce
 from simgpu.tensors import residence
 
 FLOAT = 4  # bytes
-LITTLE_SHARED_MEMORY = 100 * 2**10  # bytes of a block, above which the larger kernels fit
+LITTLE_SHARED_MEMORY = 100 * 2**10  # bytes per thread block above which the larger kernels fit
 HALF = (torch.float16, torch.bfloat16)
 
 
 def up(n: int, multiple: int) -> int:
-    """n rounded up to a multiple."""
+    """Rounds n up to a multiple."""
     return ceil(n / multiple) * multiple
 
 
 def tensors_of(launch: Launch) -> list[torch.Tensor]:
-    """The outputs without what is no tensor (lengths, and None for those of nested tensors)."""
+    """Returns the outputs that are tensors, without lengths and the None entries for nested tensors."""
     return [output for output in launch.outputs if isinstance(output, torch.Tensor)]
 
 
@@ -37,7 +35,7 @@ def deterministic() -> bool:
 
 
 def copy_heads_last(launch: Launch, tensor: torch.Tensor):
-    """Scratch for a copy of [B, H, L, D] where it is not contiguous as [B, L, H, D]."""
+    """Allocates scratch for a copy of [B, H, L, D] if it is not contiguous as [B, L, H, D]."""
     if not tensor.transpose(1, 2).is_contiguous():
         return launch.scratch_like(tensor)
     return None
@@ -45,7 +43,10 @@ def copy_heads_last(launch: Launch, tensor: torch.Tensor):
 
 @rule("_safe_softmax.default")
 def softmax_of_masked_rows(launch: Launch) -> None:
-    """aten/src/ATen/native/transformers/attention.cpp: which scores are -inf, which rows are all so, and a zero."""
+    """Allocates which scores are -inf, which rows are completely -inf, and a zero.
+
+    (aten/src/ATen/native/transformers/attention.cpp)
+    """
     (output,) = launch.outputs
     launch.give(output)
     masked = torch.empty_like(launch["self"], dtype=torch.bool)
@@ -60,7 +61,10 @@ def softmax_of_masked_rows(launch: Launch) -> None:
 
 
 def flash_splits(query: torch.Tensor, keys: int, multiprocessors: int) -> int:
-    """Into how many parts the keys are split to keep the GPU busy (num_splits_heuristic in set_params_splitkv)."""
+    """Returns the number of parts into which the keys are split to keep the GPU busy.
+
+    (num_splits_heuristic in set_params_splitkv)
+    """
     batch, heads, length, size = query.shape
     columns = ceil(keys / (256 if size <= 64 else 128 if size <= 128 else 64))
     blocks, places = batch * heads * ceil(length / 64), 2 * multiprocessors
@@ -76,20 +80,23 @@ def flash_splits(query: torch.Tensor, keys: int, multiprocessors: int) -> int:
 
 
 def flash_size(size: int) -> int:
-    """The head's size as flash attention lays out its accumulators."""
+    """Returns the head size as flash attention lays out its accumulators."""
     return up(size, 32 if size <= 128 else 64)
 
 
 @rule("_scaled_dot_product_flash_attention.default")
 def flash(launch: Launch) -> None:
-    """_scaled_dot_product_flash_attention_cuda (attention.cu): mha_fwd of [B, H, L, D]."""
+    """Rule of _scaled_dot_product_flash_attention_cuda (attention.cu): mha_fwd for [B, H, L, D]."""
     _flash_forward(launch, *launch["query", "key"])
 
 
 @rule("_flash_attention_forward.default")
 def flash_alone(launch: Launch) -> None:
-    """_flash_attention_forward (attention.cu), which PyTorch's own function calls: of [B, L, H, D], all of one length;
-    of batches of many lengths (mha_varlen_fwd) nothing was compared."""
+    """Rule of _flash_attention_forward (attention.cu), which PyTorch's own function calls, for [B, L, H, D] of one
+    length.
+
+    For batches of several lengths (mha_varlen_fwd) nothing was compared.
+    """
     if launch["cum_seq_q"] is not None:
         launch.machine.left_out.add("aten::_flash_attention_forward", "what it takes for sequences of many lengths")
         return
@@ -97,7 +104,7 @@ def flash_alone(launch: Launch) -> None:
 
 
 def _flash_forward(launch: Launch, query: torch.Tensor, key: torch.Tensor) -> None:
-    """mha_fwd: output and log-sum-exp, partial results where the keys are split, the state of the random numbers."""
+    """Allocates as mha_fwd: output and log-sum-exp, partial results if the keys are split, the random-number state."""
     dropout = launch["dropout_p"]
     out, lse, rng_state, unused, *_ = tensors_of(launch)
     launch.give(out, lse)
@@ -109,7 +116,7 @@ def _flash_forward(launch: Launch, query: torch.Tensor, key: torch.Tensor) -> No
         partials = [launch.scratch(rows * FLOAT), launch.scratch(rows * flash_size(size) * FLOAT)]
     first = launch.scratch(rng_state.nbytes) if dropout > 0 else None
     if dropout > 0:
-        launch.give(unused, rng_state)  # the state is made anew where dropout draws from it
+        launch.give(unused, rng_state)  # the state is created again when dropout draws from it
         launch.release(first)
     else:
         launch.give(rng_state, unused)
@@ -118,13 +125,13 @@ def _flash_forward(launch: Launch, query: torch.Tensor, key: torch.Tensor) -> No
 
 @rule("_scaled_dot_product_flash_attention_backward.default")
 def flash_backward(launch: Launch) -> None:
-    """_scaled_dot_product_flash_attention_backward_cuda (attention_backward.cu): mha_bwd of [B, H, L, D]."""
+    """Rule of _scaled_dot_product_flash_attention_backward_cuda (attention_backward.cu): mha_bwd for [B, H, L, D]."""
     _flash_backward(launch, *launch["grad_out", "query", "key", "out"])
 
 
 @rule("_flash_attention_backward.default")
 def flash_backward_alone(launch: Launch) -> None:
-    """_flash_attention_backward (attention_backward.cu): of [B, L, H, D], see `flash_alone`."""
+    """Rule of _flash_attention_backward (attention_backward.cu) for [B, L, H, D], see `flash_alone`."""
     if launch["cum_seq_q"] is not None:
         launch.machine.left_out.add("aten::_flash_attention_backward", "what it takes for sequences of many lengths")
         return
@@ -132,7 +139,10 @@ def flash_backward_alone(launch: Launch) -> None:
 
 
 def _flash_backward(launch: Launch, grad_out, query, key, out) -> None:
-    """mha_bwd: copies, the gradients, then sums in fp32; keys and values shared by several heads are summed after."""
+    """Allocates as mha_bwd: copies, the gradients, then sums in fp32.
+
+    Gradients of keys and values that several heads share are summed afterwards.
+    """
     batch, heads, length, size = query.shape
     copy_heads_last(launch, grad_out)
     copy_heads_last(launch, out)
@@ -154,16 +164,17 @@ def _flash_backward(launch: Launch, grad_out, query, key, out) -> None:
 
 
 def keep_on_host(launch: Launch, *tensors) -> None:
-    """Puts seed and offset of memory-efficient attention on the host, where they are outside CUDA graphs."""
+    """Places seed and offset of memory-efficient attention on the host, where they are outside CUDA graphs."""
     for tensor in tensors:
         residence.settle_on_host(tensor.untyped_storage(), launch.machine, tensor.nbytes)
 
 
 @rule("_scaled_dot_product_efficient_attention.default")
 def efficient(launch: Launch) -> None:
-    """_efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads.
+    """Rule of _efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads.
 
-    From torch 2.14 on seed and offset are zeros on the GPU where nothing is dropped."""
+    From torch 2.14 on, seed and offset are zeros on the GPU if dropout is 0.
+    """
     query, value = launch["query", "value"]
     out, lse, seed, offset = tensors_of(launch)
     if launch.machine.torch_version >= (2, 14) and not launch["dropout_p"]:
@@ -172,12 +183,14 @@ def efficient(launch: Launch) -> None:
         launch.give(out, lse)
         keep_on_host(launch, seed, offset)
     if query.dtype in HALF and max(query.shape[3], value.shape[3]) > 128:
-        launch.scratch(out.numel() * FLOAT)  # the output is summed up in memory, not in registers
+        launch.scratch(out.numel() * FLOAT)  # the output is accumulated in memory, not in registers
 
 
 class Kernel(NamedTuple):
-    """A backward kernel of memory-efficient attention: how many queries and keys a block of threads works on, and
-    whether it sums up the gradients of keys and values in registers."""
+    """A backward kernel of memory-efficient attention: the queries and keys per thread block, and where it accumulates.
+
+    `in_registers` says that it accumulates the gradients of keys and values in registers.
+    """
 
     queries: int
     keys: int
@@ -185,9 +198,11 @@ class Kernel(NamedTuple):
 
 
 def backward_kernel(half: bool, size: int, dropout: bool, spec: Spec) -> Kernel:
-    """The kernel for heads of `size`: of those in kernels/generate_kernels.py the first that holds them and fits into
-    the shared memory. Which fit where is the oracle's answer, for capabilities 7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.0 and
-    12.0; the registers hold fp32 gradients in no case, but these need no sums beside them either."""
+    """Returns the kernel for heads of `size`: the first in kernels/generate_kernels.py that holds them and fits.
+
+    Which kernels fit into shared memory was found with the oracle, for capabilities 7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.0
+    and 12.0. Registers never hold fp32 gradients, but these need no separate sums either.
+    """
     capability = spec.compute_capability
     roomy = spec.capability.shared_memory_per_block > LITTLE_SHARED_MEMORY
     if size <= 64:
@@ -204,7 +219,10 @@ def backward_kernel(half: bool, size: int, dropout: bool, spec: Spec) -> Kernel:
 
 
 def key_splits(kernel: Kernel, pairs: int, keys: int) -> int:
-    """Over how many blocks of threads the keys of one of `pairs` (batch, head) are spread (attention_backward.cu)."""
+    """Returns the number of thread blocks over which the keys of one of `pairs` (batch, head) are spread.
+
+    (attention_backward.cu)
+    """
     splits = ceil(keys / kernel.keys)
     if deterministic() or (pairs >= 256 and keys <= 2 * kernel.keys):
         return 1
@@ -212,7 +230,7 @@ def key_splits(kernel: Kernel, pairs: int, keys: int) -> int:
 
 
 def backward_workspace(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
-    """Bytes of the workspace (Params::workspace_size in mem_eff_attention/kernel_backward.h)."""
+    """Returns the bytes of the workspace (Params::workspace_size in mem_eff_attention/kernel_backward.h)."""
     pairs, size = query.shape[0] * query.shape[1], query.shape[3]
     sums = 0
     if not kernel.in_registers:
@@ -225,7 +243,7 @@ def backward_workspace(kernel: Kernel, query: torch.Tensor, key: torch.Tensor, v
 
 @rule("_scaled_dot_product_efficient_attention_backward.default")
 def efficient_backward(launch: Launch) -> None:
-    """_efficient_attention_backward: a copy, the gradients, the rows' sums, and the kernel's workspace."""
+    """Rule of _efficient_attention_backward: a copy, the gradients, the row sums, and the kernel's workspace."""
     grad_out, query, key, value, out = launch["grad_out_", "query", "key", "value", "out"]
     spec = launch.machine.spec
     batch, heads, length, size = query.shape
@@ -243,7 +261,7 @@ def efficient_backward(launch: Launch) -> None:
 
 
 def row_products(launch: Launch, out: torch.Tensor, rows: int):
-    """Scratch of the sums of grad_out * out over each head, computed in fp32 by plain operators, transposed."""
+    """Allocates scratch for the sums of grad_out * out per head, which plain operators compute in fp32, transposed."""
     casts = [launch.scratch_like(out, torch.float32) for _ in range(2)] if out.dtype in HALF else []
     product = torch.empty_like(out.transpose(1, 2), dtype=torch.float32)
     held = [launch.scratch_like(product), launch.scratch(rows * FLOAT)]
@@ -261,7 +279,10 @@ def row_products(launch: Launch, out: torch.Tensor, rows: int):
 
 @rule("_scaled_dot_product_cudnn_attention.default")
 def cudnn(launch: Launch) -> None:
-    """Seed and offset come first, with and without dropout. Without gradients there is no lse, only its shape here."""
+    """Rule of cuDNN's forward: seed and offset come first, with and without dropout.
+
+    Without gradients lse is not allocated, and only its shape exists.
+    """
     out, lse, seed, offset = tensors_of(launch)
     launch.give(seed, offset, out)
     if launch["compute_log_sumexp"]:
@@ -272,8 +293,11 @@ def cudnn(launch: Launch) -> None:
 
 @rule("_scaled_dot_product_cudnn_attention_backward.default")
 def cudnn_backward(launch: Launch) -> None:
-    """Gradients; a copy of the incoming one where its last dim is not dense (MHA.cpp, run_cudnn_SDP_bprop, with cuDNN
-    9.5.1 and later); cuDNN's front end sums up the query's gradient in fp32, beside a number a row."""
+    """Rule of cuDNN's backward: gradients, and a copy of the incoming one if its last dim is not dense.
+
+    (MHA.cpp, run_cudnn_SDP_bprop, with cuDNN 9.5.1 and later) cuDNN's front end accumulates the query's gradient in
+    fp32, with one more element per row.
+    """
     grad_out, query = launch["grad_out", "query"]
     launch.give(*launch.outputs)
     if grad_out.stride(-1) != 1:
@@ -284,7 +308,9 @@ def cudnn_backward(launch: Launch) -> None:
 
 @rule("_efficient_attention_forward.default")
 def bare(launch: Launch) -> None:
-    """The kernel that scaled_dot_product_attention calls within; called alone it has no shapes of its backward."""
+    """Refuses the kernel that scaled_dot_product_attention calls internally, because alone its backward's shapes are
+    unknown.
+    """
     raise NotModelledError(
         "the simulated GPU does not model aten._efficient_attention_forward called alone: call "
         "torch.nn.functional.scaled_dot_product_attention"

@@ -1,4 +1,6 @@
-"""PyTorch's own batch norm, which runs where cuDNN's does not (aten/src/ATen/native/cuda/Normalization.cu)."""
+"""Rules for PyTorch's own batch norm, which runs where cuDNN's does not
+(aten/src/ATen/native/cuda/Normalization.cu).
+"""
 
 from math import ceil, prod
 
@@ -9,14 +11,14 @@ from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import reduce
 from simgpu.kernels.scalar_types import name
 
-MAX_THREADS = 512  # of a block (Normalization.cuh, MAX_BLOCK_SIZE)
-TILE = 32  # channels that a block takes, at first (OPTIMAL_TILE_W)
-PER_THREAD = 16  # values that a thread reads (ELEMENTS_PER_THREAD)
-MAX_BLOCKS, FEW_BLOCKS = 128, 8  # along the reduction (MAX_H_BLOCK); fewer than FEW_BLOCKS are not worth their sum
+MAX_THREADS = 512  # threads per block (Normalization.cuh, MAX_BLOCK_SIZE)
+TILE = 32  # initial channels per block (OPTIMAL_TILE_W)
+PER_THREAD = 16  # values per thread (ELEMENTS_PER_THREAD)
+MAX_BLOCKS, FEW_BLOCKS = 128, 8  # along the reduction (MAX_H_BLOCK); fewer than FEW_BLOCKS are not worth a combined sum
 
 
 def channels_last(tensor: torch.Tensor) -> bool:
-    """batch_norm_use_channels_last_kernels: whether the channels of a pixel lie together, as in any matrix."""
+    """Returns whether the channels of a pixel are adjacent, as in any matrix (batch_norm_use_channels_last_kernels)."""
     if tensor.is_contiguous() and tensor.stride(1) == 1:
         return True
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -28,7 +30,7 @@ def _power_of_two(n: int) -> int:
 
 
 def _merged(launch: Launch, tensor: torch.Tensor):
-    """Scratch for the copy that reshape() makes where the dims behind the channels cannot be seen as one; else None."""
+    """Allocates scratch for reshape()'s copy if the dims after the channels cannot be merged; else returns None."""
     try:
         tensor.view(*tensor.shape[:2], prod(tensor.shape[2:]))
     except RuntimeError:
@@ -37,9 +39,10 @@ def _merged(launch: Launch, tensor: torch.Tensor):
 
 
 def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
-    """Staging buffer and semaphores of a sum over all but the channels, `partials` values a channel and block.
+    """Allocates staging buffer and semaphores of a sum over all but the channels, `partials` values per channel and
+    block.
 
-    Normalization.cuh, flexible_launch_configs with coop_flag; freed in reverse.
+    Source: Normalization.cuh, flexible_launch_configs with coop_flag. They are freed in reverse.
     """
     channels = tensor.shape[1]
     values = prod(tensor.shape) // channels
@@ -56,7 +59,9 @@ def stage(launch: Launch, tensor: torch.Tensor, partials: int) -> None:
 
 @rule("native_batch_norm.default", "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats")
 def batch_norm(launch: Launch) -> None:
-    """batch_norm_cuda: output, mean, invstd; then mean, moment, count and a spare of each block, channels last."""
+    """Rule of batch_norm_cuda: output, mean, invstd; for channels last then mean, moment, count and a spare per
+    block.
+    """
     tensor, training = launch["input", "training"]
     launch.give(*launch.outputs)
     if tensor.numel() and _has_kernel(tensor):
@@ -67,13 +72,18 @@ def batch_norm(launch: Launch) -> None:
 
 
 def _has_kernel(tensor: torch.Tensor) -> bool:
-    """batch_norm_choose_impl: whether kernels of batch norm are made for the layout, or any pointwise one serves."""
+    """Returns whether batch norm has kernels for the layout, or a generic pointwise one is used
+    (batch_norm_choose_impl).
+    """
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
 
 
 def _statistics(launch: Launch, tensor: torch.Tensor) -> None:
-    """batch_norm_mean_var: a reduction of its own for channels that lie together, and that of var_mean where no kernel
-    is made for the layout, which converts bfloat16 before (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction)."""
+    """Allocates as batch_norm_mean_var.
+
+    For channels last this is a dedicated reduction. For layouts without a kernel it is var_mean's reduction, before
+    which bfloat16 is converted (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction).
+    """
     if not _has_kernel(tensor):
         converted = launch.scratch_like(tensor, torch.float32) if tensor.dtype == torch.bfloat16 else None
         element = accumulator(tensor.dtype)
@@ -86,15 +96,20 @@ def _statistics(launch: Launch, tensor: torch.Tensor) -> None:
 
 
 def _elementwise(launch: Launch, tensor: torch.Tensor) -> None:
-    """batch_norm_elementwise: a weight and a bias of one element where there are none and no kernel for the layout."""
+    """Allocates as batch_norm_elementwise: a one-element weight and bias if they are missing and the layout has no
+    kernel.
+    """
     if not _has_kernel(tensor):
         ones = [launch.scratch(accumulator(tensor.dtype)) for one in launch["weight", "bias"] if one is None]
         launch.release(*reversed(ones))
 
 
 def _check_dtypes(tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
-    """RuntimeError where weight or bias have another dtype than the input, or Float where that is of half precision
-    (aten/src/ATen/native/cuda/Normalization.cu, batch_norm_elementwise; is_mixed_type asks the first that is there)."""
+    """Raises RuntimeError if weight or bias have a dtype other than the input's, or Float for an input of half
+    precision.
+
+    (aten/src/ATen/native/cuda/Normalization.cu, batch_norm_elementwise; is_mixed_type checks the first that is given.)
+    """
     wanted = tensor.dtype
     given = bias if weight is None else weight
     if given is not None and given.dtype != wanted and wanted in (torch.float16, torch.bfloat16):
@@ -106,7 +121,9 @@ def _check_dtypes(tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch
 
 @rule("native_batch_norm.out")
 def batch_norm_into(launch: Launch) -> None:
-    """batch_norm_cuda_out: into tensors that are there, and which it resizes: the statistics before the output."""
+    """Rule of batch_norm_cuda_out, which writes into existing tensors and resizes them: statistics before the
+    output.
+    """
     output, mean, invstd = launch.outputs
     tensor, training = launch["input", "training"]
     launch.give(mean, invstd)
@@ -122,7 +139,7 @@ def batch_norm_into(launch: Launch) -> None:
 def batch_norm_legit_into(
     input, weight, bias, running_mean, running_var, training, momentum, eps, *, out, save_mean, save_invstd
 ):
-    """_batch_norm_legit_cuda_out: the same."""
+    """Decomposes _batch_norm_legit_cuda_out into native_batch_norm.out."""
     outputs = {"out": out, "save_mean": save_mean, "save_invstd": save_invstd}
     given = (input, weight, bias, running_mean, running_var, training, momentum, eps)
     return torch.ops.aten.native_batch_norm.out(*given, **outputs)
@@ -130,13 +147,13 @@ def batch_norm_legit_into(
 
 @made_of_others("_native_batch_norm_legit.no_stats_out")
 def batch_norm_without_running_into(input, weight, bias, training, momentum, eps, **outputs):
-    """_batch_norm_legit_no_stats_cuda_out: the same without running statistics."""
+    """Decomposes _batch_norm_legit_no_stats_cuda_out in the same way, without running statistics."""
     return batch_norm_legit_into(input, weight, bias, None, None, training, momentum, eps, **outputs)
 
 
 @rule("batch_norm_stats.default")
 def batch_norm_stats(launch: Launch) -> None:
-    """batch_norm_stats_cuda: the statistics of one rank's batch, for SyncBatchNorm."""
+    """Rule of batch_norm_stats_cuda: the statistics of one rank's batch, for SyncBatchNorm."""
     launch.give(*launch.outputs)
     if channels_last(launch.first):
         stage(launch, launch.first, partials=4)
@@ -146,14 +163,14 @@ def batch_norm_stats(launch: Launch) -> None:
 
 @rule("batch_norm_elemt.default")
 def batch_norm_elemt(launch: Launch) -> None:
-    """batch_norm_elemt_cuda"""
+    """Rule of batch_norm_elemt_cuda."""
     launch.give(*launch.outputs)
     _elementwise(launch, launch["input"])
 
 
 @rule("batch_norm_backward_reduce.default")
 def batch_norm_backward_reduce(launch: Launch) -> None:
-    """batch_norm_backward_reduce_cuda."""
+    """Rule of batch_norm_backward_reduce_cuda."""
     grad, tensor = launch["grad_out", "input"]
     staged = channels_last(grad) and channels_last(tensor)
     copies = [] if staged else [_merged(launch, tensor), _merged(launch, grad)]
@@ -165,8 +182,11 @@ def batch_norm_backward_reduce(launch: Launch) -> None:
 
 @rule("native_batch_norm_backward.default")
 def batch_norm_backward(launch: Launch) -> None:
-    """batch_norm_backward_cuda: in one kernel; or, channels last, two sums a channel first, with the gradients of
-    weight and bias. Where cuDNN went forward in evaluation it saved no statistics, and they are made anew."""
+    """Rule of batch_norm_backward_cuda: one kernel; or for channels last, two sums per channel first.
+
+    The sums come with the gradients of weight and bias. If cuDNN ran forward in evaluation mode it saved no statistics,
+    and they are computed again.
+    """
     grad, tensor, weight = launch["grad_out", "input", "weight"]
     mean, saved_mean, saved_invstd = launch["running_mean", "save_mean", "save_invstd"]
     training, mask = launch["train", "output_mask"]
@@ -192,12 +212,12 @@ def batch_norm_backward(launch: Launch) -> None:
         launch.release(*reversed(copies))
         one = None
         if training and mask[0] and weight is None and not _have_kernel(tensor, grad):
-            one = launch.scratch(accumulator(tensor.dtype))  # the weight, where no kernel is made for the layouts
+            one = launch.scratch(accumulator(tensor.dtype))  # the weight, if there is no kernel for the layouts
         launch.give(grad_input)
         launch.release(one)
         launch.release(*reversed(held))
 
 
 def _have_kernel(tensor: torch.Tensor, grad: torch.Tensor) -> bool:
-    """batch_norm_choose_impl of two: whether a kernel of batch norm, for channels that lie together, reads both."""
+    """Returns whether a channels-last kernel of batch norm reads both tensors (batch_norm_choose_impl)."""
     return tensor.dim() < 5 and channels_last(tensor) and channels_last(grad)

@@ -1,8 +1,8 @@
-"""Convolutions: which implementation CUDA takes (aten/src/ATen/native/Convolution.cpp); for those see `_backends`.
+"""Selects the implementation of a convolution as CUDA does (aten/src/ATen/native/Convolution.cpp; see `_backends`).
 
-With cuDNN on, most are cuDNN's. Outputs, gradients and copies are PyTorch's and all here; the workspace that cuDNN's
-engine asks for during the call is not: its size is chosen by cuDNN, on the GPU, and only a GPU can tell it. Off
-(`torch.backends.cudnn.enabled = False`), PyTorch's own kernels run, and everything is here.
+With cuDNN on, most convolutions are cuDNN's. Outputs, gradients and copies are PyTorch's and are modelled completely.
+The workspace that cuDNN's engine requests during the call is not: cuDNN chooses its size, which is known only on a GPU.
+With cuDNN off (`torch.backends.cudnn.enabled = False`), PyTorch's own kernels run, and everything is modelled.
 """
 
 import torch
@@ -28,7 +28,7 @@ from simgpu.tensors.wrong_device import type_of
 
 @made_of_others("convolution.default")
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    """Convolution.cpp, _convolution"""
+    """Decomposes _convolution (Convolution.cpp)."""
     geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
     input, weight = _as_for_a_gradient(input, weight)
     check(input, weight, bias, geometry)
@@ -46,8 +46,10 @@ def _forward(input, weight, bias, geometry: Geometry):
 
 
 def _as_for_a_gradient(input, weight):
-    """_convolution_double_backward (Convolution.cpp) convolves with the gradient in the weight's place, of a transposed
-    one in the input's: where that is_cuda(), it has made it contiguous before."""
+    """Makes operands contiguous as _convolution_double_backward (Convolution.cpp) does for CUDA tensors.
+
+    It passes the gradient as the weight, or for a transposed convolution as the input.
+    """
     if weight.is_contiguous():
         return input, weight
     node = torch._C._current_autograd_node()
@@ -62,7 +64,7 @@ def _as_for_a_gradient(input, weight):
 def convolution_backward(
     grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
 ):
-    """Convolution.cpp, convolution_backward"""
+    """Decomposes convolution_backward (Convolution.cpp)."""
     geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
     in_1d = weight.dim() == 3
     if in_1d:
@@ -78,7 +80,7 @@ def convolution_backward(
 
 
 def check(input, weight, bias, geometry: Geometry) -> None:
-    """Convolution.cpp, check_input_same_type_as_parameters, and check_shape_forward."""
+    """Raises the errors of check_input_same_type_as_parameters and check_shape_forward (Convolution.cpp)."""
     for which, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != input.dtype:
             raise RuntimeError(f"Input type ({type_of(input)}) and {which} type ({type_of(tensor)}) should be the same")
@@ -113,15 +115,18 @@ def check(input, weight, bias, geometry: Geometry) -> None:
         )
 
 
-# Which dtypes, and which implementation
+# Dtypes, and the choice of implementation
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-OF_CUDNN = {torch.uint8, torch.int8, torch.int32}  # that cuDNN has besides (aten/src/ATen/cudnn/Types.cpp)
+OF_CUDNN = {torch.uint8, torch.int8, torch.int32}  # additional dtypes of cuDNN (aten/src/ATen/cudnn/Types.cpp)
 
 
 def refuse(backend: Backend, input) -> None:
-    """Raises what CUDA's code raises of an input that no kernel is made for: cuDNN's descriptors, or AT_DISPATCH, by
-    the kernel's name. Whether cuDNN has an engine for those in `OF_CUDNN` only a GPU can tell."""
+    """Raises CUDA's error for an input dtype without a kernel: cuDNN's descriptors', or AT_DISPATCH's with the kernel's
+    name.
+
+    Whether cuDNN has an engine for the dtypes in `OF_CUDNN` is known only on a GPU.
+    """
     dtype = input.dtype
     if backend is CUDNN and dtype not in OF_CUDNN:
         raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {name(dtype)}")
@@ -138,7 +143,10 @@ def refuse(backend: Backend, input) -> None:
 
 
 def backend_of(input, weight, geometry: Geometry) -> Backend:
-    """Convolution.cpp, _select_conv_backend, for an input and a weight on a GPU. cuDNN's is left out by name."""
+    """Returns the backend that _select_conv_backend (Convolution.cpp) selects for an input and a weight on a GPU.
+
+    Reports cuDNN's workspace as not modelled.
+    """
     backend = _backend_of(input, weight, geometry)
     if backend is CUDNN:
         machines.on().left_out.add("cuDNN's convolutions", left_out.CUDNN)
@@ -160,19 +168,22 @@ def _backend_of(input, weight, geometry: Geometry) -> Backend:
 
 
 def is_depthwise(input, weight, geometry: Geometry) -> bool:
-    """ConvParams::is_depthwise: one group a channel."""
+    """Returns whether there is one group per channel (ConvParams::is_depthwise)."""
     channels = input.shape[1]
     return not geometry.transposed and channels == geometry.groups > 1 and weight.shape[0] % channels == 0
 
 
 def cudnn_takes(geometry: Geometry) -> bool:
-    """ConvParams::use_cudnn"""
+    """Returns whether cuDNN can run it (ConvParams::use_cudnn)."""
     too_wide = any(o >= s for o, s in zip(geometry.output_padding, geometry.stride, strict=True))
     return torch._C._get_cudnn_enabled() and not too_wide
 
 
 def cudnn_takes_depthwise(input, weight, geometry: Geometry) -> bool:
-    """ConvParams::use_cudnn_depthwise: channels_last, and fp16 of sizes for which it is known to be faster."""
+    """Returns whether cuDNN runs a depthwise convolution (ConvParams::use_cudnn_depthwise).
+
+    It does for channels_last, and for fp16 of sizes for which it is known to be faster.
+    """
     if not torch._C._get_cudnn_enabled():
         return False
     if cudnn_layout(input, weight) != torch.contiguous_format:
@@ -190,7 +201,7 @@ def cudnn_takes_depthwise(input, weight, geometry: Geometry) -> bool:
 
 
 def _cudnn_is_faster(input, weight, stride: int) -> bool:
-    """Convolution.cpp, check_cudnn_depthwise_workload_with_filter"""
+    """Returns the result of check_cudnn_depthwise_workload_with_filter (Convolution.cpp)."""
     batch, channels, height, width = input.shape
     if height == 1 and stride == 1:
         return True
@@ -208,6 +219,6 @@ def _cudnn_is_faster(input, weight, stride: int) -> bool:
 
 @made_of_others("_convolution.default")
 def convolution_of_a_trace(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *flags):
-    """aten/src/ATen/native/Convolution.cpp: what convolution calls, with cuDNN's settings."""
+    """Decomposes _convolution into convolution, ignoring cuDNN's settings (aten/src/ATen/native/Convolution.cpp)."""
     given = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     return torch.ops.aten.convolution.default(*given)

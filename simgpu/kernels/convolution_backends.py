@@ -1,6 +1,7 @@
-"""What CUDA's implementations of convolution allocate, each a function that makes the tensors its C++ makes.
+"""Functions that allocate what CUDA's implementations of convolution allocate, by making the same tensors as the C++
+code.
 
-Every operator that they call is seen, and they free tensors in the order in which C++ destroys locals: latest first.
+Every operator that they call is seen. They free tensors in the order in which C++ destroys locals, latest first.
 """
 
 from collections.abc import Callable
@@ -16,40 +17,42 @@ from simgpu.tensors import engine
 
 
 class Backend(NamedTuple):
-    """An implementation: forward(input, weight, bias, geometry) -> output, and
-    backward(grad_output, input, weight, geometry, wanted) -> gradients of input, weight and bias, each or None.
+    """An implementation of convolution.
+
+    It has forward(input, weight, bias, geometry) -> output, and backward(grad_output, input, weight, geometry, wanted)
+    -> gradients of input, weight and bias, each of which may be None.
     """
 
     forward: Callable
     backward: Callable
 
 
-# What they all use
+# Common helpers
 
 
 def new(shape, like, layout=torch.contiguous_format):
-    """An uninitialised tensor."""
+    """Returns an uninitialised tensor."""
     return torch.empty(shape, dtype=like.dtype, device="meta", memory_format=layout)
 
 
 def columns_of(planes: int, weight, positions, like):
-    """The matrix into which im2col unfolds one sample: a row for each plane and element of the kernel."""
+    """Returns the matrix into which im2col unfolds one sample: a row per plane and kernel element."""
     return new([planes * prod(weight.shape[2:]), prod(positions)], like)
 
 
 def sum_over_positions(grad_output):
-    """The gradient of the bias."""
+    """Returns the gradient of the bias."""
     return grad_output.sum([dim for dim in range(grad_output.dim()) if dim != 1])
 
 
 def take_workspaces(input, of_a_sample: int = 1) -> None:
-    """Allocates what the products by cuBLAS need, `of_a_sample` for each sample of the input, one after the other."""
+    """Allocates cuBLAS's workspaces for the matmuls, `of_a_sample` per sample of the input, one after the other."""
     for _ in range(len(input) * of_a_sample):
         machines.on().take_blas_workspace(engine.in_its_thread())
 
 
 def part(tensor, dim: int, groups: int, group: int):
-    """Convolution.cpp, subtensor: a group's part, contiguous."""
+    """Returns a group's part, contiguous (Convolution.cpp, subtensor)."""
     if tensor is None:
         return None
     size = tensor.shape[dim] // groups
@@ -57,18 +60,18 @@ def part(tensor, dim: int, groups: int, group: int):
 
 
 def free_in_order(tensors: list) -> None:
-    """Lets go of the tensors of a list, the first one first, as C++ does and Python does not."""
+    """Frees the tensors of a list from the first to the last, as C++ does and Python does not."""
     tensors.reverse()
     tensors.clear()
 
 
 def as_a_row(bias):
-    """A bias that its kernel reads number by number: contiguous."""
+    """Returns a contiguous bias, because its kernel reads it element by element."""
     return None if bias is None else bias.contiguous()
 
 
 def by_groups(forward, backward) -> Backend:
-    """A backend of kernels that know no groups: each group on its own, and the results concatenated."""
+    """Returns a backend for kernels without groups: each group runs separately, and the results are concatenated."""
 
     def all_forward(input, weight, bias, geometry):
         input, weight = input.contiguous(), weight.contiguous()
@@ -359,11 +362,11 @@ def depthwise_3d_backward(grad_output, input, weight, geometry, wanted):
 DEPTHWISE_3D = Backend(depthwise_3d_forward, depthwise_3d_backward)
 
 
-# No samples or no channels
+# Inputs without samples or channels
 
 
 def empty_forward(input, weight, bias, geometry):
-    """The weight is flattened, a copy of it where that needs one."""
+    """Flattens the weight, with a copy if needed, and returns the empty output."""
     layouts = (torch.contiguous_format, CHANNELS_LAST[weight.dim()])
     if not any(weight.is_contiguous(memory_format=layout) for layout in layouts):
         weight.clone(memory_format=torch.contiguous_format)

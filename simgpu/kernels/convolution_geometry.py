@@ -1,16 +1,16 @@
-"""The numbers of a convolution, and the layout that its implementations want."""
+"""Holds the parameters of a convolution, and finds the layout that its implementations need."""
 
 from dataclasses import dataclass
 
 import torch
 from torch._prims_common import suggest_memory_format
 
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by number of dims
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dims
 
 
 @dataclass
 class Geometry:
-    """The numbers of a convolution, one for each spatial dim."""
+    """The parameters of a convolution, one value per spatial dim."""
 
     stride: list[int]
     padding: list[int]
@@ -26,7 +26,7 @@ class Geometry:
             setattr(self, name, values * dims if len(values) == 1 else values)
 
     def as_2d(self) -> "Geometry":
-        """A 1-D convolution as a 2-D one of height 1."""
+        """Returns a 1-D convolution as a 2-D one of height 1."""
         return Geometry(
             [1, *self.stride],
             [0, *self.padding],
@@ -37,7 +37,7 @@ class Geometry:
         )
 
     def output_shape(self, input, weight) -> list[int]:
-        """Sizes of the output of an input and a weight with batch and channels."""
+        """Returns the sizes of the output for an input and a weight with batch and channels."""
         numbers = zip(
             input.shape[2:],
             weight.shape[2:],
@@ -58,13 +58,13 @@ class Geometry:
         return any(d != 1 for d in self.dilation)
 
     def is_pointwise(self, weight) -> bool:
-        """Whether the input is its own matrix of columns."""
+        """Returns whether the input is its own matrix of columns."""
         ones = (*weight.shape[2:], *self.stride, *self.dilation)
         return all(n == 1 for n in ones) and not any(self.padding)
 
 
 def cudnn_layout(input, weight) -> torch.memory_format:
-    """ConvUtils.h, cudnn_conv_suggest_memory_format: channels_last if either operand is, but for fp64."""
+    """Returns channels_last if either operand is, except for fp64 (ConvUtils.h, cudnn_conv_suggest_memory_format)."""
     if torch.float64 in (input.dtype, weight.dtype):
         return torch.contiguous_format
     layout = CHANNELS_LAST[weight.dim()]

@@ -1,4 +1,4 @@
-"""The kernels of ctc_loss, forward and backward (aten/src/ATen/native/cuda/LossCTC.cu)."""
+"""Rules for the kernels of ctc_loss, forward and backward (aten/src/ATen/native/cuda/LossCTC.cu)."""
 
 import torch
 
@@ -8,13 +8,13 @@ INT64 = torch.int64.itemsize
 
 
 def _lengths(launch: Launch, batch: int) -> list:
-    """The lengths of inputs and targets, and where each target begins, which the host brings to the GPU."""
+    """Allocates the lengths of inputs and targets, and the targets' offsets, which the host copies to the GPU."""
     return [launch.scratch(batch * INT64) for _ in range(3)]
 
 
 @rule("_ctc_loss.default")
 def forward(launch: Launch) -> None:
-    """ctc_loss_gpu_template"""
+    """Rule of ctc_loss_gpu_template."""
     losses, log_alpha = launch.outputs
     lengths = _lengths(launch, losses.shape[0])
     launch.give(log_alpha, losses)
@@ -22,15 +22,17 @@ def forward(launch: Launch) -> None:
 
 
 def _large(grad, log_probs, *rest, **named) -> bool:
-    """Whether blanks are summed by operators of their own, and the others by a kernel (ctc_loss_backward_gpu_template,
-    is_large)."""
+    """Returns whether blanks are summed by separate operators, and the others by a kernel.
+
+    (ctc_loss_backward_gpu_template, is_large)
+    """
     steps, batch, classes = log_probs.shape
     return 2 * steps + 24 * batch // 10 + 2 * classes // 10 > 450
 
 
 @made_of_others("_ctc_loss_backward.default", when=_large)
 def large_backward(grad, log_probs, targets, inputs, ends, losses, log_alpha, blank, zero_infinity=False):
-    """ctc_loss_backward_gpu_template, for many steps, sequences and classes."""
+    """Decomposes ctc_loss_backward_gpu_template for many steps, sequences and classes."""
     batch = log_probs.shape[1]
     lengths = [torch.empty(batch, dtype=torch.int64, device=grad.device) for _ in range(3)]
     log_beta = torch.empty_like(log_alpha)
@@ -56,7 +58,7 @@ def large_backward(grad, log_probs, targets, inputs, ends, losses, log_alpha, bl
 
 @rule("_ctc_loss_backward.default")
 def backward(launch: Launch) -> None:
-    """ctc_loss_backward_gpu_template: another table as large as the one that forward has kept."""
+    """Rule of ctc_loss_backward_gpu_template: a second table as large as the one that forward saved."""
     lengths = _lengths(launch, launch["log_probs"].shape[1])
     log_beta = launch.scratch_like(launch["log_alpha"])
     launch.give(*launch.outputs)

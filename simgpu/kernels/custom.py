@@ -1,8 +1,8 @@
-"""Operators that a program or a library makes itself.
+"""Handles operators that a program or a library defines.
 
-Of those that are made in Python, with torch.library.custom_op, the Python function runs on a GPU, and the operators
-that it calls allocate memory. PyTorch would run the function that was registered for meta tensors, which makes the
-results and nothing else. Of all others only the results are known, from a kernel for meta tensors.
+For operators defined in Python with torch.library.custom_op, the Python function runs on a GPU, and the operators that
+it calls allocate memory. PyTorch would run the function that was registered for meta tensors, which makes only the
+results. For all others only the results are known, from a kernel for meta tensors.
 """
 
 from functools import cache
@@ -17,8 +17,10 @@ from simgpu.left_out import UNCOMPARED
 
 @cache
 def function_of(operator):
-    """What CUDA calls for an OpOverload that was made with custom_op for any device: a function of its arguments. None
-    if it has a function for CUDA alone, which may start kernels of its own, or is no such operator."""
+    """Returns the function that CUDA calls for an OpOverload defined with custom_op for any device, or None.
+
+    It is None if there is a function for CUDA alone, which may start kernels of its own, and for any other operator.
+    """
     made = custom_ops._maybe_get_opdef(operator)
     if made is None or set(made._backend_fns) != {None}:
         return None
@@ -37,14 +39,14 @@ def function_of(operator):
 
 
 def is_of_library(operator) -> bool:
-    """Whether an OpOverload is not PyTorch's own, and returns results without writing to its arguments."""
+    """Returns whether an OpOverload is not PyTorch's own, and returns results without writing to its arguments."""
     if operator.namespace in ("aten", "prims", "prim", "c10d", "_c10d_functional", "fsdp"):
         return False
     return all(one.alias_info is None for one in (*operator._schema.arguments, *operator._schema.returns))
 
 
 def has_fake(operator) -> bool:
-    """Whether a fake kernel was registered for an OpOverload (torch.library.register_fake)."""
+    """Returns whether a fake kernel was registered for an OpOverload (torch.library.register_fake)."""
     return operator.namespace != "aten" and _fake_of(operator) is not None
 
 
@@ -53,7 +55,7 @@ def _fake_of(operator) -> Any:
 
 
 class _Sizes:
-    """What a fake kernel asks for sizes that depend on values (torch.library.get_ctx): it gets the smallest ones."""
+    """Provides a fake kernel with the smallest sizes, where sizes depend on values (torch.library.get_ctx)."""
 
     asked = False
 
@@ -62,13 +64,15 @@ class _Sizes:
         return min
 
     def create_unbacked_symint(self, *, min=2, max=None) -> int:
-        """The older name, of which 2 only says that torch.compile takes neither 0 nor 1 for granted."""
+        """Returns the size under its older name, where 2 only says that torch.compile does not specialise on 0 or 1."""
         return self.new_dynamic_size(min=0 if min == 2 else min)
 
 
 def smallest(operator, args, kwargs):
-    """What a fake kernel returns if each size that depends on values is the smallest possible one. None if it asks for
-    none, or if it fails for another reason."""
+    """Returns a fake kernel's result with the smallest size wherever it depends on values.
+
+    Returns None if no size does, or if the kernel fails for a different reason.
+    """
     sizes = _Sizes()
     with fake_impl.set_ctx_getter(lambda: sizes):
         try:

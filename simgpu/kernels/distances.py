@@ -1,4 +1,4 @@
-"""Distances between rows (aten/src/ATen/native/cuda/DistanceKernel.cu)."""
+"""Rules for distances between rows (aten/src/ATen/native/cuda/DistanceKernel.cu)."""
 
 import math
 
@@ -11,10 +11,10 @@ from simgpu.kernels.scalar_types import read_as
 
 @rule("_pdist_backward.default")
 def pdist_backward(launch: Launch) -> None:
-    """pdist_backward_kernel_impl: what each row takes from every other one, then the sum."""
+    """Rule of pdist_backward_kernel_impl: the contribution of every other row to each row, then the sum."""
     (output,) = launch.outputs
     launch.give(output)
-    grad, (tensor, p) = launch.first, launch["self", "p"]  # called grad_output from torch 2.14 on
+    grad, (tensor, p) = launch.first, launch["self", "p"]  # named grad_output from torch 2.14 on
     if p == 0 or grad.numel() == 0 or tensor.numel() == 0:
         return
     shares = torch.empty(tensor.shape[0] - 1, *output.shape, dtype=output.dtype, device="meta")
@@ -24,8 +24,10 @@ def pdist_backward(launch: Launch) -> None:
 
 @rule("_cdist_backward.default")
 def cdist_backward(launch: Launch) -> None:
-    """Distance.cpp, _cdist_backward, and cdist_backward_kernel_impl: for each row of the second tensor what each row
-    of the first takes from it, then the sum."""
+    """Rule of _cdist_backward (Distance.cpp) and cdist_backward_kernel_impl.
+
+    It allocates, per row of the second tensor, its contribution to each row of the first, and then the sum.
+    """
     (output,) = launch.outputs
     grad, (first, second, p, distances) = launch.first, launch["x1", "x2", "p", "cdist"]
     if 0 in (grad.numel(), first.numel(), second.numel()):
@@ -46,7 +48,7 @@ def cdist_backward(launch: Launch) -> None:
 
 @rule("_cdist_forward.default")
 def cdist(launch: Launch) -> None:
-    """aten/src/ATen/native/Distance.cpp, cdist_impl: batches are made equal and contiguous."""
+    """Rule of cdist_impl (aten/src/ATen/native/Distance.cpp): batches are made equal and contiguous."""
     first, second = launch["x1", "x2"]
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     launch.contiguous(*(tensor.expand(*batch, *tensor.shape[-2:]) for tensor in (first, second)))

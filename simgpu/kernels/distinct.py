@@ -1,4 +1,4 @@
-"""Distinct values: torch.unique. How many there are only values tell, so they have to be known."""
+"""Rules for distinct values (torch.unique). Their number depends on values, so these have to be known."""
 
 import torch
 
@@ -12,8 +12,10 @@ INDEX = 8
 
 @rule("_unique.default", "_unique2.default", only=True)
 def unique(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu, unique_cuda_template: the elements sorted, and with
-    `return_inverse` with where each was."""
+    """Rule of unique_cuda_template: the elements sorted, and with `return_inverse` also where each was.
+
+    (aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu)
+    """
     tensor, inverse = launch["self", "return_inverse"]
     n, element, spec = tensor.numel(), tensor.element_size(), launch.machine.spec
     if n == 0:
@@ -34,7 +36,7 @@ def unique(launch: Launch) -> None:
 
 @rule("unique_consecutive.default", only=True)
 def unique_consecutive(launch: Launch) -> None:
-    """The same file, compute_unique of what lies side by side."""
+    """Rule of unique_consecutive: compute_unique of adjacent elements (aten/src/ATen/native/cuda/UniqueCub.cu)."""
     tensor, inverse, counts, dim = launch["self", "return_inverse", "return_counts", "dim"]
     if tensor.numel() == 0 or dim is not None:
         return
@@ -44,14 +46,16 @@ def unique_consecutive(launch: Launch) -> None:
 
 @rule("embedding_renorm_.default")
 def embedding_renorm(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Embedding.cu, embedding_renorm_cuda_ (`max_norm` of an embedding): each row that is
-    looked up is scaled once, so the indices are sorted, and their distinct values taken. Order and sizes are read off
-    the oracle's requests."""
+    """Rule of embedding_renorm_cuda_ (`max_norm` of an embedding), which scales each row that is looked up once.
+
+    So the indices are sorted, and their distinct values taken (aten/src/ATen/native/cuda/Embedding.cu). Order and sizes
+    were read from oracle traces.
+    """
     indices = launch["indices"]
     n, element = indices.numel(), indices.element_size()
     if n == 0:
         return
-    of_a_row = launch.machine.torch_version < (2, 13)  # each row by itself, as it lies; since then all of them
+    of_a_row = launch.machine.torch_version < (2, 13)  # each row separately, in its layout; since then all together
     copies = [] if of_a_row else [*launch.contiguous(indices), launch.scratch(n * element)]
     ordered, places = launch.scratch(n * element), launch.scratch(n * INDEX)
     if of_a_row:
@@ -65,8 +69,10 @@ def embedding_renorm(launch: Launch) -> None:
 
 
 def _of_sorted(launch: Launch, n: int, inverse: int, counts: bool) -> None:
-    """compute_unique: results as long as the input, cut afterwards. `inverse`: bytes of a number that says where an
-    element went, 0 without."""
+    """Allocates as compute_unique: results as long as the input, which are truncated afterwards.
+
+    `inverse` is the bytes of the number that says where an element went, or 0 without it.
+    """
     distinct, where, *rest = launch.outputs
     spec = launch.machine.spec
     if inverse:

@@ -1,10 +1,10 @@
-"""Dtypes that CUDA refuses, of every operator that was asked: simgpu/data/kernel_dtypes.json, seldom_dtypes.json.
+"""Raises CUDA's errors for dtypes that its kernels refuse, from simgpu/data/kernel_dtypes.json and seldom_dtypes.json.
 
 CUDA's kernels are compiled for the dtypes that an AT_DISPATCH macro lists (aten/src/ATen/native/cuda), and read other
-tensors as of the dtype of one; PyTorch's meta kernels, which know shapes alone, take any. Which dtypes each refuses, in
-which words, and the dtype of which argument decides was asked of PyTorch 2.13's CUDA host code, operator by operator
-(`python -m tools.oracle.dtypes`, and `.seldom` for eight-bit floats and unsigned numbers): there is an entry only where
-one rule agrees with every call that was asked.
+tensors as of the dtype of one. PyTorch's meta kernels know only shapes, so they accept any. Which dtypes each kernel
+refuses, with which text, and which argument's dtype decides was found with PyTorch 2.13's CUDA host code, operator by
+operator (`python -m tools.oracle.dtypes`, and `.seldom` for eight-bit floats and unsigned integers). There is an entry
+only if one rule agrees with every call that was tried.
 """
 
 import json
@@ -21,18 +21,20 @@ from simgpu.tensors import arguments
 from simgpu.tensors.identity import once_for_each
 
 FILE = Path(__file__).parents[1] / "data" / "kernel_dtypes.json"
-SELDOM_FILE = FILE.with_name("seldom_dtypes.json")  # of eight-bit floats and unsigned whole numbers
-REMEMBERED = 500  # signatures of an operator that are known to pass
+SELDOM_FILE = FILE.with_name("seldom_dtypes.json")  # for eight-bit floats and unsigned integers
+REMEMBERED = 500  # signatures per operator that are known to pass
 KINDS = {"NotImplementedError": NotImplementedError, "IndexError": IndexError, "TypeError": TypeError,
          "ValueError": ValueError}  # fmt: skip
 
 
 class Entry(NamedTuple):
-    """One refusal. `of`: whose dtype decides: "arg:self"; "common", TensorIterator's of all that are read, "commonnum"
-    with Python's numbers, "commonfloat" where whole numbers become floats; "kw:dtype"; "kwor", the argument dtype or
-    else the first tensor's. It refuses the dtypes in `refused`, or, where there are none, any that is not the `other`
-    argument's. `empty`, `scalar`: whether it does so where a tensor is empty, and where the first has no dimension.
-    `when`: of the call's other arguments, by their names, what besides; None: whatever they are.
+    """One refusal.
+
+    `of` says whose dtype decides: "arg:self"; "common", TensorIterator's common dtype of all inputs, "commonnum"
+    including Python numbers, "commonfloat" with integers converted to floats; "kw:dtype"; "kwor", the argument dtype or
+    else the first tensor's. It refuses the dtypes in `refused`, or if that is empty, any that differs from the `other`
+    argument's. `empty` and `scalar` say whether it does so if a tensor is empty, and if the first has no dims. `when`
+    is a condition on the call's other arguments, by name; None for no condition.
     """
 
     says: str
@@ -51,7 +53,9 @@ _SECOND = "RuntimeError: Expected object of scalar type {at0} but got scalar typ
 
 
 def _of_parts(first: str, second: str) -> list[Entry]:
-    """aten/src/ATen/native/TensorFactories.cpp, complex_check_floating and complex_check_dtype."""
+    """Returns the entries of complex_check_floating and complex_check_dtype
+    (aten/src/ATen/native/TensorFactories.cpp).
+    """
     return [
         Entry(_FLOATS, first, second, _NO_PARTS, empty=True, scalar=True),
         Entry(_SWAPPED, second, first, _NO_PARTS, empty=True, scalar=True),
@@ -69,7 +73,7 @@ _BLAS = {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 def _refuses(kernel: str, of: str, *refused, empty: bool = False, scalar: bool = True, when=None) -> Entry:
-    """What AT_DISPATCH says where a kernel is not made for a dtype."""
+    """Returns the entry with AT_DISPATCH's text for a dtype without a kernel."""
     says = f"NotImplementedError: \"{kernel}\" not implemented for '{{at0}}'"
     return Entry(says, of, None, frozenset().union(*refused), empty, scalar, when)
 
@@ -86,8 +90,11 @@ def _of_cdist(which: str) -> Entry:
 
 
 def _random_bounds(of: str, low: str | None, high: str | None) -> list[Entry]:
-    """aten/src/ATen/native/DistributionTemplates.h, random_from_to: complex dtypes, and numbers that a dtype has not.
-    `low`, `high`: the names of the arguments; without `low` it is 0."""
+    """Returns the entries of random_from_to for complex dtypes, and for numbers outside a dtype's range.
+
+    (aten/src/ATen/native/DistributionTemplates.h) `low` and `high` are the names of the arguments; without `low` it is
+    0.
+    """
     says = "RuntimeError: check_random_bounds handles only integral, floating-point and boolean types"
     found = [
         Entry(says, of, None, frozenset(_COMPLEX), empty=True, scalar=True, when=partial(_are_in_order, low, high))
@@ -101,7 +108,7 @@ def _random_bounds(of: str, low: str | None, high: str | None) -> list[Entry]:
 
 
 def _are_in_order(low: str | None, high: str | None, given) -> bool:
-    """Where they are not, that is what PyTorch says, here too."""
+    """Returns whether the bounds are in order; PyTorch itself raises the error if they are not, here too."""
     return high is None or given(high) is None or (given(low) if low else 0) < given(high)
 
 
@@ -129,7 +136,7 @@ def _has_any(given) -> bool:
 
 
 def _reaches_the_kernel(given, other: str = "src") -> bool:
-    """Whether a reduction by an index passes what is asked before: one dtype of both, whole numbers of the index."""
+    """Returns whether an index reduction passes the earlier checks: equal dtypes, and an integer index."""
     return given(other).dtype == given("self").dtype and given("index").dtype in _INDICES
 
 
@@ -150,15 +157,18 @@ def _multiplies(given) -> bool:
 
 
 def _sorts(few: bool, given) -> bool:
-    """Whether there is something to sort, in `few` to a row or in more (cuda/Sort.cpp, should_use_small_sort)."""
+    """Returns whether there is something to sort, in short rows if `few`, else in longer ones.
+
+    (cuda/Sort.cpp, should_use_small_sort)
+    """
     tensor = given("self")
     return tensor.numel() > 1 and tensor.dim() > 0 and (tensor.shape[given("dim")] <= 4096) == few
 
 
-# What no rule of one argument's dtype, or of two that differ, says, and operators that were not asked, from PyTorch's
-# source: the file, and the macro's list of dtypes.
+# Refusals that no rule of one argument's dtype, or of two different ones, expresses, and operators that were not tried,
+# from PyTorch's source: the file, and the macro's list of dtypes.
 BY_HAND = {
-    # aten/src/ATen/native/Cross.cpp: TensorIterator wants one dtype; cuda/CrossKernel.cu
+    # aten/src/ATen/native/Cross.cpp: TensorIterator needs one dtype; cuda/CrossKernel.cu
     "aten::linalg_cross": [
         Entry("RuntimeError: Found dtype {at0} but expected {at1}", "arg:other", "arg:self", frozenset(), True, True),
         _refuses("cross_cuda", "arg:self", {torch.bool, torch.complex32}),
@@ -180,13 +190,13 @@ BY_HAND = {
     # cuda/DistanceKernel.cu: AT_DISPATCH_FLOATING_TYPES
     "aten::_cdist_forward": [*map(_of_cdist, ("x1", "x2")), _refuses("cdist_cuda", "arg:x1", _HALVES)],
     "aten::_pdist_forward": [_refuses("pdist_cuda", "arg:self", _HALVES)],
-    # cuda/TensorCompare.cu, cuda/CumsumKernel.cu, cuda/CumprodKernel.cu: what is asked for, not what is given
+    # cuda/TensorCompare.cu, cuda/CumsumKernel.cu, cuda/CumprodKernel.cu: the requested dtype decides, not the given one
     "aten::clamp.Tensor": [_refuses("clamp_cuda", "common", {torch.bool}, when=_has_both_bounds)],
     "aten::cumsum": [_refuses("cumsum_cuda", "kw:dtype", {torch.bool}, _SELDOM, scalar=False)],
     "aten::cumprod": [_refuses("cumprod_cuda", "kw:dtype", {torch.bool}, _SELDOM, scalar=False)],
     "aten::cumsum.out": [_refuses("cumsum_cuda", "arg:out", _NO_RANGE, scalar=False)],
     "aten::cumprod.out": [_refuses("cumprod_cuda", "arg:out", _NO_RANGE, scalar=False)],
-    # cuda/Bucketization.cu: a sorter's whole numbers are no part of it
+    # cuda/Bucketization.cu: the dtype of a sorter's indices does not count
     "aten::searchsorted.Tensor": [_refuses("searchsorted_out_cuda", "arg:self", {torch.bool}, _COMPLEX)],
     "aten::searchsorted.Scalar": [_refuses("searchsorted_out_cuda", "arg:sorted_sequence", _COMPLEX)],
     # cuda/UnfoldBackwardKernel.cu, cuda/Col2Im.cu, cuda/Loss.cu
@@ -210,7 +220,7 @@ BY_HAND = {
         for name in ("lshift", "rshift", "ilshift", "irshift")
         for form in ("Scalar", "Tensor")
     },
-    # cuda/RangeFactories.cu, cuda/Randperm.cu, cuda/TriangularOps.cu: of no dtype of a tensor, but of what is asked for
+    # cuda/RangeFactories.cu, cuda/Randperm.cu, cuda/TriangularOps.cu: no tensor's dtype decides, but the requested one
     "aten::linspace": [_refuses("linspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
     "aten::logspace": [_refuses("logspace_cuda", "kw:dtype", _NO_RANGE, when=_has_steps)],
     **{f"aten::randint{name}": _random_bounds("kw:dtype", None, "high") for name in ("", ".generator")},
@@ -226,7 +236,7 @@ BY_HAND = {
     ],
     "aten::triu_indices": [_refuses("triu_indices_cuda", "kw:dtype", _ALL - _INDICES)],
     "aten::tril_indices": [_refuses("tril_indices_cuda", "kw:dtype", _ALL - _INDICES)],
-    # cuda/ScatterGatherKernel.cu, cuda/Indexing.cu: sums take more dtypes than products, means and extremes
+    # cuda/ScatterGatherKernel.cu, cuda/Indexing.cu: sums support more dtypes than products, means and extremes
     **{
         f"aten::scatter_reduce{place}.two": [
             _refuses(_SCATTER, "arg:self", {torch.bool, torch.complex64, torch.complex128}, when=_is_no_sum),
@@ -260,7 +270,7 @@ BY_HAND = {
 
 
 class Checks:
-    """The entries of one operator, in the order in which CUDA's code meets them."""
+    """The entries of one operator, in the order in which CUDA's code reaches them."""
 
     __slots__ = ("entries", "fine", "of_dtypes_alone", "passed")
 
@@ -274,7 +284,7 @@ class Checks:
 
 @cache
 def _table() -> dict[str, list[Entry]]:
-    """The entries of the file by the name of the overload."""
+    """Returns the entries of the files by the name of the overload."""
     found = dict(BY_HAND)
     for file in (FILE, SELDOM_FILE):
         kept = json.loads(file.read_text(encoding="utf-8"))
@@ -292,7 +302,7 @@ def _dtype(name: str) -> torch.dtype:
 
 @once_for_each
 def checks_of(operator) -> Checks | None:
-    """What CUDA checks of an OpOverload's dtypes, or None: its own, or those of one that runs the same CUDA code."""
+    """Returns CUDA's dtype checks of an OpOverload, its own or those of one with the same CUDA code, or None."""
     if getattr(operator, "namespace", None) != "aten":
         return None
     entries = _table().get(operator.name())
@@ -303,7 +313,7 @@ def checks_of(operator) -> Checks | None:
 
 
 def _same_code(operator):
-    """The overloads of which it is the out= or the in-place form."""
+    """Yields the overloads of which it is the out= or the in-place form."""
     packets = {operator._opname, operator._opname.removesuffix("_")}
     for packet in filter(None, (getattr(torch.ops.aten, one, None) for one in packets)):
         for overload in packet.overloads():
@@ -313,7 +323,7 @@ def _same_code(operator):
 
 
 def check(checks: Checks, operator, args: tuple, kwargs: dict, tensors: list) -> None:
-    """Raises what CUDA raises of a call of `operator` whose dtypes it refuses. `tensors`: those among its arguments."""
+    """Raises CUDA's error for a call of `operator` with refused dtypes. `tensors` are those among its arguments."""
     kinds = {tensor.dtype for tensor in tensors}
     if len(kinds) == 1 and not kwargs and checks.fine.issuperset(kinds):
         return
@@ -336,7 +346,9 @@ def check(checks: Checks, operator, args: tuple, kwargs: dict, tensors: list) ->
 
 
 def _signature(value):
-    """All of an argument that a check may depend on, hashable; what is empty is left out, since no entry then fires."""
+    """Returns everything in an argument that a check may depend on, hashable, without sizes, since then no entry
+    fires.
+    """
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim() == 0
     if isinstance(value, (list, tuple)):
@@ -364,7 +376,7 @@ class _Call:
         self._known: dict[str, torch.dtype | None] = {}
 
     def refused(self, entry: Entry) -> str | None:
-        """The error's text of an entry that refuses the dtypes of this call, or None."""
+        """Returns the error text of an entry that refuses the dtypes of this call, or None."""
         decides = self.dtype(entry.of)
         if decides is None:
             return None
@@ -380,7 +392,7 @@ class _Call:
         )
 
     def dtype(self, of: str) -> torch.dtype | None:
-        """The dtype that `Entry.of` names; None where there is no such tensor, or a list of several dtypes."""
+        """Returns the dtype that `Entry.of` names, or None if there is no such tensor, or a list of several dtypes."""
         if of not in self._known:
             self._known[of] = self._found(of)
         return self._known[of]
@@ -404,14 +416,16 @@ class _Call:
         return arguments.given(self.operator, which, self.args, self.kwargs)
 
     def _read(self):
-        """Name and value of each argument that is not written into by out=."""
+        """Yields name and value of each argument that is not written through out=."""
         for argument in self.operator._schema.arguments:
             if not argument.is_out:
                 yield argument, self._given(argument.name)
 
     def _common(self, numbers: bool) -> torch.dtype | None:
-        """torch.result_type of all tensors, and of numbers (c10: update_result_type_state, combine_categories)."""
-        found: list[torch.dtype | None] = [None, None, None]  # of tensors with dimensions, of those without, of numbers
+        """Returns torch.result_type of all tensors, and of numbers (c10: update_result_type_state,
+        combine_categories).
+        """
+        found: list[torch.dtype | None] = [None, None, None]  # of tensors with dims, of those without, of numbers
         for argument, value in self._read():
             if isinstance(value, (bool, int, float, complex)) and str(argument.type) in ("number", "Scalar", "Tensor"):
                 place, dtypes = 2, [_of_number(value)] if numbers else []
@@ -442,7 +456,7 @@ def _of_number(value) -> torch.dtype:
 
 
 def _filled(text: str, *dtypes: torch.dtype) -> str:
-    """A text with the names of dtypes where {at0}, {cpp0}, {legacy0} and {py0} stand in it."""
+    """Replaces {at0}, {cpp0}, {legacy0} and {py0} in a text by the names of dtypes."""
     for place, dtype in enumerate(dtypes):
         forms = {"at": name(dtype), "cpp": NAMES[dtype][0] if dtype in NAMES else str(dtype),
                  "legacy": legacy_name(dtype), "py": str(dtype).removeprefix("torch.")}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pointwise operators whose CUDA code allocates more than its outputs, or allocates them in another order."""
+"""Rules for pointwise operators whose CUDA code allocates more than the outputs, or in a different order."""
 
 import warnings
 
@@ -11,26 +11,29 @@ from simgpu.kernels.siblings import resized
 from simgpu.tensors import residence
 
 made_of_others("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison
-# aten/src/ATen/native/UnaryOps.cpp: for each of p numbers counted up, added, lgamma in place, their sum
+# aten/src/ATen/native/UnaryOps.cpp: 0 to p - 1, added to each element, lgamma in place, their sum
 made_of_others("mvlgamma.default", "mvlgamma_.default")
 
 
 @made_of_others("channel_shuffle.default")
 def channel_shuffle(tensor, groups):
-    """aten/src/ATen/native/ChanelShuffle.cpp: a view of the groups, laid out anew; of nothing, itself."""
+    """Decomposes channel_shuffle: a copy of a view of the groups, or for an empty tensor an alias.
+
+    (aten/src/ATen/native/ChanelShuffle.cpp)
+    """
     does = torch.ops.aten.native_channel_shuffle.default
     return does(tensor, groups) if tensor.numel() else torch.ops.aten.alias.default(tensor)
 
 
 @made_of_others("mvlgamma.out")
 def mvlgamma_into(self, p, *, out):
-    """The same file, mvlgamma_out: a result of its own, copied."""
+    """Decomposes mvlgamma_out: a separate result, which is copied (aten/src/ATen/native/UnaryOps.cpp)."""
     return resized(out, torch.ops.aten.mvlgamma.default(self, p))
 
 
 @made_of_others("equal.default")
 def equal(self, other):
-    """aten/src/ATen/native/cuda/Equal.cpp, cuda_equal: a comparison, whether all of it is true, and the host asks."""
+    """Decomposes cuda_equal: a comparison, its all(), and the host's read (aten/src/ATen/native/cuda/Equal.cpp)."""
     if self.shape != other.shape:
         return False
     if self.numel() == 0:
@@ -38,14 +41,16 @@ def equal(self, other):
     same = self == other
     every = same.all()
     answer = bool(torch.ops.aten._local_scalar_dense.default(every))
-    del every  # before `same`: C++ lets go of the latest first
+    del every  # before `same`, because C++ frees the latest first
     return answer
 
 
 @rule("bernoulli.default", "bernoulli.out", "bernoulli_.Tensor")
 def probabilities(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/DistributionTemplates.h, bernoulli_kernel: probabilities in half precision are
-    converted to float32."""
+    """Rule of bernoulli_kernel: probabilities in half precision are converted to float32.
+
+    (aten/src/ATen/native/cuda/DistributionTemplates.h)
+    """
     launch.give(*launch.outputs)
     given = launch.get("p", launch.first)
     if isinstance(given, torch.Tensor) and given.dtype in (torch.float16, torch.bfloat16):
@@ -60,8 +65,11 @@ OF_BYTES = (
 
 @rule("where.self")
 def chosen(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorCompare.cpp, where_self_out: what is of another dtype than the result is converted
-    first; then what lies on the host, a number, is brought over; then bytes become truth values."""
+    """Rule of where_self_out: operands of a dtype other than the result's are converted first.
+
+    Then numbers on the host are copied to the GPU, and bytes are converted to bools
+    (aten/src/ATen/native/TensorCompare.cpp).
+    """
     condition, *given = launch["condition", "self", "other"]
     (output,) = launch.outputs
     on_host = [residence.of(one) is None for one in given]
@@ -82,8 +90,10 @@ def chosen(launch: Launch) -> None:
 
 
 def _by_powers(tensor, exponent, **named) -> bool:
-    """aten/src/ATen/native/BinaryOps.cpp, ldexp: one kernel for floating point numbers and integer exponents, else a
-    product with powers of two."""
+    """Returns whether ldexp multiplies by powers of two; floats with integer exponents have their own kernel.
+
+    (aten/src/ATen/native/BinaryOps.cpp, ldexp)
+    """
     return not tensor.is_floating_point() or exponent.is_floating_point() or exponent.is_complex()
 
 
@@ -92,14 +102,17 @@ made_of_others("ldexp.Tensor", "ldexp.out", "ldexp_.default", when=_by_powers)
 
 @rule("native_dropout.default")
 def mask_before_output(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask (1 B an element), then the output."""
+    """Rule of dropout_cuda: the mask (1 B per element), then the output (aten/src/ATen/native/cuda/Dropout.cu)."""
     output, mask = launch.outputs
     launch.give(mask, output)
 
 
 @rule("pow.Scalar")
 def number_to_a_power(launch: Launch) -> None:
-    """aten/src/ATen/native/Pow.cpp, pow_Scalar_out: the number becomes a tensor on the device (a double, an int64)."""
+    """Rule of pow_Scalar_out: the number becomes a tensor on the device, a double or an int64.
+
+    (aten/src/ATen/native/Pow.cpp)
+    """
     launch.give(*launch.outputs)
     base = launch["self"]
     if base != 1:
@@ -108,7 +121,7 @@ def number_to_a_power(launch: Launch) -> None:
 
 @rule("pow.Tensor_Scalar")
 def power(launch: Launch) -> None:
-    """Pow.cpp, pow_Tensor_Scalar: a base of another dtype than the result's is converted first."""
+    """Rule of pow_Tensor_Scalar (Pow.cpp): a base of a dtype other than the result's is converted first."""
     (output,) = launch.outputs
     base = launch["self"]
     if base.dtype != output.dtype:
@@ -117,7 +130,7 @@ def power(launch: Launch) -> None:
 
 @rule("fill_.Tensor")
 def filled(launch: Launch) -> None:
-    """aten/src/ATen/native/Fill.cpp, fill_: a value that lies in the tensor's own memory is copied first."""
+    """Rule of fill_: a value in the tensor's own memory is copied first (aten/src/ATen/native/Fill.cpp)."""
     tensor, value = launch["self", "value"]
     if tensor.untyped_storage()._cdata == value.untyped_storage()._cdata:
         launch.scratch_like(value)
@@ -125,8 +138,10 @@ def filled(launch: Launch) -> None:
 
 @rule("abs.default", "angle.default")
 def of_complex_numbers(launch: Launch) -> None:
-    """aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out: the kernel's result is complex, and
-    its real part is copied to the output, which only abs() has made before."""
+    """Rule of unary_op_impl_with_complex_to_float_out (aten/src/ATen/native/UnaryOps.cpp).
+
+    The kernel's result is complex, and its real part is copied to the output, which only abs() allocates first.
+    """
     given, (output,) = launch.first, launch.outputs
     if launch.operator is torch.ops.aten.abs.default:
         launch.give(output)
@@ -136,19 +151,22 @@ def of_complex_numbers(launch: Launch) -> None:
 
 @rule("_efficientzerotensor.default", only=True)
 def zeros_without_memory(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorFactories.cpp, _efficientzerotensor_cuda: zeros that no memory holds."""
+    """Rule of _efficientzerotensor_cuda: zeros without memory (aten/src/ATen/native/TensorFactories.cpp)."""
     launch.outputs[0].untyped_storage().resize_(0)
 
 
 @rule("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel", only=True)
 def quantize(launch: Launch) -> None:
-    """Their results have an element of 1 byte, and on meta tensors one of 4."""
+    """Refuses quantization: its results have elements of 1 byte, but 4 bytes on meta tensors."""
     raise NotModelledError("the simulated GPU does not model quantized tensors: see torch.ao.quantization on the CPU")
 
 
 @rule("rrelu_with_noise.default")
 def rrelu(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/RreluWithNoise.cu, _rrelu_with_noise_cuda_train: all that it takes is contiguous."""
+    """Rule of _rrelu_with_noise_cuda_train: all operands are made contiguous.
+
+    (aten/src/ATen/native/cuda/RreluWithNoise.cu)
+    """
     (output,) = launch.outputs
     launch.give(output)
     tensor, noise = launch["self", "noise"]
@@ -158,8 +176,10 @@ def rrelu(launch: Launch) -> None:
 
 @rule("fake_quantize_per_channel_affine_cachemask.default")
 def fake_quantized_by_channel(launch: Launch) -> None:
-    """aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp: the least and the largest of whole zero points are
-    read first."""
+    """Rule of per-channel fake quantization: the minimum and maximum of integer zero points are read first.
+
+    (aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp)
+    """
     zero_point = launch["zero_point"]
     if not zero_point.is_floating_point():
         _extremes(launch, zero_point)
@@ -168,8 +188,11 @@ def fake_quantized_by_channel(launch: Launch) -> None:
 
 @rule("_fused_moving_avg_obs_fq_helper.default")
 def observed_and_fake_quantized(launch: Launch) -> None:
-    """aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu, of a whole tensor: its extremes, and then fake
-    quantization by what is there. By row it asks whether that is on, and is not followed."""
+    """Rule of the moving-average observer for a whole tensor: its extremes, and then fake quantization.
+
+    (aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu) Per row, it checks whether quantization is on, which is
+    not modelled.
+    """
     tensor = launch["self"]
     if not launch["per_row_fake_quant"]:
         launch.contiguous(tensor)
@@ -178,7 +201,9 @@ def observed_and_fake_quantized(launch: Launch) -> None:
 
 
 def _extremes(launch: Launch, tensor) -> None:
-    """Scratch of aminmax() of a whole tensor, whose results nobody keeps (cuda/ReduceAMinMaxKernel.cu)."""
+    """Allocates the scratch of aminmax() of a whole tensor, whose results are discarded
+    (cuda/ReduceAMinMaxKernel.cu).
+    """
     element = tensor.element_size()
     found = launch.scratch(element), launch.scratch(element)
     copy = launch.contiguous(tensor)

@@ -1,4 +1,7 @@
-"""Embedding bags: rows of a table summed, averaged or compared by bag (aten/src/ATen/native/cuda/EmbeddingBag.cu)."""
+"""Rules for embedding bags: rows of a table summed, averaged or maximised per bag.
+
+Source: aten/src/ATen/native/cuda/EmbeddingBag.cu.
+"""
 
 import torch
 
@@ -10,7 +13,7 @@ MAX = 2  # at::native::EmbeddingBagMode
 
 
 def _promote(launch: Launch, indices, offsets) -> None:
-    """promoteIndicesAndOffsets: scratch for what is not of the wider of their dtypes."""
+    """Allocates scratch for indices or offsets that are not of the wider of their dtypes (promoteIndicesAndOffsets)."""
     index = torch.promote_types(indices.dtype, offsets.dtype)
     for given in (indices, offsets):
         if given.dtype != index:
@@ -19,7 +22,9 @@ def _promote(launch: Launch, indices, offsets) -> None:
 
 @rule("_embedding_bag.default", "_embedding_bag_forward_only.default")
 def embedding_bag(launch: Launch) -> None:
-    """_embedding_bag_cuda: indices and offsets in the wider of their dtypes, then outputs in another order."""
+    """Rule of _embedding_bag_cuda: indices and offsets in the wider of their dtypes, then outputs in a different
+    order.
+    """
     _promote(launch, *launch["indices", "offsets"])
     output, offset_to_bag, bag_size, max_indices = launch.outputs
     launch.give(bag_size, offset_to_bag, output, max_indices)
@@ -35,7 +40,7 @@ def _dense(
 def embedding_bag_backward(
     grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, by_frequency, mode, sparse, *more
 ):
-    """aten/src/ATen/native/EmbeddingBag.cpp, _embedding_bag_backward: converted again."""
+    """Decomposes _embedding_bag_backward: converts again (aten/src/ATen/native/EmbeddingBag.cpp)."""
     index = torch.promote_types(indices.dtype, offsets.dtype)
     indices, offsets = indices.to(index), offsets.to(index)
     options = (num_weights, by_frequency, mode, *more)
@@ -44,8 +49,10 @@ def embedding_bag_backward(
 
 @rule("_embedding_bag_dense_backward.default")
 def dense_backward(launch: Launch) -> None:
-    """_embedding_bag_dense_backward_cuda: the gradient made contiguous; then atomic additions for a maximum, and for
-    sums all indices sorted."""
+    """Rule of _embedding_bag_dense_backward_cuda: a contiguous gradient; atomic additions for a maximum, else a sort.
+
+    For sums all indices are sorted.
+    """
     grad, indices, weights = launch["grad", "indices", "num_weights"]
     launch.contiguous(grad)
     n, index = indices.numel(), indices.element_size()
@@ -62,7 +69,7 @@ def dense_backward(launch: Launch) -> None:
 
 @rule("_embedding_bag_per_sample_weights_backward.default")
 def weights_backward(launch: Launch) -> None:
-    """_embedding_bag_per_sample_weights_backward_cuda"""
+    """Rule of _embedding_bag_per_sample_weights_backward_cuda."""
     _promote(launch, *launch["indices", "offsets"])
     (output,) = launch.outputs
     if output.dtype == torch.bfloat16 and launch.machine.torch_version < (2, 13):

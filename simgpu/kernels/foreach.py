@@ -1,7 +1,7 @@
-"""Operators on lists of tensors (torch._foreach_*), as optimizers and clip_grad_norm_ call them.
+"""Rules for operators on lists of tensors (torch._foreach_*), as optimizers and clip_grad_norm_ call them.
 
-multi_tensor_apply passes the addresses with the launch and takes no memory; of all of them only the reductions do. On
-lists that the fused kernels refuse, each tensor is given to the ordinary operator instead (the slow path).
+multi_tensor_apply passes the addresses with the launch and allocates nothing, so only the reductions allocate memory.
+If the fused kernels refuse a list, each tensor is passed to the ordinary operator (the slow path).
 """
 
 import math
@@ -15,25 +15,29 @@ from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.refused_calls import WITH_BOOL
 from simgpu.tensors.layout import is_dense
 
-CHUNK = 65536  # elements of a tensor that one block of threads reduces (MultiTensorApply.cuh, kChunkSize)
-OFFSET = 8  # bytes of the place of a tensor's partial results
+CHUNK = 65536  # elements that one thread block reduces (MultiTensorApply.cuh, kChunkSize)
+OFFSET = 8  # bytes of the offset of a tensor's partial results
 
 
 def _alike(tensors) -> bool:
-    """ForeachUtils.h, can_use_fast_route of one list: one dtype, no gaps in memory."""
+    """Returns whether a list can use the fast route: one dtype, no gaps in memory (ForeachUtils.h,
+    can_use_fast_route).
+    """
     dtype = tensors[0].dtype
     return all(t.dtype == dtype and is_dense(t) for t in tensors)
 
 
 def norms_one_by_one(tensors, ord=2, dtype=None) -> bool:
-    """ForeachReduceOp.cu, foreach_tensor_norm_cuda: what its kernel does not compute; from torch 2.12 on it counts what
-    is not 0, too."""
+    """Returns whether foreach_tensor_norm_cuda's kernel cannot compute the norm; from torch 2.12 on it includes ord=0.
+
+    (ForeachReduceOp.cu)
+    """
     computed = (0, 1, 2, math.inf) if machines.on().torch_version >= (2, 12) else (1, 2, math.inf)
     return not (tensors[0].dtype.is_floating_point and float(ord) in computed and _alike(tensors))
 
 
 def powers_one_by_one(tensors, ord=2, dtype=None) -> bool:
-    """The same for foreach_tensor_powsum_cuda."""
+    """Returns the same for foreach_tensor_powsum_cuda."""
     return float(ord) not in (1, 2) or norms_one_by_one(tensors, ord)
 
 
@@ -43,11 +47,10 @@ made_of_others("_foreach_max.default", when=lambda tensors: not _alike(tensors))
 
 
 def _partial_results(launch: Launch, element: int) -> tuple[list, Callable]:
-    """ForeachReduceOp.cu: what comes before the results, and a function that allocates the partial results, `element`
-    bytes each.
+    """Returns what precedes the results, and a function that allocates the partial results, `element` bytes each.
 
-    From torch 2.15 on there is one for each chunk, and their offsets, one of 8 bytes for each tensor that is not empty
-    and one more, are copied to the GPU. Before, each tensor has as many as the largest one needs.
+    Source: ForeachReduceOp.cu. From torch 2.15 on there is one partial result per chunk. Their offsets, 8 bytes per
+    non-empty tensor plus one, are copied to the GPU. Before that, each tensor has as many as the largest one needs.
     """
     tensors = launch["self"]
     chunks = [math.ceil(tensor.numel() / CHUNK) for tensor in tensors]
@@ -59,8 +62,10 @@ def _partial_results(launch: Launch, element: int) -> tuple[list, Callable]:
 
 @rule("_foreach_norm.Scalar", "_foreach_powsum.Scalar")
 def norms(launch: Launch) -> None:
-    """ForeachReduceOp.cu, foreach_tensor_norm_cuda_internal: partial results, a result for each tensor that is not
-    empty and an unused one for each that is, then theirs."""
+    """Rule of foreach_tensor_norm_cuda_internal: partial results, then a result per non-empty tensor.
+
+    For each empty tensor an unused result follows, and then theirs (ForeachReduceOp.cu).
+    """
     tensors = launch["self"]
     element = launch.outputs[0].element_size()
     offsets, partial_results = _partial_results(launch, max(element, torch.float32.itemsize))
@@ -76,7 +81,7 @@ def norms(launch: Launch) -> None:
 
 @rule("_foreach_max.default")
 def maxima(launch: Launch) -> None:
-    """ForeachReduceOp.cu, foreach_tensor_max_cuda: the results, then partial ones."""
+    """Rule of foreach_tensor_max_cuda: the results, then partial ones (ForeachReduceOp.cu)."""
     element = launch.outputs[0].element_size()
     offsets, partial_results = _partial_results(launch, element)
     launch.give(*launch.outputs)
@@ -84,7 +89,10 @@ def maxima(launch: Launch) -> None:
 
 
 def _lie_alike(lists) -> bool:
-    """ForeachUtils.h, check_fast_path_restrictions of several lists: no gaps, and each tensor like those beside it."""
+    """Returns whether several lists have no gaps and corresponding tensors have the same layout.
+
+    (ForeachUtils.h, check_fast_path_restrictions)
+    """
     for first, *others in zip(*lists, strict=True):
         if not is_dense(first):
             return False
@@ -97,7 +105,7 @@ def _lie_alike(lists) -> bool:
 
 @rule("_fused_sgd_")
 def fused_sgd(launch: Launch) -> None:
-    """FusedSgdKernel.cu takes no memory. RuntimeError for a gradient with other strides than its parameter."""
+    """Rule of FusedSgdKernel.cu, which allocates nothing. Raises RuntimeError for a gradient with other strides."""
     params, grads, momenta = launch["self", "grads", "momentum_buffer_list"]
     lists, names = ((params, grads), "{params, grads}")
     if momenta:
@@ -111,14 +119,14 @@ def fused_sgd(launch: Launch) -> None:
 
 @rule("_fused_adagrad_")
 def fused_adagrad(launch: Launch) -> None:
-    """FusedAdagradKernel.cu: takes no memory, and wants the same of its lists."""
+    """Rule of FusedAdagradKernel.cu, which allocates nothing and has the same requirement for its lists."""
     if not _lie_alike(launch["self", "grads", "state_sums"]):
         raise RuntimeError("params, grads, and state_sums must have same dtype, device, and layout")
 
 
 @rule("_fused_adam_", "_fused_adamw_")
 def fused_adam(launch: Launch) -> None:
-    """FusedAdamKernel.cu, FusedAdamWKernel.cu: take no memory, and want the same of their lists."""
+    """Rule of FusedAdamKernel.cu and FusedAdamWKernel.cu, which allocate nothing and have the same requirement."""
     lists = [states for states in launch["self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"] if states]
     if not _lie_alike(lists):
         names = "and exp_avg_sqs" if len(lists) == 4 else "exp_avg_sqs, and max_exp_avg_sqs"
@@ -129,12 +137,12 @@ if hasattr(torch.ops.aten, "_foreach_mm"):  # torch 2.11 has none
 
     @rule("_foreach_mm.default")
     def products(launch: Launch) -> None:
-        """torch/_native/ops: stacks and grouped products, by shapes and GPU."""
+        """Raises NotModelledError: torch/_native/ops chooses stacked or grouped matmuls by shapes and GPU."""
         raise NotModelledError("the simulated GPU does not model aten._foreach_mm: multiply the matrices one by one")
 
 
 def _numbers(scalars, count: int) -> list:
-    """ForeachUtils.h, convert_tensor_to_scalar_list: numbers that lie on the host, one for each tensor."""
+    """Returns the numbers of a tensor on the host, one per tensor (ForeachUtils.h, convert_tensor_to_scalar_list)."""
     wrong = None
     if not (isinstance(scalars, torch.Tensor) and not scalars.is_meta):
         wrong = f"Expected scalars to be on CPU, got {machines.cuda()} instead."
@@ -150,7 +158,7 @@ def _numbers(scalars, count: int) -> list:
 
 
 def _with_numbers(operator):
-    """ForeachPointwiseOp.cu: numbers in a tensor are read, and become a list."""
+    """Wraps an operator so that numbers in a tensor are read and passed as a list (ForeachPointwiseOp.cu)."""
 
     def run(tensors, first, second, scalars):
         return operator(tensors, first, second, _numbers(scalars, len(tensors)))
@@ -165,8 +173,10 @@ for _name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_"):
 
 @rule("_foreach_sub", "_foreach_sub_")
 def differences(launch: Launch) -> None:
-    """ForeachBinaryOpScalar.cu, ForeachBinaryOpScalarList.cu: RuntimeError for a number that is a bool, whatever the
-    tensors are."""
+    """Rule of ForeachBinaryOpScalar.cu and ForeachBinaryOpScalarList.cu.
+
+    Raises RuntimeError for a number that is a bool, whatever the tensors are.
+    """
     numbers = launch.get("scalar", launch.get("scalars"))
     if isinstance(numbers, bool) or (isinstance(numbers, (list, tuple)) and any(type(one) is bool for one in numbers)):
         raise RuntimeError(WITH_BOOL)

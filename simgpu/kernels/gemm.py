@@ -1,7 +1,7 @@
-"""Matrix products: cuBLAS's workspace, and copies of operands that cuBLAS cannot read.
+"""Rules for matmuls: cuBLAS's workspace, and copies of operands that cuBLAS cannot read.
 
-Rules of aten/src/ATen/native/cuda/Blas.cpp. cuBLAS works column by column. PyTorch asks it for the transposed product
-where the output lies row by row, which swaps the operands; an operand is then prepared: read as it lies, or copied.
+The rules are those of aten/src/ATen/native/cuda/Blas.cpp. cuBLAS is column-major. If the output is row-major, PyTorch
+requests the transposed matmul, which swaps the operands. An operand is then prepared: read as it is, or copied.
 """
 
 import torch
@@ -24,7 +24,10 @@ def _column_major(rows, columns, row_stride, column_stride) -> bool:
 
 
 def _layout(matrix: torch.Tensor) -> str | None:
-    """prepare_matrix_for_cublas: ROWS or COLUMNS, as cuBLAS reads the matrix, or None if it is copied (to ROWS)."""
+    """Returns ROWS or COLUMNS, as cuBLAS reads the matrix, or None if it is copied (to ROWS).
+
+    (prepare_matrix_for_cublas)
+    """
     if is_dense(matrix):
         return ROWS if matrix.is_contiguous() else COLUMNS
     layout = (*matrix.shape, *matrix.stride())
@@ -32,16 +35,16 @@ def _layout(matrix: torch.Tensor) -> str | None:
 
 
 def _readable(matrix: torch.Tensor, transposed: bool) -> bool:
-    """Whether cuBLAS reads a matrix as it lies, for an output that is `transposed`.
+    """Returns whether cuBLAS reads a matrix as it is, for an output that is `transposed`.
 
-    It conjugates only what it transposes too, so a lazily conjugated matrix that need not be transposed is copied.
+    It can conjugate only what it also transposes, so a lazily conjugated matrix that need not be transposed is copied.
     """
     layout = _layout(matrix)
     return layout is not None and not (matrix.is_conj() and (layout == ROWS) == transposed)
 
 
 def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
-    """prepare_batch_matrix_for_cublas: the same for a batch of matrices (3-D)."""
+    """Returns the same for a batch of matrices, 3-D (prepare_batch_matrix_for_cublas)."""
     (_, rows, columns), (_, row_stride, column_stride) = batch.shape, batch.stride()
     orders = (_row_major, _column_major) if transposed else (_column_major, _row_major)
     if orders[0](rows, columns, row_stride, column_stride):
@@ -63,7 +66,7 @@ def _check_supported(kernel: str, dtype: torch.dtype) -> None:
 
 
 def check_same(left, right, batched: bool = False) -> None:
-    """RuntimeError, as from PyTorch, for operands of two dtypes."""
+    """Raises PyTorch's RuntimeError for operands of two dtypes."""
     if left.dtype == right.dtype:
         return
     if batched:
@@ -74,7 +77,7 @@ def check_same(left, right, batched: bool = False) -> None:
 
 
 def _gemm(launch: Launch, left, right, output, lt: bool = False) -> None:
-    """What addmm_out_cuda_impl takes once the output is there: copies, output first, and the workspace."""
+    """Allocates as addmm_out_cuda_impl after the output: copies, the output's first, and the workspace."""
     check_same(left, right)
     if output.numel() == 0 or left.shape[1] == 0:
         return
@@ -89,12 +92,12 @@ def _gemm(launch: Launch, left, right, output, lt: bool = False) -> None:
     ]
     launch.machine.take_blas_workspace(launch.in_backward, lt)
     if layout is None:
-        refuse_within(output)  # by the copy_ back
+        refuse_within(output)  # the copy_ back refuses it
     launch.release(output_copy, *reversed(copies))
 
 
 def _batched_gemm(launch: Launch, left, right, output) -> None:
-    """The same for baddbmm_out_cuda_impl."""
+    """Allocates as baddbmm_out_cuda_impl in the same way."""
     if output.numel() == 0 or left.shape[2] == 0:
         return
     _check_supported("baddbmm_cuda", left.dtype)
@@ -106,7 +109,7 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
         transposed = column_stride == 1 and (rows == 1 or row_stride >= max(1, columns))
         if not transposed:
             copies.append(launch.scratch_like(output))
-            refuse_within(output)  # by the copy_ back
+            refuse_within(output)  # the copy_ back refuses it
     for operand in (right, left) if transposed else (left, right):
         if not _batch_readable(operand, transposed):
             copies.append(launch.scratch_like(operand))
@@ -116,7 +119,7 @@ def _batched_gemm(launch: Launch, left, right, output) -> None:
 
 @rule("mm.default", "mm.out", "mm.dtype")
 def product(launch: Launch) -> None:
-    """mm_out_cuda_impl: the output, then what cuBLAS needs."""
+    """Rule of mm_out_cuda_impl: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
     launch.give(output)
     left, right = launch["self", "mat2"]
@@ -133,7 +136,7 @@ def product(launch: Launch) -> None:
     "_addmm_activation.out",
 )
 def product_with_addend(launch: Launch) -> None:
-    """The addend is copied into the output first, or added by cublasLt as it writes (a 1-D bias)."""
+    """Rule of addmm: the addend is first copied into the output, or cublasLt adds it as it writes (a 1-D bias)."""
     (output,) = launch.outputs
     launch.give(output)
     addend, left, right = launch["self", "mat1", "mat2"]
@@ -141,10 +144,11 @@ def product_with_addend(launch: Launch) -> None:
 
 
 def _by_lt(launch: Launch, beta, addend, right, output) -> bool:
-    """isInputCompliesAddmmCudaLt: whether cuBLASLt multiplies, which adds a row of biases, or applies an activation.
+    """Returns whether cuBLASLt multiplies, which adds a row of biases or applies an activation.
 
-    In torch 2.15 it also adds a matrix of a half type, which is not the output itself and is stored by rows. Memory
-    depends on all this where cuBLASLt's workspace is apart from cuBLAS's: up to torch 2.11, and from 2.15 on.
+    (isInputCompliesAddmmCudaLt) In torch 2.15 it also adds a matrix of a half type that is not the output itself and is
+    row-major. Memory depends on this only if cuBLASLt's workspace is separate from cuBLAS's: up to torch 2.11, and from
+    2.15 on.
     """
     if not launch.machine.lt_apart or right.dtype not in _BY_LT or min(right.shape) < 2 or not output.is_contiguous():
         return False
@@ -159,7 +163,7 @@ def _by_lt(launch: Launch, beta, addend, right, output) -> bool:
 
 
 def _is_matrix_for_lt(launch: Launch, beta, addend, output) -> bool:
-    """Says whether cuBLASLt adds a whole matrix, of more than one row and column, in torch 2.15."""
+    """Returns whether cuBLASLt adds a whole matrix, of more than one row and column, in torch 2.15."""
     return (
         output.dtype in _HALF
         and addend.shape == output.shape
@@ -174,7 +178,7 @@ def _is_matrix_for_lt(launch: Launch, beta, addend, output) -> bool:
 
 @rule("bmm.default", "bmm.out", "bmm.dtype")
 def batched_product(launch: Launch) -> None:
-    """bmm_out_cuda_impl: the output, then what cuBLAS needs."""
+    """Rule of bmm_out_cuda_impl: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
     launch.give(output)
     left, right = launch["self", "mat2"]
@@ -183,7 +187,7 @@ def batched_product(launch: Launch) -> None:
 
 @rule("baddbmm.default", "baddbmm.out", "baddbmm.dtype", "baddbmm.dtype_out", "baddbmm_.default")
 def batched_product_with_addend(launch: Launch) -> None:
-    """baddbmm_out_cuda_impl: the addend is copied into the output first."""
+    """Rule of baddbmm_out_cuda_impl: the addend is first copied into the output."""
     (output,) = launch.outputs
     launch.give(output)
     left, right = launch["batch1", "batch2"]
@@ -192,7 +196,10 @@ def batched_product_with_addend(launch: Launch) -> None:
 
 @rule("addbmm.default", "addbmm.out", "addbmm_.default")
 def sum_of_products(launch: Launch) -> None:
-    """aten/src/ATen/native/LinearAlgebra.cpp, addbmm_impl_: one addmm_ into the output for each of the batch."""
+    """Rule of addbmm_impl_: one addmm_ into the output per matrix of the batch.
+
+    (aten/src/ATen/native/LinearAlgebra.cpp)
+    """
     (output,) = launch.outputs
     launch.give(output)
     beta = launch["beta"]
@@ -202,7 +209,9 @@ def sum_of_products(launch: Launch) -> None:
 
 
 def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
-    """addmv_out_cuda: a vector of stride 0 is copied, a matrix that lies neither by rows nor by columns too."""
+    """Allocates as addmv_out_cuda: copies of a vector of stride 0, and of a matrix that is neither row- nor
+    column-major.
+    """
     if matrix.numel() == 0:
         return
     _check_supported("addmv_impl_cuda", matrix.dtype)
@@ -218,8 +227,10 @@ def _matrix_times_vector(launch: Launch, matrix, vector, output) -> None:
 
 @made_of_others("mv.out")
 def matrix_times_vector_into(self, vec, *, out):
-    """aten/src/ATen/native/Blas.cpp, mv_out: addmv_out with an addend that is not read, the result itself where that is
-    as long as it has to be."""
+    """Decomposes mv_out into addmv_out with an addend that is not read (aten/src/ATen/native/Blas.cpp).
+
+    The addend is the result itself if that has the right length.
+    """
     addend = out
     if out.dim() > 1 or out.numel() != self.shape[0]:
         addend = torch.empty(self.shape[0], dtype=vec.dtype, device=vec.device)
@@ -228,7 +239,7 @@ def matrix_times_vector_into(self, vec, *, out):
 
 @rule("mv.default")
 def matrix_times_vector(launch: Launch) -> None:
-    """mv: the output, then what cuBLAS needs."""
+    """Rule of mv: the output, then what cuBLAS needs."""
     (output,) = launch.outputs
     matrix, vector = launch["self", "vec"]
     if matrix.dtype != vector.dtype:  # Blas.cpp, addmv's meta function, whose addend is an output in the vector's dtype
@@ -244,7 +255,7 @@ def matrix_times_vector(launch: Launch) -> None:
 
 @rule("addmv.default", "addmv.out", "addmv_.default")
 def matrix_times_vector_with_addend(launch: Launch) -> None:
-    """addmv_out_cuda: the addend is copied into the output first."""
+    """Rule of addmv_out_cuda: the addend is first copied into the output."""
     (output,) = launch.outputs
     launch.give(output)
     matrix, vector = launch["mat", "vec"]
@@ -253,17 +264,17 @@ def matrix_times_vector_with_addend(launch: Launch) -> None:
 
 @rule("dot.default", "vdot.default")
 def inner_product(launch: Launch) -> None:
-    """dot_cuda, vdot_cuda: the output and cuBLAS's workspace."""
+    """Rule of dot_cuda and vdot_cuda: the output and cuBLAS's workspace."""
     launch.give(*launch.outputs)
     launch.machine.take_blas_workspace(launch.in_backward)
 
 
-FLOAT8 = (8, 9)  # compute capability from which there are products of 8-bit floats
+FLOAT8 = (8, 9)  # the first compute capability with matmuls of 8-bit floats
 
 
 @rule("_scaled_mm.default", "_scaled_mm.out")
 def scaled_product(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/ScaledBlas.cpp, _scaled_mm_out_cuda: by cuBLASLt, in cuBLAS's workspace."""
+    """Rule of _scaled_mm_out_cuda: cuBLASLt, in cuBLAS's workspace (aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
     if launch.machine.spec.compute_capability < FLOAT8:
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"

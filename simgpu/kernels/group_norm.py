@@ -1,4 +1,4 @@
-"""Group norm (aten/src/ATen/native/cuda/group_norm_kernel.cu)."""
+"""Rules for group norm (aten/src/ATen/native/cuda/group_norm_kernel.cu)."""
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -9,14 +9,16 @@ from simgpu.kernels.scalar_types import name, read_as
 
 
 def accumulator(dtype: torch.dtype) -> int:
-    """Bytes of the type that sums are kept in: float32 for the half types."""
+    """Returns the bytes of the accumulator's dtype, which is float32 for the half types."""
     return max(4, dtype.itemsize)
 
 
 def _copies(launch: Launch, tensor: torch.Tensor, *others: torch.Tensor) -> list:
-    """native_group_norm and its backward, from torch 2.14 on: scratch of the copies of `others` and of the input, each
-    where it does not have the layout that the kernel reads, and None where it has. From 2.15 on that layout is the
-    input's own, channels last too. Before 2.14, callers copy."""
+    """Allocates copies of `others` and of the input for each that lacks the kernel's layout; None for the rest.
+
+    This is in native_group_norm and its backward from torch 2.14 on; before, callers copy. From 2.15 on the layout is
+    the input's own, including channels last.
+    """
     version = launch.machine.torch_version
     if version < (2, 14):
         return []
@@ -25,8 +27,10 @@ def _copies(launch: Launch, tensor: torch.Tensor, *others: torch.Tensor) -> list
 
 
 def _channels_last(launch: Launch, tensor: torch.Tensor) -> bool:
-    """GroupNormKernelImplInternal, from torch 2.15 on: says whether the kernels for channels last run. They do for what
-    is both channels last and contiguous, too: a single channel, or a single pixel."""
+    """Returns whether the kernels for channels last run, from torch 2.15 on (GroupNormKernelImplInternal).
+
+    They also run for a tensor that is both channels last and contiguous: a single channel, or a single pixel.
+    """
     layout = CHANNELS_LAST.get(tensor.dim())
     if launch.machine.torch_version < (2, 15) or layout is None:
         return False
@@ -36,11 +40,10 @@ def _channels_last(launch: Launch, tensor: torch.Tensor) -> bool:
 
 @rule("native_group_norm.default")
 def group_norm(launch: Launch) -> None:
-    """GroupNormKernelImplInternal: for half types float32 moments (from torch 2.13 on), then a scale and a shift for
-    each channel.
+    """Rule of GroupNormKernelImplInternal: float32 moments for half types (from torch 2.13 on), then scale and shift.
 
-    aten/src/ATen/native/group_norm.cpp takes parameters in float32 beside an input of a half type, and moments with
-    them; CUDA's kernel reads all of them as of the input's dtype.
+    Scale and shift are per channel. aten/src/ATen/native/group_norm.cpp accepts parameters in float32 with an input of
+    a half type, and computes moments in their dtype. CUDA's kernel reads all of them as of the input's dtype.
     """
     tensor, weight, bias = launch["input", "weight", "bias"]
     samples, channels, pixels, groups = launch["N", "C", "HxW", "group"]
@@ -62,14 +65,16 @@ def group_norm(launch: Launch) -> None:
     if _channels_last(launch, tensor) or (pixels > 1 and (weight is not None or bias is not None)):
         launch.scratch(samples * channels * size), launch.scratch(samples * channels * size)
         read_as(tensor.dtype, *given)
-    elif tensor.dtype.itemsize >= size:  # GroupNorm1dForward's iterator takes what there is for half types alone
+    elif tensor.dtype.itemsize >= size:  # GroupNorm1dForward's iterator accepts mixed dtypes only for half types
         for one in given:
             if one.dtype != tensor.dtype:
                 raise RuntimeError(f"Found dtype {name(one.dtype)} but expected {name(tensor.dtype)}")
 
 
 def _check_mixed(tensor, given: list) -> None:
-    """aten/src/ATen/native/cpu/mixed_data_type.h, check_mixed_data_type: errors of parameters of another dtype."""
+    """Raises the errors for parameters of a different dtype (aten/src/ATen/native/cpu/mixed_data_type.h,
+    check_mixed_data_type).
+    """
     if any(one.dtype != torch.float32 for one in given):
         raise RuntimeError("mixed dtype (CPU): expect parameter to have scalar type of Float")
     if tensor.dtype not in (torch.float16, torch.bfloat16):
@@ -78,9 +83,11 @@ def _check_mixed(tensor, given: list) -> None:
 
 @rule("native_group_norm_backward.default")
 def group_norm_backward(launch: Launch) -> None:
-    """GroupNormBackwardKernelImplInternal: two sums a channel; for the input's gradient a factor for each channel
-    and two for each group. From torch 2.14 on a single pixel needs no sums, and from 2.15 on channels last needs no
-    factors."""
+    """Rule of GroupNormBackwardKernelImplInternal: two sums per channel, and factors for the input's gradient.
+
+    The factors are one per channel and two per group. From torch 2.14 on a single pixel needs no sums, and from 2.15 on
+    channels last needs no factors.
+    """
     tensor, weight, grad_output = launch["input", "weight", "grad_out"]
     samples, channels, pixels, groups, mask = launch["N", "C", "HxW", "group", "output_mask"]
     size = accumulator(tensor.dtype)

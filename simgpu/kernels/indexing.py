@@ -1,4 +1,4 @@
-"""Reading and writing by index."""
+"""Rules for reading and writing by index."""
 
 from math import ceil
 
@@ -14,17 +14,18 @@ from simgpu.tensors.overlaps import refuse_within
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
-ATOMIC_BLOCKS = 4  # of threads on a multiprocessor: EmbeddingBackwardKernel.cu, MAX_ATOMIC_ACCUM_BLOCKS_PER_SM
+ATOMIC_BLOCKS = 4  # thread blocks per multiprocessor: EmbeddingBackwardKernel.cu, MAX_ATOMIC_ACCUM_BLOCKS_PER_SM
 INDICES = {torch.int64, torch.int32, torch.bool, torch.uint8}
-FEW_INDICES = 3072  # up to which Embedding.cu, embedding_dense_backward_cuda, does not sort
+FEW_INDICES = 3072  # up to this many, Embedding.cu, embedding_dense_backward_cuda, does not sort
 
-# aten/src/ATen/native/Embedding.cpp: index_select of the flattened indices, which are copied if they are no flat view.
+# aten/src/ATen/native/Embedding.cpp: index_select of the flattened indices, which are copied if they cannot be viewed
+# as flat.
 made_of_others("embedding.default")
 
 
 @rule("embedding_dense_backward.default")
 def embedding_backward(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda: many indices are sorted first."""
+    """Rule of embedding_dense_backward_cuda: many indices are sorted first (aten/src/ATen/native/cuda/Embedding.cu)."""
     grad, indices, weights = launch["grad_output", "indices", "num_weights"]
     padding, by_frequency = launch["padding_idx", "scale_grad_by_freq"]
     launch.contiguous(indices, grad)
@@ -38,43 +39,45 @@ def embedding_backward(launch: Launch) -> None:
 
 
 def sort_indices(launch: Launch, n: int, index: int, largest: int) -> None:
-    """Scratch for `n` indices of `index` bytes, the largest of them `largest`, sorted and with where each was."""
+    """Allocates scratch for `n` indices of `index` bytes, up to `largest`, sorted with their original positions."""
     launch.scratch(n * index)
     launch.scratch(n * index)
     ramp = launch.scratch(n * index)
     bits = None
-    if launch.machine.torch_version >= (2, 13):  # before, all bits of an index are sorted by
+    if launch.machine.torch_version >= (2, 13):  # before, the sort uses all bits of an index
         bits = max(largest, 1).bit_length()
     launch.release(launch.scratch(cub.radix_sort(n, index, index, launch.machine.spec, bits)), ramp)
 
 
 def count_equal(launch: Launch, n: int, index: int) -> None:
-    """Scratch for how often each of `n` sorted indices of `index` bytes occurs, and for counting it: upwards, then the
-    maximum downwards."""
+    """Allocates scratch for the count of each of `n` sorted indices of `index` bytes, and for computing it.
+
+    It counts upwards, and then takes the maximum downwards.
+    """
     launch.scratch(n * index)
     for _ in range(2):
         launch.release(launch.scratch(cub.scan_by_key(n, index, launch.machine.spec)))
 
 
 def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomically: bool) -> None:
-    """EmbeddingBackwardKernel.cu, embedding_backward_cuda_kernel: the rows of `grad` with one index are summed in
-    parts of 10 rows, and the parts into the gradient of the weights, the output; atomically where parts are few.
+    """Allocates as embedding_backward_cuda_kernel, for `n` sorted indices of `index` bytes into `weights` rows.
 
-    `n` sorted indices of `index` bytes into `weights` rows.
+    The rows of `grad` with one index are summed in parts of 10 rows, and the parts into the gradient of the weights,
+    the output; atomically if there are few parts (EmbeddingBackwardKernel.cu).
     """
     (output,) = launch.outputs
     spec = launch.machine.spec
     launch.give(output)
-    launch.scratch(n * index)  # where the segments of equal indices begin
-    launch.scratch(8)  # how many
+    launch.scratch(n * index)  # start of each segment of equal indices
+    launch.scratch(8)  # number of segments
     keys = launch.scratch(n * index)
     unique = launch.scratch(cub.unique_by_key(n, index, spec, launch.machine.torch_version))
     launch.release(unique, keys)
     segments = min(n, weights)
-    launch.scratch(segments * index)  # parts of each segment
-    launch.scratch(segments * index)  # where they begin
+    launch.scratch(segments * index)  # parts per segment
+    launch.scratch(segments * index)  # start of each segment's parts
     launch.release(launch.scratch(cub.scan(segments, index)))
-    launch.scratch(8)  # how many parts
+    launch.scratch(8)  # number of parts
     parts = n // ROWS_PER_PARTIAL + segments
     launch.scratch(parts * index)
     row = output.shape[-1]
@@ -91,34 +94,38 @@ def sum_by_index(launch: Launch, grad, n: int, index: int, weights: int, atomica
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is the host's: one with values, or one that was copied there from the GPU."""
+    """Returns whether a tensor is on the host, with values or as a copy from the GPU."""
     return not residence.on_gpu(tensor)
 
 
 def _brought(index: torch.Tensor) -> torch.Tensor:
-    """An index as it lies on the device."""
+    """Returns an index with the layout that it has on the device."""
     return torch.empty_like(index, device="meta") if _on_host(index) else index
 
 
 def _depends_on_values(indices) -> bool:
-    """Whether there are masks left among the indices, because they fill or their values are not known."""
+    """Returns whether masks remain among the indices, because they fill or their values are unknown."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 @rule("index.Tensor")
 def index(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexingUtils.h, make_info. Masks are indices by now (see selection.py). The
-    iterator owns what is made of the indices, and lets the last one go first."""
+    """Rule of make_info (aten/src/ATen/native/TensorAdvancedIndexingUtils.h).
+
+    Masks are indices by now (see selection.py). The iterator owns what is made of the indices, and frees the last one
+    first.
+    """
     made = _made_indices(launch, launch["indices"])
     launch.give(*launch.outputs)
     launch.release(*reversed(made))
 
 
 def _made_indices(launch: Launch, indices) -> list:
-    """TensorAdvancedIndexingUtils.h, make_info: what is made of each index that is given, a block or None.
+    """Allocates what make_info makes of each given index: a block or None per index.
 
-    IndexingUtils.h, expandTensors, brings each over as it lies on the host; then they are broadcast, made int64, and in
-    the constructor of AdvancedIndex contiguous if several lie otherwise than one another.
+    expandTensors (IndexingUtils.h) copies each host index to the GPU in its layout. Then they are broadcast, converted
+    to int64, and in the constructor of AdvancedIndex made contiguous if their layouts differ
+    (TensorAdvancedIndexingUtils.h).
     """
     given = [one for one in indices if one is not None]
     blocks = [launch.scratch_like(one) if _on_host(one) else None for one in given]
@@ -138,8 +145,11 @@ def _made_indices(launch: Launch, indices) -> list:
 
 @rule("index_put.default", "index_put_.default", "_index_put_impl_.default")
 def index_put(launch: Launch) -> None:
-    """TensorAdvancedIndexing.cpp, index_put and _index_put_impl_: a copy of the tensor if it is not written in place;
-    with `accumulate`, by sorting."""
+    """Rule of index_put and _index_put_impl_: a copy of the tensor unless it is in place; with `accumulate`, by
+    sorting.
+
+    (TensorAdvancedIndexing.cpp)
+    """
     (tensor,) = launch.outputs
     launch.give(tensor)
     indices, value = launch["indices", "values"]
@@ -158,7 +168,7 @@ def index_put(launch: Launch) -> None:
         node = torch._C._current_autograd_node()
         trusted = launch.get("unsafe") or (node is not None and node.name() == "IndexBackward0")
         _put_by_sorting(launch, tensor, indices, value, trusted)
-        refuse_within(tensor)  # the copy_ back
+        refuse_within(tensor)  # the copy_ back refuses it
     else:
         made = _made_indices(launch, indices)
         shape = _chosen(tensor, indices)
@@ -168,11 +178,14 @@ def index_put(launch: Launch) -> None:
                 f"shape {list(shape)}"
             )
         _check_same(tensor, value)
-        launch.release(*made)  # AdvancedIndex has them in a vector, which lets the first one go first
+        launch.release(*made)  # AdvancedIndex stores them in a vector, which frees the first one first
 
 
 def _check_same(tensor, value) -> None:
-    """The same file, make_index_put_iterator: what is written has the dtype of what it is written into."""
+    """Raises RuntimeError if the written values have a dtype other than the tensor's.
+
+    (TensorAdvancedIndexing.cpp, make_index_put_iterator)
+    """
     if tensor.dtype != value.dtype:
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {name(tensor.dtype)} for the destination "
@@ -181,7 +194,7 @@ def _check_same(tensor, value) -> None:
 
 
 def _chosen(tensor, indices) -> torch.Size:
-    """The shape of tensor[indices]: what the indices choose stands in their place, or first if they are apart."""
+    """Returns the shape of tensor[indices]: the indices' shape is in their place, or first if they are not adjacent."""
     places = [place for place, one in enumerate(indices) if one is not None]
     shape = torch.broadcast_shapes(*(indices[place].shape for place in places))
     adjacent = places[-1] - places[0] < len(places)
@@ -194,13 +207,13 @@ def _chosen(tensor, indices) -> torch.Size:
 
 
 def _expands_to(shape, wanted) -> bool:
-    """aten/src/ATen/ExpandUtils.h, is_expandable_to."""
+    """Returns whether a shape can be expanded to another (aten/src/ATen/ExpandUtils.h, is_expandable_to)."""
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
     return len(shape) <= len(wanted) and all(size in (1, other) for size, other in pairs)
 
 
 def _check_expands(value, shape) -> None:
-    """RuntimeError, as of CUDA's tensors, where a value does not fit what is chosen."""
+    """Raises CUDA's RuntimeError if a value does not fit the selected shape."""
     try:
         value.expand(shape)
     except RuntimeError as error:
@@ -208,8 +221,10 @@ def _check_expands(value, shape) -> None:
 
 
 def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> None:
-    """aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel: the indices are made linear and sorted.
-    `trusted`: they have been looked at before, in the forward pass."""
+    """Allocates as index_put_with_sort_kernel, where the indices are linearised and sorted.
+
+    (aten/src/ATen/native/cuda/Indexing.cu) `trusted` says that they were checked before, in the forward pass.
+    """
     launch.contiguous(tensor)
     given = [index for index in indices if index is not None]
     on_host = [_on_host(one) for one in given]
@@ -225,7 +240,7 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     for one, there in zip(further, on_host[1:], strict=True):
         launch.release(_linear_term(launch, one, there, trusted))
     launch.release(*converted)
-    for made in getattr(indices, "places", ()):  # of masks (selection.py): makeLinearIndex drops them
+    for made in getattr(indices, "places", ()):  # for masks (selection.py): makeLinearIndex drops them
         place = residence.of(made)
         if place is not None:
             residence.vacate(place)
@@ -244,9 +259,9 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
     if not adjacent and not _in_front(tensor.shape, places).is_contiguous():
         held.append(launch.scratch_like(tensor))
     if not torch.empty_like(linear).is_contiguous():
-        held.insert(0, launch.scratch(n * 8))  # takes the place of the linear index, made flat
+        held.insert(0, launch.scratch(n * 8))  # replaces the linear index by a flat one
         launch.release(linear_block)
-    held += launch.scratch(n * 8), launch.scratch(n * 8)  # the indices sorted, and where each was
+    held += launch.scratch(n * 8), launch.scratch(n * 8)  # the sorted indices, and their original positions
     ramp = launch.scratch(n * 8)
     bits = max((tensor.numel() - 1) // slice_size, 1).bit_length()
     launch.release(launch.scratch(cub.radix_sort(n, 8, 8, launch.machine.spec, bits)), ramp)
@@ -255,13 +270,13 @@ def _put_by_sorting(launch: Launch, tensor, indices, value, trusted: bool) -> No
 
 
 def _in_front(shape, places) -> torch.Tensor:
-    """aten/src/ATen/native/IndexingUtils.h, transposeToFront: a contiguous tensor with its indexed dims moved first."""
+    """Returns a contiguous tensor with its indexed dims moved first (IndexingUtils.h, transposeToFront)."""
     others = [dim for dim in range(len(shape)) if dim not in places]
     return torch.empty(shape, device="meta").permute(*places, *others)
 
 
 def _linear_term(launch: Launch, index, on_host: bool, trusted: bool):
-    """An index times the stride of its dim, computed where the index is."""
+    """Allocates an index times the stride of its dim, computed where the index is."""
     n = index.numel()
     if on_host:
         return launch.scratch(n * 8)
@@ -274,7 +289,10 @@ def _linear_term(launch: Launch, index, on_host: bool, trusted: bool):
 
 
 def _check_bounds(launch: Launch, index) -> None:
-    """Compares the largest and the least index with the dim's size; up to torch 2.12 one after the other."""
+    """Allocates for comparing the largest and the smallest index with the dim's size.
+
+    Up to torch 2.12 it does so one after the other.
+    """
     together = launch.machine.torch_version >= (2, 13)
     for found in ((8, 8),) if together else ((8,), (8,)):
         extremes = [launch.scratch(size) for size in found]
@@ -292,7 +310,10 @@ def _in_parts(tensor, shifts, dims=()) -> bool:
 
 @made_of_others("roll.default", when=_in_parts)
 def roll_in_parts(tensor, shifts, dims=()):
-    """aten/src/ATen/native/TensorTransformations.h, roll_common: flattened without a dim, or dim after dim."""
+    """Decomposes roll_common: flattened without a dim, or dim by dim.
+
+    (aten/src/ATen/native/TensorTransformations.h)
+    """
     if not dims:
         return tensor.contiguous().view(-1).roll(shifts[0], 0).view(tensor.shape)
     return tensor.roll(shifts[0], dims[0]).roll(shifts[1:], dims[1:])
@@ -300,15 +321,17 @@ def roll_in_parts(tensor, shifts, dims=()):
 
 @rule("roll.default")
 def roll(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/TensorTransformations.cu, roll_cuda: reads a contiguous tensor."""
+    """Rule of roll_cuda, which reads a contiguous tensor (aten/src/ATen/native/cuda/TensorTransformations.cu)."""
     launch.contiguous(launch["self"])
     launch.give(*launch.outputs)
 
 
 @rule("unfold_backward.default")
 def unfold_backward(launch: Launch) -> None:
-    """aten/src/ATen/native/UnfoldBackward.cpp: where windows do not overlap, a copy. Else UnfoldBackward.h numbers the
-    elements that windows reach."""
+    """Rule of unfold_backward: a copy if windows do not overlap, else indices of the elements that windows reach.
+
+    (aten/src/ATen/native/UnfoldBackward.cpp, UnfoldBackward.h)
+    """
     grad, sizes, dim, size, step = launch["grad_in", "input_sizes", "dim", "size", "step"]
     launch.give(*launch.outputs)
     if step < size:
@@ -318,7 +341,10 @@ def unfold_backward(launch: Launch) -> None:
 
 @rule("_padded_dense_to_jagged_forward.default")
 def padded_to_jagged(launch: Launch) -> None:
-    """aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu: rows of their own, then the result."""
+    """Rule of the dense-to-jagged conversion: its own rows, then the result.
+
+    (aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu)
+    """
     (output,) = launch.outputs
     rows = launch.scratch_like(output)
     launch.give(output)
@@ -327,8 +353,10 @@ def padded_to_jagged(launch: Launch) -> None:
 
 @rule("masked_scatter_.default")
 def masked_scatter(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda: how many are chosen before each element, counted
-    from a mask as large as the tensor."""
+    """Rule of masked_scatter__cuda: the number of selected elements before each, from a mask as large as the tensor.
+
+    (aten/src/ATen/native/cuda/IndexKernel.cpp)
+    """
     tensor, mask, source = launch["self", "mask", "source"]
     if tensor.dtype != source.dtype:
         names = f"{name(tensor.dtype)} and {name(source.dtype)}"
@@ -344,7 +372,10 @@ def masked_scatter(launch: Launch) -> None:
 
 @rule("index_reduce.default", "index_reduce.out", "index_reduce_.default")
 def index_reduce(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Indexing.cu, index_reduce_func_cuda_impl: for a mean, how often each is written."""
+    """Rule of index_reduce_func_cuda_impl: for a mean, how often each element is written.
+
+    (aten/src/ATen/native/cuda/Indexing.cu)
+    """
     launch.give(*launch.outputs)
     tensor, index, source, reduce = launch["self", "index", "source", "reduce"]
     if not launch["include_self"] and index.dtype != torch.int64:
@@ -357,7 +388,10 @@ def index_reduce(launch: Launch) -> None:
 
 @rule("scatter_reduce.two")
 def scatter_reduce(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, scatter_reduce_two: for a mean, how often each is written."""
+    """Rule of scatter_reduce_two: for a mean, how often each element is written.
+
+    (aten/src/ATen/native/TensorAdvancedIndexing.cpp)
+    """
     launch.give(*launch.outputs)
     tensor, index, source, reduce = launch["self", "index", "src", "reduce"]
     if reduce == "mean" and index.numel():
@@ -368,8 +402,11 @@ def scatter_reduce(launch: Launch) -> None:
 
 @made_of_others("repeat_interleave.Tensor")
 def repeat_interleave(repeats, *, output_size=None):
-    """aten/src/ATen/native/Repeat.h, repeat_interleave_common: where each one's copies end; the last end is the size,
-    unless the caller says it, and then none may be negative."""
+    """Decomposes repeat_interleave_common: the cumulative sum of the repeats; its last element is the size.
+
+    If the caller gives the size, the last element is not read. Otherwise no repeat may be negative
+    (aten/src/ATen/native/Repeat.h).
+    """
     if repeats.numel() == 0:
         return torch.empty_like(repeats)
     copy = repeats.contiguous()
@@ -384,7 +421,7 @@ def repeat_interleave(repeats, *, output_size=None):
 
 
 def _check_not_negative(repeats) -> None:
-    """The same file: RuntimeError if one is."""
+    """Raises RuntimeError if a repeat is negative (aten/src/ATen/native/Repeat.h)."""
     each = repeats >= 0
     every = each.all()
     if not every.item() and machines.on().stand_ins is None:
@@ -394,6 +431,6 @@ def _check_not_negative(repeats) -> None:
 
 @prepared("as_strided_.default", when=lambda *args, **kwargs: True)
 def within_its_storage(tensor, *args):
-    """aten/src/ATen/native/TensorShape.cpp, as_strided__symint: the same is asked as of a view."""
+    """Checks as_strided_ like the view (aten/src/ATen/native/TensorShape.cpp, as_strided__symint)."""
     bounds.check(tensor, *args)
     return (tensor, *args)

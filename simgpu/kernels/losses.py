@@ -1,4 +1,4 @@
-"""Losses: the tensor of losses, its reduction, and the copies that their kernels read."""
+"""Rules for losses: the tensor of losses, its reduction, and the copies that their kernels read."""
 
 import torch
 
@@ -16,7 +16,7 @@ made_of_others("soft_margin_loss_backward.default", "soft_margin_loss_backward.g
 
 @rule("nll_loss_forward.default")
 def nll_loss(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Loss.cu, nll_loss_forward_out_cuda_template"""
+    """Rule of nll_loss_forward_out_cuda_template (aten/src/ATen/native/cuda/Loss.cu)."""
     tensor, target, weight = launch["self", "target", "weight"]
     launch.give(*launch.outputs)
     launch.contiguous(tensor, target, weight)
@@ -30,20 +30,20 @@ def nll_loss(launch: Launch) -> None:
 
 
 def _way(launch: Launch, scores: torch.Tensor) -> str:
-    """The kernel: of one row, of rows with a loss each, or of rows whose losses are reduced."""
+    """Returns the kernel: for one row, for rows with a loss each, or for rows whose losses are reduced."""
     if scores.dim() == 1:
         return "reduce_cuda_kernel_1d"
     return "no_reduce_cuda_kernel" if launch["reduction"] == NONE else "reduce_cuda_kernel_2d"
 
 
 def _wide(target) -> list:
-    """The classes where they are no bytes, which nll_loss reads as they are."""
+    """Returns the classes in a list unless they are bytes, which nll_loss reads directly."""
     return [] if target.dtype == torch.uint8 else [target]
 
 
 @rule("nll_loss_backward.default")
 def nll_loss_backward(launch: Launch) -> None:
-    """The same file, nll_loss_backward_out_cuda_template."""
+    """Rule of nll_loss_backward_out_cuda_template (aten/src/ATen/native/cuda/Loss.cu)."""
     grad, tensor, target, weight = launch["grad_output", "self", "target", "weight"]
     launch.give(*launch.outputs)
     launch.contiguous(target, tensor, grad, weight)
@@ -51,7 +51,10 @@ def nll_loss_backward(launch: Launch) -> None:
 
 @rule("nll_loss2d_forward.default")
 def nll_loss2d(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/NLLLoss2d.cu: the sum of the weights first; copies unless each loss is wanted."""
+    """Rule of NLLLoss2d.cu: the sum of the weights first; copies only if the losses are reduced.
+
+    (aten/src/ATen/native/cuda/NLLLoss2d.cu)
+    """
     tensor, target, weight, reduction = launch["self", "target", "weight", "reduction"]
     output, total_weight = launch.outputs
     launch.give(total_weight, output)
@@ -69,8 +72,10 @@ def nll_loss2d(launch: Launch) -> None:
 
 @rule("nll_loss2d_backward.default")
 def nll_loss2d_backward(launch: Launch) -> None:
-    """The same file, nll_loss2d_backward_out_cuda_template: the gradient lies as the scores do, and has to be
-    contiguous."""
+    """Rule of nll_loss2d_backward_out_cuda_template, whose gradient has the scores' layout and must be contiguous.
+
+    (aten/src/ATen/native/cuda/NLLLoss2d.cu)
+    """
     tensor, target, weight, reduction = launch["self", "target", "weight", "reduction"]
     launch.give(*launch.outputs)
     if not (tensor.is_contiguous() or torch.empty_like(tensor).is_contiguous()):
@@ -82,19 +87,21 @@ def nll_loss2d_backward(launch: Launch) -> None:
 
 
 def _count(launch: Launch) -> int:
-    """How many losses there are: the elements of input and target, broadcast."""
+    """Returns the number of losses: the elements of input and target, broadcast."""
     return torch.broadcast_shapes(launch["self"].shape, launch["target"].shape).numel()
 
 
 @rule("mse_loss.default", "smooth_l1_loss.default", only=True)
 def full_size(launch: Launch) -> None:
-    """aten/src/ATen/native/BinaryOps.cpp, mse_loss_out: the result is made as large as the losses, and keeps that
-    storage when it is resized to the one number that they are reduced to."""
+    """Rule of mse_loss_out: the result is allocated as large as the losses, and keeps that storage.
+
+    It is then resized to the one element that they are reduced to (aten/src/ATen/native/BinaryOps.cpp).
+    """
     (output,) = launch.outputs
     if launch["reduction"] == NONE:
         return
     nbytes = _count(launch) * output.element_size()
-    output.untyped_storage().resize_(max(nbytes, output.element_size()))  # of no losses there is a mean, too
+    output.untyped_storage().resize_(max(nbytes, output.element_size()))  # zero losses have a mean, too
     launch.give(output)
     launch.scratch(nbytes)
     reduce_all(launch, _count(launch), output.dtype)
@@ -102,7 +109,7 @@ def full_size(launch: Launch) -> None:
 
 @rule("huber_loss.default")
 def huber_loss(launch: Launch) -> None:
-    """The same file, huber_loss: the losses, then the result."""
+    """Rule of huber_loss: the losses, then the result (aten/src/ATen/native/BinaryOps.cpp)."""
     (output,) = launch.outputs
     if launch["reduction"] == NONE:
         return
@@ -113,7 +120,10 @@ def huber_loss(launch: Launch) -> None:
 
 @rule("binary_cross_entropy.default", only=True)
 def binary_cross_entropy(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Loss.cu: the losses, whose storage the result keeps, and a number copied into it."""
+    """Rule of binary_cross_entropy: the losses, whose storage the result keeps, and a scalar copied into it.
+
+    (aten/src/ATen/native/cuda/Loss.cu)
+    """
     (output,) = launch.outputs
     given, target = launch["self", "target"]
     if launch["reduction"] == NONE:
@@ -124,7 +134,7 @@ def binary_cross_entropy(launch: Launch) -> None:
     output.untyped_storage().resize_(max(count, 1) * output.element_size())
     if count == 0:
         _check_same(given, target)
-        reduced = launch.scratch(output.element_size())  # before the result, which had no place for a number
+        reduced = launch.scratch(output.element_size())  # before the result, which had no room for a scalar
         launch.give(output)
         launch.release(reduced)
         return
@@ -135,20 +145,25 @@ def binary_cross_entropy(launch: Launch) -> None:
 
 
 def _check_same(given, target) -> None:
-    """RuntimeError, as of aten/src/ATen/TensorIterator.cpp, compute_types, where operands must be of one dtype."""
+    """Raises RuntimeError if operands that must have one dtype don't (aten/src/ATen/TensorIterator.cpp,
+    compute_types).
+    """
     if target.dtype != given.dtype:
         raise RuntimeError(f"Found dtype {name(target.dtype)} but expected {name(given.dtype)}")
 
 
 @rule("log_sigmoid_forward.default")
 def log_sigmoid(launch: Launch) -> None:
-    """aten/src/ATen/native/Activation.cpp, log_sigmoid_forward_out_cuda: the buffer that it returns is empty."""
+    """Rule of log_sigmoid_forward_out_cuda, which returns an empty buffer (aten/src/ATen/native/Activation.cpp)."""
     launch.outputs[1].untyped_storage().resize_(0)
 
 
 @rule("multi_margin_loss.default")
 def multi_margin_loss(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/MultiMarginLoss.cu: the result, copies of what is read, and the losses of the rows."""
+    """Rule of MultiMarginLoss.cu: the result, copies of the inputs, and the losses of the rows.
+
+    (aten/src/ATen/native/cuda/MultiMarginLoss.cu)
+    """
     tensor, target = launch["self", "target"]
     launch.give(*launch.outputs)
     if tensor.numel() == 0:
@@ -164,7 +179,7 @@ def multi_margin_loss(launch: Launch) -> None:
 
 @rule("multi_margin_loss_backward.default")
 def multi_margin_loss_backward(launch: Launch) -> None:
-    """The same file."""
+    """Rule of the backward in MultiMarginLoss.cu."""
     grad, tensor, target = launch["grad_output", "self", "target"]
     launch.give(*launch.outputs)
     if tensor.numel():
@@ -173,8 +188,10 @@ def multi_margin_loss_backward(launch: Launch) -> None:
 
 @rule("multilabel_margin_loss_forward.default")
 def multilabel_margin_loss(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: copies of what is read, which classes are targets, and
-    the losses of the rows."""
+    """Rule of MultiLabelMarginCriterion.cu: copies of the inputs, which classes are targets, the losses of the rows.
+
+    (aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu)
+    """
     tensor, target, reduction = launch["self", "target", "reduction"]
     output, is_target = launch.outputs
     launch.contiguous(tensor, target)
@@ -190,6 +207,6 @@ def multilabel_margin_loss(launch: Launch) -> None:
 
 @rule("multilabel_margin_loss_backward.default")
 def multilabel_margin_loss_backward(launch: Launch) -> None:
-    """The same file."""
+    """Rule of the backward in MultiLabelMarginCriterion.cu."""
     launch.give(*launch.outputs)
     launch.contiguous(*launch["self", "target", "is_target", "grad_output"])

@@ -1,4 +1,4 @@
-"""Layer norm."""
+"""Rules for layer norm."""
 
 from math import ceil, prod
 
@@ -8,15 +8,17 @@ from simgpu.kernels.launch import Launch, rule
 from simgpu.kernels.reduction_scratch import reduce
 from simgpu.kernels.scalar_types import read_as
 
-MANY_ROWS = 64 * 1024  # layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: above, partial sums
-PARTIAL_ROWS = 32  # rows that one partial sum takes, at least
-PARTIAL_BLOCKS = 32 * 1024  # of threads, at most
+MANY_ROWS = 64 * 1024  # above this, partial sums: layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel
+PARTIAL_ROWS = 32  # the least rows per partial sum
+PARTIAL_BLOCKS = 32 * 1024  # the most thread blocks
 
 
 @rule("native_layer_norm.default")
 def layer_norm(launch: Launch) -> None:
-    """layer_norm_kernel.cu, layer_norm_cuda: output, mean, rstd, computed from dense copies of the inputs, all read as
-    of the input's dtype."""
+    """Rule of layer_norm_cuda: output, mean, rstd, from dense copies of the inputs (layer_norm_kernel.cu).
+
+    All inputs are read as of the first one's dtype.
+    """
     tensor, weight, bias = launch["input", "weight", "bias"]
     launch.contiguous(tensor, weight, bias)
     launch.give(*launch.outputs)
@@ -26,7 +28,9 @@ def layer_norm(launch: Launch) -> None:
 
 @rule("native_layer_norm_backward.default")
 def layer_norm_backward(launch: Launch) -> None:
-    """layer_norm_kernel.cu, layer_norm_backward_cuda: the incoming gradient is made dense after the outputs."""
+    """Rule of layer_norm_backward_cuda: the incoming gradient is made dense after the outputs
+    (layer_norm_kernel.cu).
+    """
     grad, tensor, shape, weight, bias = launch["grad_out", "input", "normalized_shape", "weight", "bias"]
     grad_input, *grads = launch.outputs
     launch.contiguous(tensor, weight, bias)
@@ -37,10 +41,10 @@ def layer_norm_backward(launch: Launch) -> None:
 
 
 def sums_weights(launch: Launch, grad: torch.Tensor, grads: list, rows: int, columns: int) -> None:
-    """Gives the gradients of weights (None if not wanted): sums of `rows` x `columns` products down the rows.
+    """Allocates the gradients of weights (None if not required): sums of `rows` x `columns` products over the rows.
 
-    LaunchGammaBetaBackwardCUDAKernel: where rows are many and columns few, blocks of rows are summed first, and their
-    sums with sum(0), whose results take the place of gradients already allocated.
+    With many rows and few columns, blocks of rows are summed first, and their sums with sum(0), whose results replace
+    gradients that are already allocated (LaunchGammaBetaBackwardCUDAKernel).
     """
     blocks = ceil(columns / PARTIAL_ROWS)
     if rows <= MANY_ROWS or columns // 32 >= launch.machine.spec.multiprocessors // 2:

@@ -1,6 +1,7 @@
-"""FSDP2's copies in and out of its flat buffers, each one kernel (aten/src/ATen/native/cuda/TensorShape.cu).
+"""Rules for FSDP2's copies into and out of its flat buffers, each one kernel
+(aten/src/ATen/native/cuda/TensorShape.cu).
 
-The kernel reads where the parts lie from a tensor of int64 that is brought to the GPU first (pack_vecs).
+The kernel reads the parts' positions from an int64 tensor that is first copied to the GPU (pack_vecs).
 """
 
 import math
@@ -11,13 +12,13 @@ from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.tensors.layout import is_dense
 
 BLOCK = 128  # threads, BLOCK_SIZE
-TILE = BLOCK * 16  # bytes of a block of threads: BYTES_PER_THREAD each
+TILE = BLOCK * 16  # bytes per thread block: BYTES_PER_THREAD each
 NUMBER = 8  # bytes of an int64
 CHUNK_CAT = torch.ops.aten._chunk_cat.default
 
 
 def _part_by_part(self, split_sizes, dim=0, *, out) -> bool:
-    """split_with_sizes_copy_out_cuda: what its kernel does not do."""
+    """Returns whether split_with_sizes_copy_out_cuda's kernel does not support a call."""
     return not (is_dense(self) and all(is_dense(one) and one.dtype == self.dtype for one in out))
 
 
@@ -26,9 +27,11 @@ made_of_others("split_with_sizes_copy.out", when=_part_by_part)
 
 @rule("split_with_sizes_copy.out", only=True)
 def split(launch: Launch) -> None:
-    """split_with_sizes_copy_out_cuda: first `out` grows where it is too small. Then
-    split_with_sizes_copy_out_cuda_contiguous_no_cast: two addresses, a size and a first block for each part, the end
-    of the last, and for each block which part it is for."""
+    """Rule of split_with_sizes_copy_out_cuda: `out` grows first if it is too small, then the kernel's arguments.
+
+    split_with_sizes_copy_out_cuda_contiguous_no_cast stores two addresses, a size and a first block per part, the end
+    of the last, and per block the part that it is for.
+    """
     launch.give(*launch["out"])
     tensor, sizes, dim = launch["self", "split_sizes", "dim"]
     dim %= tensor.dim()
@@ -45,7 +48,7 @@ def split(launch: Launch) -> None:
 
 
 def _padded_one_by_one(tensors, dim, num_chunks, *, out=None) -> bool:
-    """_chunk_cat_out_cuda: what its kernel does not do."""
+    """Returns whether _chunk_cat_out_cuda's kernel does not support a call."""
     first = tensors[0].dtype
     casts = (
         out is not None and out.dtype != first and (str(first), str(out.dtype)) != ("torch.bfloat16", "torch.float32")
@@ -58,9 +61,11 @@ made_of_others("_chunk_cat.default", "_chunk_cat.out", when=_padded_one_by_one)
 
 @rule("_chunk_cat.default", "_chunk_cat.out", only=True)
 def chunk_cat(launch: Launch) -> None:
-    """The output, unless it is `out`, which grows last; get_chunk_cat_metadata: for each tensor an address, a size, a
-    size of a part and its blocks, where its part begins and its first block; the ends of the last; and for each block
-    of threads its tensor."""
+    """Rule of _chunk_cat: the output, unless it is `out`, which grows last, and the kernel's arguments.
+
+    get_chunk_cat_metadata stores per tensor an address, a size, a part's size and blocks, the start of its part and its
+    first block; then the ends of the last; and per thread block its tensor.
+    """
     tensors, dim, chunks = launch["tensors", "dim", "num_chunks"]
     dim %= tensors[0].dim()
     element = launch.outputs[0].element_size()

@@ -1,8 +1,8 @@
-"""The staging buffer and semaphores that a reduction over a large tensor takes.
+"""Computes the staging buffer and semaphores that a reduction over a large tensor allocates.
 
-A model of aten/src/ATen/native/cuda/Reduce.cuh (setReduceConfig, gpu_reduce_kernel): when one block of threads would
-have to read too many values per output, several blocks share an output; they write partial results to a global
-buffer and count themselves in with semaphores.
+It models aten/src/ATen/native/cuda/Reduce.cuh (setReduceConfig, gpu_reduce_kernel). If one thread block would have to
+read too many values per output, several blocks share an output. They write partial results to a global buffer, and
+count finished blocks with semaphores.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ import torch
 
 from simgpu.kernels.launch import Launch
 
-MAX_THREADS = 512  # of a block (Reduce.cuh, MAX_NUM_THREADS)
-MAX_THREADS_OF_16 = 256  # where an element has 16 B: complex128 (Reduce.cuh, mnt_wrapper)
+MAX_THREADS = 512  # threads per block (Reduce.cuh, MAX_NUM_THREADS)
+MAX_THREADS_OF_16 = 256  # for elements of 16 B: complex128 (Reduce.cuh, mnt_wrapper)
 WARP = 32
-VECTOR = 4  # values that one thread reads at once, at most
-MIN_VALUES, MAX_VALUES = 16, 256  # per thread, between which more blocks are asked for
+VECTOR = 4  # the most values that one thread reads at once
+MIN_VALUES, MAX_VALUES = 16, 256  # per thread; between these, more blocks are used
 INDEX_LIMIT = 2**31 - 1  # bytes that 32-bit indexing reaches; larger tensors are reduced in halves
 
 
 @dataclass
 class Dim:
-    """One dimension of the reduction, strides in elements; `kept` is None where the dimension is reduced."""
+    """One dimension of the reduction, strides in elements; `kept` is None if the dimension is reduced."""
 
     size: int
     stride: int
@@ -35,7 +35,7 @@ class Dim:
 
 
 def dims_of(tensor: torch.Tensor, reduced: set[int]) -> list[Dim]:
-    """The dims of a reduction as TensorIterator orders and joins them: reduced ones first."""
+    """Returns the dims of a reduction as TensorIterator orders and joins them, reduced ones first."""
     kept_sizes = [1 if i in reduced else size for i, size in enumerate(tensor.shape)]
     kept_strides = [prod(kept_sizes[i + 1 :]) for i in range(tensor.dim())]
     dims = [
@@ -54,8 +54,10 @@ def dims_of(tensor: torch.Tensor, reduced: set[int]) -> list[Dim]:
 
 
 def _ordered(dims: list[Dim]) -> list[Dim]:
-    """TensorIterator.cpp, reorder_dimensions: an insertion sort from the last dim to the first, in which expanded dims
-    compare with no other, so that where they end up depends on the way there."""
+    """Sorts dims as TensorIterator.cpp, reorder_dimensions: an insertion sort from the last dim to the first.
+
+    Expanded dims compare with no other, so their final position depends on the order of comparisons.
+    """
     order = dims[::-1]
     for start in range(1, len(order)):
         moving = start
@@ -70,7 +72,7 @@ def _ordered(dims: list[Dim]) -> list[Dim]:
 
 
 def _compared(first: Dim, second: Dim) -> int:
-    """Whether two dims are in order (-1), are not (1), or cannot be told (0): by the output, then by the input."""
+    """Returns -1 if two dims are in order, 1 if they are not, or 0 if undecided: by the output, then by the input."""
     if (first.kept is None) != (second.kept is None):
         return -1 if first.kept is None else 1
     for one, other in ((first.kept or 0, second.kept or 0), (first.stride, second.stride)):
@@ -82,7 +84,7 @@ def _compared(first: Dim, second: Dim) -> int:
 
 
 def pieces(dims: list[Dim], element: int, out_element: int):
-    """The reduction itself, or, where 32-bit indexing does not reach, its halves along the longest dim, in turn."""
+    """Yields the reduction itself, or if 32-bit indexing does not reach, its halves along the longest dim, in turn."""
     reach = 1 + sum((dim.size - 1) * dim.stride * element for dim in dims)
     out_reach = 1 + sum((dim.size - 1) * (dim.kept or 0) * out_element for dim in dims)
     if max(reach, out_reach, prod(dim.size for dim in dims)) <= INDEX_LIMIT:
@@ -98,17 +100,18 @@ def pieces(dims: list[Dim], element: int, out_element: int):
 
 
 def _power_of_two(n: int, limit: int) -> int:
-    """The largest power of two that is at most n and at most limit (a power of two)."""
+    """Returns the largest power of two that is at most n and at most limit (a power of two)."""
     return min(1 << (max(n, 1).bit_length() - 1), limit)
 
 
 def staging(
     dims: list[Dim], accumulator: int, spec, aligned_to: int = 0, threads: int = MAX_THREADS
 ) -> tuple[int, int]:
-    """Bytes of (buffer, semaphores) that one reduction takes; (0, 0) where a block of threads per output will do.
+    """Returns the bytes of (buffer, semaphores) that one reduction allocates; (0, 0) if one thread block per output is
+    enough.
 
-    `accumulator`: bytes of one partial result. `spec`: the GPU. `aligned_to`: the input's address in elements.
-    `threads`: the most that a block has.
+    `accumulator` is the bytes of one partial result, and `spec` the GPU. `aligned_to` is the input's address in
+    elements, and `threads` the most threads per block.
     """
     reduced = [dim for dim in dims if dim.kept is None]
     kept = [dim for dim in dims if dim.kept is not None]
@@ -150,7 +153,9 @@ def staging(
 
 
 def reduce(launch: Launch, tensor: torch.Tensor, dims, accumulator: int, out_element: int) -> None:
-    """Takes and frees the scratch of reducing `dims` (None: all) of `tensor`: buffer, semaphores, freed in reverse."""
+    """Allocates and frees the scratch of reducing `dims` (None is all) of `tensor`: buffer, semaphores, freed in
+    reverse.
+    """
     if tensor.numel() == 0 or tensor.dim() == 0:
         return
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
@@ -164,13 +169,15 @@ def reduce(launch: Launch, tensor: torch.Tensor, dims, accumulator: int, out_ele
 
 
 def reduce_all(launch: Launch, elements: int, dtype: torch.dtype, accumulator: int | None = None) -> None:
-    """The scratch of reducing `elements` numbers that lie side by side to one of their dtype, by default to a sum."""
+    """Allocates and frees the scratch of reducing `elements` contiguous elements to one of their dtype, by default a
+    sum.
+    """
     _reduce(launch, [Dim(elements, 1, None)], dtype.itemsize, accumulator or accumulator_of(dtype), dtype.itemsize, 0)
 
 
 def _reduce(launch, dims, element: int, accumulator: int, out_element: int, aligned_to: int) -> None:
     parts = list(pieces(dims, element, out_element))
-    between = None  # what the parts accumulate in, where the output's elements are too small for it
+    between = None  # the accumulator of the parts, if the output's elements are too small for it
     if len(parts) > 1 and accumulator > out_element:
         between = launch.scratch(accumulator * prod(dim.size for dim in dims if dim.kept is not None))
     threads = MAX_THREADS_OF_16 if element == 16 else MAX_THREADS
@@ -183,5 +190,7 @@ def _reduce(launch, dims, element: int, accumulator: int, out_element: int, alig
 
 
 def accumulator_of(dtype: torch.dtype) -> int:
-    """Bytes of the type in which CUDA accumulates a sum whose result has this dtype (at::acc_type, opmath)."""
+    """Returns the bytes of the type in which CUDA accumulates a sum whose result has this dtype (at::acc_type,
+    opmath).
+    """
     return max(4, dtype.itemsize) if dtype.is_floating_point or dtype.is_complex else 8

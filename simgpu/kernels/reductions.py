@@ -1,4 +1,4 @@
-"""Reductions: what is converted or copied before, and the staging of each (`staging`)."""
+"""Rules for reductions: conversions and copies before them, and the staging of each (`staging`)."""
 
 import torch
 
@@ -9,8 +9,10 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def converted(launch: Launch, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What is reduced to a result of `dtype`: the tensor itself, or scratch that it is converted into; halves are
-    converted to float32 as they are read (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction)."""
+    """Returns what is reduced to a result of `dtype`: the tensor itself, or scratch that it is converted into.
+
+    Halves are converted to float32 as they are read (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction).
+    """
     if tensor.dtype == dtype or (tensor.dtype in HALVES and dtype == torch.float32):
         return tensor
     launch.scratch_like(tensor, dtype)
@@ -18,7 +20,9 @@ def converted(launch: Launch, tensor: torch.Tensor, dtype: torch.dtype) -> torch
 
 
 def flat(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor reduced to one number as a row: scratch for a copy unless it is one (`reshape`)."""
+    """Returns a tensor as one row, for a full reduction; allocates scratch for a copy if it cannot be viewed
+    (`reshape`).
+    """
     try:
         return tensor.view(-1)
     except RuntimeError:
@@ -26,7 +30,7 @@ def flat(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor, in scratch unless it is `tensor`."""
+    """Returns a contiguous tensor, in scratch unless it is `tensor`."""
     if tensor.is_contiguous():
         return tensor
     launch.scratch_like(tensor)
@@ -35,8 +39,11 @@ def contiguous(launch: Launch, tensor: torch.Tensor) -> torch.Tensor:
 
 @rule("prod.default", "prod.dim_int")
 def products(launch: Launch) -> None:
-    """The same as a sum. Its gradient is grad * result / self where no factor is 0, which CUDA asks, and otherwise what
-    PyTorch computes here (torch/csrc/autograd/FunctionsManual.cpp, prod_backward)."""
+    """Rule of prod, which is that of sum.
+
+    Its gradient is grad * result / self if no factor is 0, which CUDA checks, and otherwise what PyTorch computes here
+    (torch/csrc/autograd/FunctionsManual.cpp, prod_backward).
+    """
     if launch["self"].requires_grad and torch.is_grad_enabled():
         launch.machine.left_out.add(
             "the gradient of prod", "what it takes where no factor is 0, which only values tell", lower_bound=False
@@ -46,8 +53,10 @@ def products(launch: Launch) -> None:
 
 @rule("sum.default", "sum.dim_IntList", "sum.IntList_out", "mean.default", "mean.dim", "mean.out", "nansum.default")
 def sums(launch: Launch) -> None:
-    """ReduceSumProdKernel.cu, ReduceMomentKernel.cu. The kernel of prod is compiled as it is needed, which the oracle
-    cannot; it is configured as the others are."""
+    """Rule of ReduceSumProdKernel.cu and ReduceMomentKernel.cu.
+
+    The kernel of prod is compiled at run time, which the oracle cannot do; it is configured as the others are.
+    """
     (output,) = launch.outputs
     launch.give(output)
     tensor = converted(launch, launch["self"], output.dtype)
@@ -56,7 +65,7 @@ def sums(launch: Launch) -> None:
 
 @rule("hash_tensor.default")
 def hashes(launch: Launch) -> None:
-    """ReduceSumProdKernel.cu, xor_sum_kernel_cuda: numbers are read as they are, and make one of 8 B."""
+    """Rule of xor_sum_kernel_cuda: elements are read unconverted, and give one of 8 B (ReduceSumProdKernel.cu)."""
     (output,) = launch.outputs
     launch.give(output)
     reduce(launch, launch["self"], launch["dim"], output.element_size(), output.element_size())
@@ -64,7 +73,7 @@ def hashes(launch: Launch) -> None:
 
 @rule("trace.default")
 def trace(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/TriangularOps.cu, trace_cuda: the sum of the diagonal."""
+    """Rule of trace_cuda: the sum of the diagonal (aten/src/ATen/native/cuda/TriangularOps.cu)."""
     (output,) = launch.outputs
     launch.give(output)
     diagonal = converted(launch, launch["self"].diagonal(), output.dtype)
@@ -73,14 +82,16 @@ def trace(launch: Launch) -> None:
 
 @rule("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
 def norms(launch: Launch) -> None:
-    """aten/src/ATen/native/LinearAlgebra.cpp, linalg_vector_norm_out, and ReduceNormKernel.cu."""
+    """Rule of linalg_vector_norm_out (aten/src/ATen/native/LinearAlgebra.cpp) and ReduceNormKernel.cu."""
     (output,) = launch.outputs
     launch.give(output)
     reduce_to_norms(launch, launch["self"], launch["dim"], output.dtype)
 
 
 def reduce_to_norms(launch: Launch, tensor: torch.Tensor, dims, dtype: torch.dtype) -> None:
-    """The scratch of norms of `dtype` over some dims (None: all); of single elements they are the absolute values."""
+    """Allocates the scratch of norms of `dtype` over some dims (None is all); those of single elements are absolute
+    values.
+    """
     reduced = range(tensor.dim()) if not dims else [dims] if isinstance(dims, int) else dims
     if tensor.numel() and (all(tensor.shape[dim] == 1 for dim in reduced) if tensor.dim() else not dims):
         if tensor.dtype != dtype:
@@ -93,7 +104,7 @@ def reduce_to_norms(launch: Launch, tensor: torch.Tensor, dims, dtype: torch.dty
 
 @rule("amax.default", "amin.default")
 def extremes(launch: Launch) -> None:
-    """ReduceMaxValuesKernel.cu: the accumulator is the element itself."""
+    """Rule of ReduceMaxValuesKernel.cu: the accumulator is the element itself."""
     (output,) = launch.outputs
     launch.give(output)
     reduce(launch, launch["self"], launch["dim"], output.element_size(), output.element_size())
@@ -101,7 +112,9 @@ def extremes(launch: Launch) -> None:
 
 @rule("any.default", "all.default", "any.dim", "all.dim", "any.dims", "all.dims")
 def truths(launch: Launch) -> None:
-    """aten/src/ATen/native/ReduceOps.cpp, allany_impl, and ReduceLogicKernel.cu: one element is converted to bool."""
+    """Rule of allany_impl (aten/src/ATen/native/ReduceOps.cpp) and ReduceLogicKernel.cu: one element is converted to
+    bool.
+    """
     (output,) = launch.outputs
     launch.give(output)
     tensor = launch["self"]
@@ -114,7 +127,7 @@ def truths(launch: Launch) -> None:
 
 @rule("max.default", "min.default")
 def extreme_of_all(launch: Launch) -> None:
-    """aten/src/ATen/native/ReduceAllOps.cpp: of a contiguous tensor."""
+    """Rule of max and min of all elements, of a contiguous tensor (aten/src/ATen/native/ReduceAllOps.cpp)."""
     (output,) = launch.outputs
     launch.give(output)
     tensor = contiguous(launch, launch["self"])
@@ -123,7 +136,9 @@ def extreme_of_all(launch: Launch) -> None:
 
 @rule("aminmax.default")
 def both_extremes(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorCompare.cpp, cuda/ReduceAMinMaxKernel.cu: an accumulator holds both."""
+    """Rule of aminmax: an accumulator holds both (aten/src/ATen/native/TensorCompare.cpp,
+    cuda/ReduceAMinMaxKernel.cu).
+    """
     launch.give(*launch.outputs)
     tensor, dim = launch["self", "dim"]
     if dim is None:
@@ -133,7 +148,7 @@ def both_extremes(launch: Launch) -> None:
 
 @rule("argmax.default", "argmin.default")
 def positions(launch: Launch) -> None:
-    """ReduceArgMaxKernel.cu: the accumulator is a value with its index, 16 B."""
+    """Rule of ReduceArgMaxKernel.cu: the accumulator is a value with its index, 16 B."""
     (output,) = launch.outputs
     launch.give(output)
     tensor, dim = launch["self", "dim"]
@@ -142,7 +157,7 @@ def positions(launch: Launch) -> None:
 
 @rule("max.dim", "min.dim")
 def extremes_and_positions(launch: Launch) -> None:
-    """ReduceMaxValuesKernel.cu: the same accumulator."""
+    """Rule of ReduceMaxValuesKernel.cu with indices: the accumulator is a value with its index, 16 B."""
     values, indices = launch.outputs
     launch.give(values, indices)
     tensor, dim = launch["self", "dim"]
@@ -151,8 +166,11 @@ def extremes_and_positions(launch: Launch) -> None:
 
 
 def _lie_alike(first: torch.Tensor, second: torch.Tensor, dim: int | None) -> None:
-    """aten/src/ATen/TensorIterator.cpp, TensorIterator::reduce_op: RuntimeError for two results that lie otherwise than
-    one another, as `out=` may give them. `dim`: which they lack, and the kernel has with a stride of 0."""
+    """Raises RuntimeError for two results with different strides, as `out=` may give them.
+
+    `dim` is the dim that they lack, which the kernel has with stride 0 (aten/src/ATen/TensorIterator.cpp,
+    TensorIterator::reduce_op).
+    """
     strides = [list(one.stride()) for one in (first, second)]
     if strides[0] != strides[1]:
         if dim is not None:
@@ -165,9 +183,11 @@ def _lie_alike(first: torch.Tensor, second: torch.Tensor, dim: int | None) -> No
 
 @rule("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
 def moments(launch: Launch) -> None:
-    """ReduceMomentKernel.cu: the accumulator holds Welford's two moments and two counts, of 4 or 8 B each. Of complex
-    numbers the real and the imaginary parts are reduced one after the other (aten/src/ATen/native/ReduceOps.cpp,
-    std_var_out, std_var_mean_out), and put together."""
+    """Rule of ReduceMomentKernel.cu: the accumulator holds Welford's two moments and two counts, of 4 or 8 B each.
+
+    For complex numbers the real and imaginary parts are reduced one after the other, and combined
+    (aten/src/ATen/native/ReduceOps.cpp, std_var_out, std_var_mean_out).
+    """
     tensor, dims = launch["self", "dim"]
     if not tensor.dtype.is_complex:
         launch.give(*launch.outputs)
@@ -187,7 +207,9 @@ def _reduce_moments(launch: Launch, tensor: torch.Tensor, dims) -> None:
 
 @rule("renorm.default")
 def renorm(launch: Launch) -> None:
-    """aten/src/ATen/native/Normalization.cpp, renorm_out: the norms, for halves in float32, and then the factors."""
+    """Rule of renorm_out: the norms, for halves in float32, and then the factors
+    (aten/src/ATen/native/Normalization.cpp).
+    """
     (output,) = launch.outputs
     launch.give(output)
     tensor, dim = launch["self", "dim"]
@@ -203,7 +225,7 @@ def renorm(launch: Launch) -> None:
 
 @rule("count_nonzero.default", "count_nonzero.dim_IntList")
 def counts(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda: the sum of `tensor != 0`."""
+    """Rule of count_nonzero_cuda: the sum of `tensor != 0` (aten/src/ATen/native/TensorAdvancedIndexing.cpp)."""
     (output,) = launch.outputs
     tensor = launch["self"]
     if tensor.dtype != torch.bool:

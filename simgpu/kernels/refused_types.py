@@ -1,4 +1,4 @@
-"""Dtypes that CUDA's kernels refuse, of operators of which nothing else is to be said: they take their outputs."""
+"""Refuses dtypes as CUDA's kernels do, for operators that allocate only their outputs."""
 
 import torch
 
@@ -8,20 +8,20 @@ from simgpu.kernels.scalar_types import name, not_implemented, read_as
 
 @rule("gelu.default")
 def gelu(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/ActivationGeluKernel.cu"""
+    """Rule of ActivationGeluKernel.cu (aten/src/ATen/native/cuda)."""
     launch.give(*launch.outputs)
     _floating(launch, "GeluCUDAKernelImpl", complex_too=False)
 
 
 @rule("silu.default")
 def silu(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/ActivationSiluKernel.cu"""
+    """Rule of ActivationSiluKernel.cu (aten/src/ATen/native/cuda)."""
     launch.give(*launch.outputs)
     _floating(launch, "silu_cuda", complex_too=launch.first.dtype != torch.complex32)
 
 
 def _floating(launch: Launch, kernel: str, complex_too: bool) -> None:
-    """NotImplementedError, as of AT_DISPATCH_FLOATING_TYPES (_AND_COMPLEX_TYPES), for numbers of other kinds."""
+    """Raises NotImplementedError, as AT_DISPATCH_FLOATING_TYPES (_AND_COMPLEX_TYPES) does, for other dtypes."""
     dtype = launch.first.dtype
     if not dtype.is_floating_point and not (complex_too and dtype.is_complex):
         not_implemented(kernel, dtype)
@@ -29,7 +29,7 @@ def _floating(launch: Launch, kernel: str, complex_too: bool) -> None:
 
 @rule("grid_sampler_2d.default", "grid_sampler_3d.default")
 def grid_sampler(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/GridSampler.cu: the grid is read as of the input's dtype."""
+    """Rule of GridSampler.cu: the grid is read as of the input's dtype (aten/src/ATen/native/cuda/GridSampler.cu)."""
     tensor, grid = launch["input", "grid"]
     (output,) = launch.outputs
     if output.numel() and (tensor.dtype != grid.dtype or not tensor.is_floating_point()):
@@ -42,8 +42,10 @@ def grid_sampler(launch: Launch) -> None:
 
 @rule("index_select.default")
 def index_select(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Indexing.cu, index_select_out_cuda_impl. Where it is a gather, CUDA's words are that
-    one's."""
+    """Rule of index_select_out_cuda_impl, whose error text is used where it is a gather.
+
+    (aten/src/ATen/native/cuda/Indexing.cu)
+    """
     launch.give(*launch.outputs)
     index = launch["index"]
     if launch.outputs[0].numel() and index.dtype not in (torch.int64, torch.int32):
@@ -52,7 +54,7 @@ def index_select(launch: Launch) -> None:
 
 @rule("put_.default", only=True)
 def put(launch: Launch) -> None:
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, put_"""
+    """Refuses put_ with a source of a different dtype (aten/src/ATen/native/TensorAdvancedIndexing.cpp, put_)."""
     tensor, source = launch["self", "source"]
     if tensor.dtype != source.dtype:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""RMS norm, which CUDA computes in one kernel each way (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
+"""Rules for RMS norm, which CUDA computes in one kernel each way (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
 
 from math import prod
 
@@ -8,14 +8,14 @@ from simgpu.kernels.norms import sums_weights
 
 @rule("_fused_rms_norm.default")
 def forward(launch: Launch) -> None:
-    """_fused_rms_norm_cuda: output and rstd, computed from dense copies of the inputs."""
+    """Rule of _fused_rms_norm_cuda: output and rstd, computed from dense copies of the inputs."""
     launch.contiguous(*launch["input", "weight"])
     launch.give(*launch.outputs)
 
 
 @rule("_fused_rms_norm_backward.default")
 def backward(launch: Launch) -> None:
-    """_fused_rms_norm_backward_cuda: as layer norm's, with one weight."""
+    """Rule of _fused_rms_norm_backward_cuda: as layer norm's, with one weight."""
     grad, tensor, shape, weight = launch["grad_out", "input", "normalized_shape", "weight"]
     grad_input, grad_weight = launch.outputs
     launch.contiguous(tensor, weight)

@@ -1,4 +1,4 @@
-"""The fused cells of LSTMs and GRUs."""
+"""Rules for the fused cells of LSTMs and GRUs."""
 
 import torch
 
@@ -9,14 +9,14 @@ made_of_others("_pack_padded_sequence.default")  # aten/src/ATen/native/PackedSe
 
 @rule("_thnn_fused_lstm_cell.default", "_thnn_fused_gru_cell.default")
 def cell(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/RNN.cu: what is kept for the backward pass comes first."""
+    """Rule of RNN.cu: what is saved for backward comes first (aten/src/ATen/native/cuda/RNN.cu)."""
     *state, workspace = launch.outputs
     launch.give(workspace, *state)
 
 
 @made_of_others("_thnn_fused_lstm_cell_backward_impl.default")
 def lstm_cell_backward(grad_hidden, grad_cells, cells_before, cells, workspace, biases):
-    """The same file, _thnn_fused_lstm_cell_backward_impl_cuda: the bias's gradient is the sum of the gates'."""
+    """Decomposes _thnn_fused_lstm_cell_backward_impl_cuda: the bias's gradient is the sum of the gates' (RNN.cu)."""
     if grad_hidden is None and grad_cells is None:
         return None, None, None
     gates = torch.empty_like(workspace, memory_format=torch.contiguous_format)
@@ -26,7 +26,7 @@ def lstm_cell_backward(grad_hidden, grad_cells, cells_before, cells, workspace, 
 
 @made_of_others("_thnn_fused_gru_cell_backward.default")
 def gru_cell_backward(grad, workspace, biases):
-    """The same file, _thnn_fused_gru_cell_backward_cuda."""
+    """Decomposes _thnn_fused_gru_cell_backward_cuda (RNN.cu)."""
     shape = grad.shape[0], 3 * grad.shape[1]
     input_gates, hidden_gates = workspace.new_empty(shape), workspace.new_empty(shape)
     grad_before = torch.empty_like(grad, memory_format=torch.contiguous_format)

@@ -1,12 +1,12 @@
-"""Random numbers of given means and deviations, and of Dirichlet distributions."""
+"""Rules for random numbers of given means and standard deviations, and of Dirichlet distributions."""
 
 import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import accumulator_of, reduce
 
-# aten/src/ATen/native/DistributionTemplates.h, normal_impl and normal_out_impl; in each, deviations are checked twice
-# where they are a tensor. What the checks find, no one knows: the deviations are taken as fit.
+# aten/src/ATen/native/DistributionTemplates.h, normal_impl and normal_out_impl. In each, deviations in a tensor are
+# checked twice. The results of these checks are unknown, so the deviations are assumed to be valid.
 
 
 def _check(std) -> None:
@@ -17,7 +17,7 @@ def _check(std) -> None:
 
 @made_of_others("normal.Tensor_float")
 def normal_of_means(mean, std=1, *, generator=None):
-    """Drawn into the result, beside a tensor that is only asked for its shape."""
+    """Decomposes normal: draws into the result, with a second tensor that only provides its shape."""
     result = torch.empty(mean.shape, dtype=mean.dtype, device=mean.device)
     shape = torch.empty_like(result, memory_format=torch.contiguous_format)
     result.normal_(0, std).add_(mean)
@@ -45,7 +45,7 @@ def normal_of_both(mean, std, *, generator=None):
 
 @made_of_others("normal.Tensor_float_out")
 def normal_of_means_into(mean, std=1, *, generator=None, out):
-    """Beside a tensor as large as the one that is written, which is only asked for its shape."""
+    """Decomposes normal with out=, with a second tensor as large as it that only provides its shape."""
     shape = torch.empty_like(out, memory_format=torch.contiguous_format)
     _resize(out, torch._C._infer_size(mean.shape, out.shape))
     out.normal_(0, std).add_(mean)
@@ -75,7 +75,7 @@ def _resize(out, shape) -> None:
 
 @rule("_sample_dirichlet.default")
 def dirichlet(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Distributions.cpp, _s_dirichlet_cuda: of gamma distributions, over their sum."""
+    """Rule of _s_dirichlet_cuda: gamma samples divided by their sum (aten/src/ATen/native/cuda/Distributions.cpp)."""
     (output,) = launch.outputs
     launch.give(output)
     if output.numel():

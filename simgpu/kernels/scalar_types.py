@@ -1,12 +1,12 @@
-"""What PyTorch says of a tensor of another dtype than a kernel reads: its shape is right, and CUDA refuses it.
+"""Raises PyTorch's errors for a tensor of a dtype other than a kernel reads, whose shape is right.
 
-A kernel of CUDA's is chosen by the dtype of one tensor and reads the others as of the same; PyTorch's meta kernels,
-which know shapes alone, take any.
+A CUDA kernel is chosen by the dtype of one tensor, and reads the others as of the same. PyTorch's meta kernels know
+only shapes, so they accept any.
 """
 
 import torch
 
-# How C++ names a dtype (caffe2::TypeMeta), and how ATen does (c10::ScalarType)
+# The names of a dtype in C++ (caffe2::TypeMeta), and in ATen (c10::ScalarType)
 NAMES = {
     torch.float16: ("c10::Half", "Half"),
     torch.bfloat16: ("c10::BFloat16", "BFloat16"),
@@ -22,7 +22,7 @@ NAMES = {
     torch.int64: ("long int", "Long"),
     torch.bool: ("bool", "Bool"),
 }
-# ATen's names of those that few kernels read
+# ATen's names of dtypes that few kernels read
 SELDOM = {
     getattr(torch, of_torch): of_aten
     for of_torch, of_aten in {
@@ -33,28 +33,30 @@ SELDOM = {
 }  # fmt: skip
 
 
-# Those that have a type of their own in Python, torch.cuda.FloatTensor
+# Dtypes with a tensor type of their own in Python, such as torch.cuda.FloatTensor
 OF_OLD = {"Half", "Float", "Double", "Byte", "Char", "Short", "Int", "Long"}
 
 
 def name(dtype: torch.dtype) -> str:
-    """ATen's name of a dtype; Python's for one that is not in the lists."""
+    """Returns ATen's name of a dtype, or Python's if it is not in the lists."""
     return NAMES[dtype][1] if dtype in NAMES else SELDOM.get(dtype, str(dtype))
 
 
 def legacy_name(dtype: torch.dtype) -> str:
-    """How PyTorch calls CUDA's tensors of a dtype (DeprecatedTypeProperties), where an error names a type."""
+    """Returns PyTorch's name for CUDA tensors of a dtype in error messages (DeprecatedTypeProperties)."""
     of_old = name(dtype) in OF_OLD
     return f"torch.cuda.{name(dtype)}Tensor" if of_old else f"CUDA{name(dtype)}Type"
 
 
 def not_implemented(kernel: str, dtype: torch.dtype) -> None:
-    """Raises NotImplementedError, as of aten/src/ATen/Dispatch.h, for a kernel that there is not for a dtype."""
+    """Raises NotImplementedError, as aten/src/ATen/Dispatch.h does for a kernel without this dtype."""
     raise NotImplementedError(f"\"{kernel}\" not implemented for '{name(dtype)}'")
 
 
 def read_as(dtype: torch.dtype, *tensors) -> None:
-    """RuntimeError, as of aten/src/ATen/core/Tensor (TensorMethods.cpp, data_ptr<T>), for a tensor of another dtype."""
+    """Raises RuntimeError, as aten/src/ATen/core/Tensor does (TensorMethods.cpp, data_ptr<T>), for a different
+    dtype.
+    """
     for tensor in tensors:
         if tensor is not None and tensor.dtype != dtype:
             raise RuntimeError(f"expected scalar type {name(dtype)} but found {name(tensor.dtype)}")

@@ -1,4 +1,4 @@
-"""Looking for values: sorted boundaries, histograms, membership, what is not zero."""
+"""Rules for searching: sorted boundaries, histograms, membership, nonzero elements."""
 
 from math import ceil
 
@@ -8,14 +8,16 @@ from simgpu.kernels.launch import Launch, made_of_others, rule
 from simgpu.kernels.reduction_scratch import reduce
 from simgpu.kernels.siblings import resized
 
-TILE = 512 * 16  # elements that a block of threads looks at in a turn: Nonzero.cu, nonzero_static_cuda_out_impl
+TILE = 512 * 16  # elements per thread block and turn: Nonzero.cu, nonzero_static_cuda_out_impl
 
 
 @rule("searchsorted.Tensor", "searchsorted.Tensor_out", "searchsorted.Scalar", "searchsorted.Scalar_out")
 @rule("bucketize.Tensor", "bucketize.Tensor_out", "bucketize.Scalar", "bucketize.Scalar_out")
 def searchsorted(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Bucketization.cu, BucketizationUtils.h: a number becomes a tensor on the device, what
-    is not contiguous is copied, and what is not of the common dtype converted."""
+    """Rule of searchsorted: a number becomes a tensor on the device, and operands are made contiguous and of one dtype.
+
+    (aten/src/ATen/native/cuda/Bucketization.cu, BucketizationUtils.h)
+    """
     boundaries = launch.get("sorted_sequence", None)
     boundaries = launch["boundaries"] if boundaries is None else boundaries
     searched, sorter = launch["self"], launch.get("sorter")
@@ -38,15 +40,15 @@ def searchsorted(launch: Launch) -> None:
 
 
 def _check_range(launch: Launch, indices: torch.Tensor) -> None:
-    """The least and the largest of indices, which the host compares with what they point into."""
+    """Allocates the smallest and the largest of indices, which the host compares with the size that they index."""
     launch.release(*reversed(_extremes(launch, indices)))
 
 
 def _extremes(launch: Launch, tensor: torch.Tensor, since: tuple[int, int] = (2, 0), before: int = 2) -> tuple:
-    """aminmax of all of a tensor: the blocks of the least and the largest value, which the caller gives back.
+    """Allocates aminmax of all of a tensor; returns the blocks of the extremes, which the caller frees.
 
-    Before torch `since` they are looked for one after the other, and the host reads each, so that no block is left;
-    `before`: how many of them.
+    Before torch `since` they are found one after the other, and the host reads each, so that no block remains. `before`
+    is the number of them.
     """
     together = launch.machine.torch_version >= since
     element = tensor.element_size()
@@ -63,13 +65,15 @@ def _extremes(launch: Launch, tensor: torch.Tensor, since: tuple[int, int] = (2,
 
 @made_of_others("histc.out")
 def histc_into(tensor, bins=100, min=0, max=0, *, out):
-    """aten/src/ATen/native/cuda/SummaryOps.cu, _histc_out_cuda: a result of its own, copied."""
+    """Decomposes _histc_out_cuda: a separate result, which is copied (aten/src/ATen/native/cuda/SummaryOps.cu)."""
     return resized(out, torch.ops.aten.histc.default(tensor, bins, min, max))
 
 
 @rule("histc.default", only=True)
 def histc(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/SummaryOps.cu, _histc_cuda_template: without a range, that of the values."""
+    """Rule of _histc_cuda_template: without a given range, the values' extremes
+    (aten/src/ATen/native/cuda/SummaryOps.cu).
+    """
     launch.give(*launch.outputs)
     tensor, least, most = launch["self", "min", "max"]
     if least != most or tensor.numel() == 0:
@@ -79,8 +83,11 @@ def histc(launch: Launch) -> None:
 
 @rule("bincount.default", only=True)
 def bincount(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/SummaryOps.cu, _bincount_cuda: weights that are no float32 or float64 as float64, the
-    least and the largest value, which the host reads, and then the counts, beside which it has all of these."""
+    """Rule of _bincount_cuda (aten/src/ATen/native/cuda/SummaryOps.cu).
+
+    It converts weights that are neither float32 nor float64 to float64, finds the smallest and the largest value, which
+    the host reads, and then allocates the counts while it still holds all of these.
+    """
     tensor, weights = launch["self"], launch.get("weights")
     if tensor.numel() == 0:
         return launch.give(*launch.outputs)
@@ -93,8 +100,11 @@ def bincount(launch: Launch) -> None:
 
 @rule("nonzero_static.default", "nonzero_static.out")
 def nonzero_static(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Nonzero.cu, nonzero_static_cuda_out_impl: counts by block of threads, and their sums,
-    for as many blocks as there are multiprocessors at most."""
+    """Rule of nonzero_static_cuda_out_impl: counts per thread block, and their sums
+    (aten/src/ATen/native/cuda/Nonzero.cu).
+
+    There are at most as many blocks as multiprocessors.
+    """
     launch.give(*launch.outputs)
     tensor, size = launch["self", "size"]
     if size == 0 or tensor.numel() == 0 or tensor.dim() == 0:
@@ -108,8 +118,10 @@ def nonzero_static(launch: Launch) -> None:
 
 @made_of_others("isin.Tensor_Tensor", "isin.Tensor_Tensor_out")
 def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None):
-    """aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu and isin_sorting: all with all where those that
-    are looked for are few, else by sorting both together."""
+    """Decomposes isin: compares all pairs if few elements are searched for, else sorts both together.
+
+    (aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu and isin_sorting)
+    """
     found = _place(elements, out)
     if elements.numel() == 0:
         return found
@@ -126,7 +138,7 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None
 
 
 def _place(elements, out):
-    """Where it is noted which elements are in."""
+    """Returns the tensor of results."""
     if out is None:
         return torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
     return out if out.shape == elements.shape else out.resize_(elements.shape)
@@ -159,7 +171,7 @@ def _among_many(found, together, order, invert):
 
 @made_of_others("isin.Tensor_Scalar", "isin.Tensor_Scalar_out")
 def isin_scalar(elements, test_element, *, assume_unique=False, invert=False, out=None):
-    """The same file: compared with the number."""
+    """Decomposes isin of one number: a comparison (aten/src/ATen/native/TensorCompare.cpp)."""
     compare = torch.ne if invert else torch.eq
     if out is None:
         return compare(elements, test_element)

@@ -1,4 +1,4 @@
-"""Reducing segments of a tensor, each of a length of its own (aten/src/ATen/native/cuda/SegmentReduce.cu)."""
+"""Rules for reducing segments of a tensor of different lengths (aten/src/ATen/native/cuda/SegmentReduce.cu)."""
 
 import torch
 
@@ -7,7 +7,7 @@ from simgpu.kernels.launch import made_of_others
 
 @made_of_others("segment_reduce.default")
 def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
-    """segment_reduce_kernel: lengths are looked at on the host, unless the call says that they are right."""
+    """Decomposes segment_reduce_kernel: the host checks the lengths, unless the call says that they are valid."""
     axis %= data.dim()
     data = data.contiguous()
     if lengths is None and offsets is None:
@@ -42,7 +42,7 @@ def _check(data, lengths, axis) -> None:
 
 
 def _ends(lengths, offsets, axis):
-    """What the kernel reads beside what it is given: lengths from offsets, or offsets from lengths."""
+    """Returns what the kernel needs in addition: lengths from offsets, or offsets from lengths."""
     if offsets is not None:
         return offsets.contiguous().diff()
     lengths = lengths.contiguous()
@@ -54,7 +54,7 @@ def _ends(lengths, offsets, axis):
 
 @made_of_others("_segment_reduce_backward.default")
 def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None):
-    """_segment_reduce_lengths_offsets_backward_cuda_kernel"""
+    """Decomposes _segment_reduce_lengths_offsets_backward_cuda_kernel."""
     grad, output, data = grad.contiguous(), output.contiguous(), data.contiguous()
     result = torch.zeros(data.shape, dtype=grad.dtype, device=grad.device)
     ends = _ends(lengths, offsets, axis % data.dim())

@@ -1,4 +1,4 @@
-"""Selecting by a mask: how much it selects depends on its values, so they have to be known, or nothing is selected."""
+"""Rules for selecting by a mask. The size depends on its values, so they have to be known, or nothing is selected."""
 
 import torch
 
@@ -13,18 +13,20 @@ MOST_AT_ONCE = 2**31 - 1
 
 
 def is_known(mask: torch.Tensor) -> bool:
-    """Whether a mask of the GPU or of the host has values."""
+    """Returns whether a mask of the GPU or of the host has values."""
     return residence.of(mask) is None or values.of(mask) is not None
 
 
 def is_answered(mask: torch.Tensor) -> bool:
-    """Whether nonzero() of a mask has an answer: its values are known, or there are stand-ins for them."""
+    """Returns whether nonzero() of a mask has a result: its values are known, or there are placeholder values."""
     return machines.on().stand_ins is not None or is_known(mask)
 
 
 @rule("nonzero.default")
 def nonzero(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl: counts them, then selects their indices."""
+    """Rule of nonzero_cuda_out_impl: counts the elements, then selects their indices
+    (aten/src/ATen/native/cuda/Nonzero.cu).
+    """
     tensor, spec = launch.first, launch.machine.spec
     chunk = tensor.numel() if tensor.numel() < MOST_AT_ONCE else 2**30
     sizes = [min(chunk, tensor.numel() - begin) for begin in range(0, tensor.numel(), chunk or 1)] or [0]
@@ -42,7 +44,7 @@ def _has_masks(tensor, indices, *rest, **named) -> bool:
 
 
 class OfMasks(list):
-    """Indices, and what nonzero() gave for the masks among them: `places`, which nothing else holds."""
+    """Indices, with nonzero()'s results for the masks among them (`places`), which nothing else holds."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +52,9 @@ class OfMasks(list):
 
 
 def _check_shape(tensor, first: int, mask) -> None:
-    """The same file, invalid_mask: IndexError where a mask of the dims from `first` on has other sizes than they do."""
+    """Raises IndexError if a mask's shape differs from that of the dims from `first` on (IndexingUtils.h,
+    invalid_mask).
+    """
     for dim in range(mask.dim()):
         if mask.shape[dim] != tensor.size(first + dim):
             raise IndexError(
@@ -60,7 +64,7 @@ def _check_shape(tensor, first: int, mask) -> None:
 
 
 def _indices(tensor, indices) -> OfMasks:
-    """aten/src/ATen/native/IndexingUtils.h, expandTensors: the columns of nonzero() in each mask's place."""
+    """Returns the indices with each mask replaced by the columns of nonzero() (IndexingUtils.h, expandTensors)."""
     found = OfMasks()
     for index in indices:
         if index is None or index.dtype not in MASKS:
@@ -75,14 +79,14 @@ def _indices(tensor, indices) -> OfMasks:
 
 @prepared("index.Tensor", when=_has_masks)
 def index(tensor, indices):
-    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info."""
+    """Converts masks as make_info does (aten/src/ATen/native/TensorAdvancedIndexing.cpp)."""
     if not all(index is None or index.dtype not in MASKS or is_answered(index) for index in indices):
-        return tensor, indices  # the size is not known: an error that says so
+        return tensor, indices  # the size is unknown, so an error says that
     return tensor, _indices(tensor, indices)
 
 
 def _fills(indices, value, accumulate) -> bool:
-    """canDispatchToMaskedFill: one number of the host where a mask of the GPU says so."""
+    """Returns whether a mask of the GPU is filled with one number of the host (canDispatchToMaskedFill)."""
     given = [index for index in indices if index is not None]
     if accumulate or value.numel() != 1 or residence.on_gpu(value) or len(given) != 1:
         return False
@@ -91,7 +95,10 @@ def _fills(indices, value, accumulate) -> bool:
 
 @prepared("index_put.default", "index_put_.default", "_index_put_impl_.default", when=_has_masks)
 def index_put(tensor, indices, value, accumulate=False, *unsafe, **named):
-    """The same file, _index_put_impl_: a number of the host is brought over before the masks are looked at."""
+    """Converts masks as _index_put_impl_ does, after copying a number of the host to the GPU.
+
+    (aten/src/ATen/native/TensorAdvancedIndexing.cpp)
+    """
     rest = (value, accumulate, *unsafe)
     if _fills(indices, value, accumulate):
         place = next(i for i, one in enumerate(indices) if one is not None)
@@ -109,13 +116,13 @@ def index_put(tensor, indices, value, accumulate=False, *unsafe, **named):
 
 @made_of_others("index_put.default", when=_has_masks)
 def index_put_to_copy(tensor, indices, value, accumulate=False):
-    """The same file, index_put: a copy, in which it is done in place."""
+    """Decomposes index_put: a copy, which is then updated in place (TensorAdvancedIndexing.cpp)."""
     return _aten.index_put_.default(tensor.clone(), indices, value, accumulate)
 
 
 @made_of_others("masked_select.default", when=lambda tensor, mask: is_answered(mask))
 def masked_select(tensor, mask):
-    """aten/src/ATen/native/cuda/IndexKernel.cpp, masked_select_out_cuda_impl."""
+    """Decomposes masked_select_out_cuda_impl (aten/src/ATen/native/cuda/IndexKernel.cpp)."""
     mask, tensor = torch.broadcast_tensors(*(one.unsqueeze(0) if one.dim() == 0 else one for one in (mask, tensor)))
     return _aten.index.Tensor(tensor, [mask])
 
@@ -126,5 +133,5 @@ made_of_others("masked_scatter_backward.default", when=lambda grad, mask, sizes:
 
 @rule("masked_scatter_backward.default", only=True)
 def masked_scatter_backward(launch: Launch) -> None:
-    """The same where the mask has no values."""
+    """Reports the gradient of masked_scatter as not modelled if the mask has no values."""
     launch.machine.left_out.add("the gradient of masked_scatter", "what selecting by a mask without values takes")

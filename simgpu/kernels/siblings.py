@@ -1,4 +1,4 @@
-"""Overloads of an operator that run the same CUDA code and write into a tensor that is there: out= and in place."""
+"""Finds overloads of an operator that run the same CUDA code and write into an existing tensor: out= and in place."""
 
 import torch
 
@@ -6,25 +6,25 @@ from simgpu.kernels import any_device
 
 
 def _inputs(operator) -> list[tuple[str, str]]:
-    """Names and types of an operator's arguments, those left out that are given to be written as results."""
+    """Returns names and types of an operator's arguments, without the out= ones."""
     arguments = operator._schema.arguments
     return [(one.name, str(one.type)) for one in arguments if not one.is_out]
 
 
 def siblings(operator):
-    """The overloads that CUDA has a kernel of (not those that any device computes apart and copies)."""
+    """Yields the overloads with a CUDA kernel, without those that compute separately on any device and copy."""
     name = operator._opname
     for packet in (getattr(torch.ops.aten, name), getattr(torch.ops.aten, f"{name}_", None)):
         for overload in packet.overloads() if packet is not None else ():
             other = getattr(packet, overload)
-            if not torch._C._dispatch_has_kernel(other.name()):  # of TorchScript's alone
+            if not torch._C._dispatch_has_kernel(other.name()):  # only for TorchScript
                 continue
             if other is not operator and _inputs(other) == _inputs(operator) and not any_device.on_gpu_too(other):
                 yield other
 
 
 def resized(out, result):
-    """`result` copied into `out`, which takes its shape (native/Resize.h, resize_output)."""
+    """Copies `result` into `out`, which takes its shape (native/Resize.h, resize_output)."""
     if out.shape != result.shape:
         out.resize_(result.shape)
     return out.copy_(result)

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax (aten/src/ATen/native/cuda/SoftMax.cu), which read and write dense tensors only."""
+"""Rules for softmax and log-softmax (aten/src/ATen/native/cuda/SoftMax.cu), which read and write dense tensors only."""
 
 import torch
 
@@ -11,7 +11,7 @@ TAKEN = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 @rule("_softmax.default", "_log_softmax.default")
 def softmax(launch: Launch) -> None:
-    """host_softmax: the output, then a copy of an input that is not contiguous."""
+    """Rule of host_softmax: the output, then a copy of an input that is not contiguous."""
     launch.give(*launch.outputs)
     if launch["self"].numel():
         launch.contiguous(launch["self"])
@@ -21,7 +21,7 @@ def softmax(launch: Launch) -> None:
 
 @rule("_log_softmax_backward_data.default")
 def log_softmax_backward(launch: Launch) -> None:
-    """host_softmax_backward: the gradient, then copies of what is not contiguous."""
+    """Rule of host_softmax_backward: the gradient, then copies of operands that are not contiguous."""
     launch.give(*launch.outputs)
     if launch["grad_output"].numel():
         launch.contiguous(*launch["grad_output", "output"])
@@ -29,7 +29,7 @@ def log_softmax_backward(launch: Launch) -> None:
 
 @rule("_softmax_backward_data.default")
 def softmax_backward(launch: Launch) -> None:
-    """softmax_backward_cuda_out: the product grad * output, which is then treated as the gradient."""
+    """Rule of softmax_backward_cuda_out: the elementwise grad * output, which is then treated as the gradient."""
     grad, output = launch["grad_output", "output"]
     launch.give(*launch.outputs)
     product = grad

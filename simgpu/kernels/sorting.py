@@ -1,4 +1,4 @@
-"""Sorting, selecting the largest, cumulative sums, and sampling."""
+"""Rules for sorting, selecting the largest, cumulative sums, and sampling."""
 
 from math import ceil, log, log2
 
@@ -12,27 +12,27 @@ from simgpu.kernels.scalar_types import name
 from simgpu.tensors import scalars
 from simgpu.tensors.overlaps import refuse_within
 
-SHORT = 4096  # rows that are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
-LARGE_SEGMENT = 1_000_000  # rows that are sorted one by one: SortStable.cu
-FEW_SEGMENTS = 128  # below: rows are sorted together, then by row
+SHORT = 4096  # rows up to this length are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
+LARGE_SEGMENT = 1_000_000  # rows from this length on are sorted one by one: SortStable.cu
+FEW_SEGMENTS = 128  # fewer rows are sorted together, and then by row
 HALVES = (torch.float16, torch.bfloat16)
 
 
 def _dim(launch: Launch) -> int:
-    """The dim that an operator works along; not negative."""
+    """Returns the dim that an operator works along, not negative."""
     return launch["dim"] % max(launch["self"].dim(), 1)
 
 
 @rule("sort.default", "sort.stable")
 def sort(launch: Launch) -> None:
-    """The outputs, then the scratch of sorting (Sort.cpp)."""
+    """Rule of sort: the outputs, then the scratch of sorting (Sort.cpp)."""
     values, indices = launch.outputs
     launch.give(values, indices)
     sort_along(launch, launch["self"], _dim(launch), values)
 
 
 def sort_along(launch: Launch, tensor, dim: int, values) -> None:
-    """aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel, for outputs that lie as `values` does."""
+    """Allocates as sort_cuda_kernel, for outputs with the layout of `values` (aten/src/ATen/native/cuda/Sort.cpp)."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return
     length = tensor.shape[dim]
@@ -52,7 +52,7 @@ def sort_along(launch: Launch, tensor, dim: int, values) -> None:
 
 
 def sort_one_row(launch: Launch, n: int, element: int) -> None:
-    """The scratch of sorting one row of n elements that are `element` bytes wide."""
+    """Allocates the scratch of sorting one row of n elements of `element` bytes."""
     if n <= SHORT:
         launch.release(launch.scratch(8 * n))  # 0, 1, 2, ...
     else:
@@ -60,7 +60,10 @@ def sort_one_row(launch: Launch, n: int, element: int) -> None:
 
 
 def _dense_with_last(tensor, dim: int) -> tuple[int, ...]:
-    """Sorting.cpp, infer_dense_strides_dim_last: dense strides in the order of the tensor's own, `dim` the fastest."""
+    """Returns dense strides in the order of the tensor's own, with `dim` the fastest.
+
+    (Sorting.cpp, infer_dense_strides_dim_last)
+    """
     strides = [-1 if i == dim else stride for i, stride in enumerate(tensor.stride())]
     order = sorted(range(tensor.dim()), key=lambda i: -strides[i])
     dense, step = [0] * tensor.dim(), 1
@@ -71,7 +74,10 @@ def _dense_with_last(tensor, dim: int) -> tuple[int, ...]:
 
 
 def _sort_rows(launch: Launch, count: int, length: int, key: int) -> None:
-    """aten/src/ATen/native/cuda/SortStable.cu, launch_stable_sort_kernel: `count` keys in rows of `length`."""
+    """Allocates as launch_stable_sort_kernel for `count` keys in rows of `length`.
+
+    (aten/src/ATen/native/cuda/SortStable.cu)
+    """
     spec = launch.machine.spec
     most = min(count, 2**31 - 1) // length * length
     for start in range(0, count, most):
@@ -95,7 +101,7 @@ def _sort_rows(launch: Launch, count: int, length: int, key: int) -> None:
 
 @rule("topk.default")
 def topk(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/TensorTopK.cpp"""
+    """Rule of topk (aten/src/ATen/native/cuda/TensorTopK.cpp)."""
     values, indices = launch.outputs
     launch.give(values, indices)
     _topk(launch, launch["self"], _dim(launch), values, launch["sorted"])
@@ -118,15 +124,17 @@ def _topk(launch: Launch, tensor, dim: int, values, is_sorted: bool) -> None:
 
 
 def by_many_blocks(rows: int, length: int) -> bool:
-    """TensorTopK.cu, should_use_multiblock: whether a row is worth more than one block of threads."""
+    """Returns whether a row is processed by more than one thread block (TensorTopK.cu, should_use_multiblock)."""
     limits = (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800)
     return length >= next((enough for most, enough in limits if rows <= most), 400)
 
 
 def _select(launch: Launch, rows: int, length: int, element: int) -> None:
-    """TensorTopK.cu, mbtopk::launch: counts of digits by block of 256 threads, each with 4 to 64 items a thread."""
+    """Allocates as mbtopk::launch: digit counts per block of 256 threads, with 4 to 64 items per thread
+    (TensorTopK.cu).
+    """
     spec = launch.machine.spec
-    fitting = 65536 // (40 * 256)  # blocks on a multiprocessor, by the registers of a thread
+    fitting = 65536 // (40 * 256)  # blocks per multiprocessor, limited by the registers per thread
     items = max(4, min(ceil(rows * length / (spec.multiprocessors * fitting * 256)), 64))
     blocks = rows * ceil(length / (256 * items))
     digit = max(4, element)
@@ -139,8 +147,11 @@ def _select(launch: Launch, rows: int, length: int, element: int) -> None:
 
 @rule("cumsum.default", "cumprod.default", "logcumsumexp.default", "_logcumsumexp.out")
 def cumulative(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh: one row is CUB's, several are not. One number is filled
-    with itself (aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops), in place with a copy."""
+    """Rule of cumulative sums: one row uses CUB, several do not (aten/src/ATen/native/cuda/ScanKernels.cpp,
+    ScanUtils.cuh).
+
+    A scalar is filled with itself, in place with a copy (aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops).
+    """
     (output,) = launch.outputs
     launch.give(output)
     tensor, dim = launch["self", "dim"]
@@ -156,30 +167,33 @@ def cumulative(launch: Launch) -> None:
     launch.contiguous(output, tensor)
     if tensor.numel() == tensor.shape[dim]:
         _scan(launch, tensor.numel(), output.dtype)
-    refuse_within(output)  # by the copy_ back
+    refuse_within(output)  # the copy_ back refuses it
 
 
 @rule("cummax.default", "cummin.default", "_cummax_helper.default", "_cummin_helper.default")
 def cumulative_extremes(launch: Launch) -> None:
-    """ScanKernels.cpp, cummax_helper_cuda: a copy of an input that is not contiguous."""
+    """Rule of cummax_helper_cuda: a copy of an input that is not contiguous (ScanKernels.cpp)."""
     launch.give(*launch.outputs)
     launch.contiguous(launch["self"])
 
 
 def _scan(launch: Launch, n: int, dtype: torch.dtype) -> None:
-    """The scratch of cumulating one row."""
+    """Allocates the scratch of accumulating one row."""
     foreign = dtype in HALVES or dtype.is_complex
     launch.release(launch.scratch(cub.scan(n, dtype.itemsize, foreign=foreign)))
 
 
 def bits_of_permutation(n: int) -> int:
-    """How many bits of drawn numbers are sorted for a permutation of n, so that few are equal (Randperm.cu)."""
+    """Returns the bits of random numbers to sort by for a permutation of n, so that few are equal (Randperm.cu)."""
     return min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
 
 
 @rule("randperm.default", "randperm.generator")
 def randperm(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/Randperm.cu: numbers are drawn and sorted, with so many bits that few are equal."""
+    """Rule of randperm: random numbers are drawn and sorted (aten/src/ATen/native/cuda/Randperm.cu).
+
+    They have enough bits that few are equal.
+    """
     (output,) = launch.outputs
     launch.give(output)
     _check_fits(launch, output.dtype)
@@ -188,7 +202,10 @@ def randperm(launch: Launch) -> None:
 
 @rule("randperm.generator_out", only=True)
 def randperm_into(launch: Launch) -> None:
-    """The same file, randperm_out_cuda: asked before the tensor is resized; one that is not contiguous gets a copy."""
+    """Rule of randperm_out_cuda: checks before the tensor is resized, and a copy of one that is not contiguous.
+
+    (aten/src/ATen/native/cuda/Randperm.cu)
+    """
     (output,) = launch.outputs
     _check_fits(launch, output.dtype)
     launch.give(output)
@@ -203,8 +220,10 @@ EXACT = {
 
 
 def _check_fits(launch: Launch, dtype: torch.dtype) -> None:
-    """aten/src/ATen/native/TensorFactories.h, check_supported_max_int_with_precision: a tensor of the largest number is
-    made, and floats have to count so far in ones."""
+    """Checks that a dtype represents all integers below n exactly, after allocating a tensor of the largest.
+
+    (aten/src/ATen/native/TensorFactories.h, check_supported_max_int_with_precision)
+    """
     n = launch["n"]
     block = launch.scratch(dtype.itemsize)
     scalars.refuse(max(n - 1, 0), dtype)
@@ -229,8 +248,10 @@ def _draw_and_sort(launch: Launch, output: torch.Tensor) -> None:
 
 @rule("multinomial.default")
 def multinomial(launch: Launch) -> None:
-    """aten/src/ATen/native/Distributions.cpp: checks, and the largest of probabilities over random numbers; with
-    replacement cuda/MultinomialKernel.cu."""
+    """Rule of multinomial: checks, and the maxima of probabilities divided by random numbers.
+
+    (aten/src/ATen/native/Distributions.cpp; with replacement cuda/MultinomialKernel.cu)
+    """
     (output,) = launch.outputs
     tensor, samples = launch["self", "num_samples"]
     if not tensor.is_floating_point():
@@ -247,7 +268,7 @@ def multinomial(launch: Launch) -> None:
         return
     element, one = tensor.element_size(), 1
     extremes, compared = [], []
-    together = launch.machine.torch_version >= (2, 12)  # the least and the largest; before, one after the other
+    together = launch.machine.torch_version >= (2, 12)  # the smallest and the largest; before, one after the other
     for found in (2,) if together else (1, 1):
         extremes += [launch.scratch(element) for _ in range(found)]
         copy = launch.contiguous(tensor)
@@ -281,12 +302,15 @@ def multinomial(launch: Launch) -> None:
         _topk(launch, noise, noise.dim() - 1, values, True)
     launch.release(*reversed(held))
     if together:
-        launch.release(*extremes)  # of one tuple, whose first is let go first
+        launch.release(*extremes)  # of one tuple, which frees the first one first
 
 
 @made_of_others("median.default")
 def median(tensor):
-    """aten/src/ATen/native/cuda/Sorting.cpp, median_impl: all is sorted, and the last tells whether there are NaNs."""
+    """Decomposes median_impl: sorts everything, and the last element shows whether there are NaNs.
+
+    (aten/src/ATen/native/cuda/Sorting.cpp)
+    """
     if tensor.numel() == 0:
         return _no_median(tensor)
     ordered = _ordered(tensor)
@@ -295,7 +319,7 @@ def median(tensor):
 
 @made_of_others("nanmedian.default")
 def nanmedian(tensor):
-    """The same: where the middle of the others is, is counted."""
+    """Decomposes nanmedian in the same way, where the middle of the other elements is counted."""
     if tensor.numel() == 0:
         return _no_median(tensor)
     ordered = _ordered(tensor)
@@ -318,25 +342,30 @@ def _ordered(tensor):
 
 
 def _no_median(tensor):
-    """NaN from the host, where it is made and converted."""
+    """Returns NaN, which is made on the host and converted."""
     made = torch.full((), float("nan"), device="cpu")
     return torch.ops.aten._to_copy.default(made, dtype=tensor.dtype, device=tensor.device)
 
 
 @rule("median.dim", "nanmedian.dim", "kthvalue.default")
 def along_a_dim(launch: Launch) -> None:
-    """The same file, median_with_indices_impl and kthvalue_out_cuda: read a contiguous tensor."""
+    """Rule of median_with_indices_impl and kthvalue_out_cuda, which read a contiguous tensor.
+
+    (aten/src/ATen/native/cuda/Sorting.cpp)
+    """
     launch.contiguous(launch["self"])
     launch.give(*launch.outputs)
 
 
-FUSED_MODE = 2048  # elements of a row that one block of threads finds the mode of: TensorModeKernel.cpp
+FUSED_MODE = 2048  # the longest rows whose mode one thread block finds: TensorModeKernel.cpp
 
 
 @rule("mode.default", "mode.values")
 def mode(launch: Launch) -> None:
-    """aten/src/ATen/native/cuda/TensorModeKernel.cpp: rows are read one after the other; long ones are sorted and
-    counted, in memory that follows from how many of their elements differ."""
+    """Rule of mode: rows are read one after the other (aten/src/ATen/native/cuda/TensorModeKernel.cpp).
+
+    Long ones are sorted and counted, in memory that depends on how many of their elements differ.
+    """
     launch.give(*launch.outputs)
     tensor = launch["self"]
     if tensor.dim() == 0 or tensor.numel() < 2:

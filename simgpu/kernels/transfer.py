@@ -1,4 +1,4 @@
-"""Copies between the host and the device: what they take there beside source and destination."""
+"""Computes what copies between the host and the device allocate there in addition to source and destination."""
 
 from simgpu import machine as machines
 from simgpu.errors import NoValueError
@@ -9,7 +9,7 @@ from simgpu.tensors.wrong_device import device_of
 
 
 def _one_to_one(destination, source) -> bool:
-    """Whether both hold the same elements in the same order, so that the bytes are copied as they lie."""
+    """Returns whether both hold the same elements in the same order, so that the bytes are copied directly."""
     if destination.dtype != source.dtype or destination.shape != source.shape:
         return False
     if destination.is_contiguous() and source.is_contiguous():
@@ -19,10 +19,11 @@ def _one_to_one(destination, source) -> bool:
 
 
 def temporaries(destination, source, to_gpu: bool, non_blocking: bool = False) -> list[int]:
-    """Bytes of the copies made on the device, in order; aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda.
+    """Returns the bytes of the copies made on the device, in order.
 
-    Only contiguous tensors of one dtype cross. Conversions are done on the host, or, for a copy that does not block,
-    on the device; what is not contiguous is made so where it is.
+    (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda) Only contiguous tensors of one dtype are transferred.
+    Conversions run on the host, or for a non-blocking copy on the device. A tensor that is not contiguous is made so on
+    its own side.
     """
     count = destination.numel()
     if count == 0 or _one_to_one(destination, source):
@@ -35,14 +36,14 @@ def temporaries(destination, source, to_gpu: bool, non_blocking: bool = False) -
     if non_blocking and source.dtype != destination.dtype:
         element = destination.element_size()
         sizes.append(source.numel() * element)
-        contiguous = contiguous or not is_dense(source)  # the converted one is, unless it keeps its strides
+        contiguous = contiguous or not is_dense(source)  # the converted one is contiguous, unless it keeps its strides
     if not contiguous or source.shape != destination.shape:
         sizes.append(count * element)
     return sizes
 
 
 def take(launch: Launch, destination, source, non_blocking: bool) -> None:
-    """Takes and frees what a copy takes if it crosses."""
+    """Allocates and frees the temporaries of a copy between devices."""
     places = device_of(destination), device_of(source)
     if places[0] != places[1]:
         sizes = temporaries(destination, source, places[1] == "cpu", non_blocking)
@@ -52,12 +53,12 @@ def take(launch: Launch, destination, source, non_blocking: bool) -> None:
 
 @rule("copy_.default")
 def copy(launch: Launch) -> None:
-    """Takes and frees what a copy between host and GPU takes; one within the GPU takes nothing."""
+    """Rule of copy_: the temporaries of a copy between host and GPU; a copy within the GPU allocates nothing."""
     destination, source = launch["self", "src"]
     take(launch, destination, source, bool(launch["non_blocking"]))
 
 
-# With a real tensor of the host among them, one by one.
+# With a real host tensor among them, one by one.
 made_of_others(
     "_foreach_copy_.default", when=lambda destinations, sources, *_: not all(t.is_meta for t in destinations)
 )
@@ -65,7 +66,7 @@ made_of_others(
 
 @rule("_foreach_copy_.default")
 def copy_lists(launch: Launch) -> None:
-    """The same for each pair of tensors."""
+    """Rule of _foreach_copy_: the temporaries of each pair of tensors."""
     destinations, sources = launch["self", "src"]
     for destination, source in zip(destinations, sources, strict=True):
         overlaps.refuse_within(destination)
@@ -73,7 +74,7 @@ def copy_lists(launch: Launch) -> None:
 
 
 def crossed(machine, destination, source, to_gpu: bool, non_blocking: bool) -> None:
-    """The same for a copy that no operator makes: Tensor.to, Tensor.cuda, Tensor.cpu."""
+    """Allocates and frees the temporaries of a copy without an operator: Tensor.to, Tensor.cuda, Tensor.cpu."""
     sizes = temporaries(destination, source, to_gpu, non_blocking)
     blocks = [machine.allocator.malloc(size, machine.stream) for size in sizes]
     for block in blocks:
@@ -81,9 +82,9 @@ def crossed(machine, destination, source, to_gpu: bool, non_blocking: bool) -> N
 
 
 def write(destination, source) -> None:
-    """Fills a real tensor of the host with what is known of a simulated one: its integers, else nan.
+    """Fills a real host tensor with the known values of a simulated one, else with nan.
 
-    Integers that are not known have no such number: with stand-ins they are 0, else NoValueError is raised.
+    Unknown integers have no such value: with placeholder values they are 0, else NoValueError is raised.
     """
     known, stand_ins = values.of(source), machines.on().stand_ins
     if known is not None:

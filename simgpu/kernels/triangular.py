@@ -1,4 +1,4 @@
-"""Triangular systems and unpacked LU factors: linear algebra that needs no cuSOLVER."""
+"""Rules for triangular systems and unpacked LU factors, the linear algebra that needs no cuSOLVER."""
 
 import math
 
@@ -6,20 +6,25 @@ import torch
 
 from simgpu.kernels.launch import Launch, made_of_others, rule
 
-FEW_MATRICES, LARGE_SIDE = 8, 64  # BatchLinearAlgebra.cpp, triangular_solve_kernel: then one after the other, no batch
+FEW_MATRICES, LARGE_SIDE = 8, 64  # BatchLinearAlgebra.cpp, triangular_solve_kernel: within these, one by one
 
 # aten/src/ATen/native/LinearAlgebra.cpp, BatchLinearAlgebra.cpp: a decomposition, or a check and a helper
 made_of_others("linalg_pinv.atol_rtol_tensor")
 
 
 def _is_read_as_it_lies(matrices: torch.Tensor) -> bool:
-    """aten/src/ATen/native/BatchLinearAlgebra.cpp, is_row_or_column_contiguous"""
+    """Returns whether matrices need no copy (aten/src/ATen/native/BatchLinearAlgebra.cpp,
+    is_row_or_column_contiguous).
+    """
     return matrices.is_contiguous() or matrices.mT.is_contiguous()
 
 
 def _solve(launch: Launch, matrices: torch.Tensor, sides: torch.Tensor) -> None:
-    """aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp, triangular_solve_kernel: cuBLAS is given an array of
-    pointers for each operand, 8 B a matrix, none of one without elements; and its workspace."""
+    """Allocates as triangular_solve_kernel: arrays of pointers for cuBLAS, and its workspace.
+
+    There is one array per operand, 8 B per matrix, or none for an operand without elements
+    (aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp).
+    """
     batch = math.prod(matrices.shape[:-2])
     pointers = []
     if batch > FEW_MATRICES or matrices.shape[-1] < LARGE_SIDE:
@@ -31,8 +36,10 @@ def _solve(launch: Launch, matrices: torch.Tensor, sides: torch.Tensor) -> None:
 
 @rule("linalg_solve_triangular.default", "linalg_solve_triangular.out")
 def solve_triangular(launch: Launch) -> None:
-    """aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_solve_triangular_out: the right-hand sides are copied into
-    the result, column by column; matrices that lie otherwise, or are broadcast, are copied."""
+    """Rule of linalg_solve_triangular_out: the right-hand sides are copied into the result, column by column.
+
+    Matrices with a different layout, or broadcast ones, are copied (aten/src/ATen/native/BatchLinearAlgebra.cpp).
+    """
     (output,) = launch.outputs
     launch.give(output)
     matrices, sides = launch["self", "B"]
@@ -46,7 +53,7 @@ def solve_triangular(launch: Launch) -> None:
 
 @rule("triangular_solve.default")
 def triangular_solve(launch: Launch) -> None:
-    """The same file, triangular_solve_out: both operands are copied, into the results."""
+    """Rule of triangular_solve_out: both operands are copied, into the results (BatchLinearAlgebra.cpp)."""
     solution, matrices = launch.outputs
     launch.give(solution, matrices)
     _solve(launch, matrices, solution)
@@ -54,7 +61,9 @@ def triangular_solve(launch: Launch) -> None:
 
 @rule("lu_unpack.default")
 def unpack(launch: Launch) -> None:
-    """The same file, lu_unpack_out: the permutation as int64, first counted up, then for each matrix."""
+    """Rule of lu_unpack_out: the permutation as int64, first one arange, then one per matrix
+    (BatchLinearAlgebra.cpp).
+    """
     launch.give(*launch.outputs)
     pivots, wanted = launch["LU_pivots", "unpack_pivots"]
     if not wanted:

@@ -1,4 +1,7 @@
-"""Window functions (aten/src/ATen/native/TensorFactories.cpp), which C++ for any device makes of other operators."""
+"""Decomposes window functions, which device-independent C++ builds from other operators.
+
+Source: aten/src/ATen/native/TensorFactories.cpp.
+"""
 
 import torch
 
@@ -19,13 +22,15 @@ made_of_others(
 
 
 def _has_numbers(window_length, *options, dtype=None, **more) -> bool:
-    """Whether the dtype is one that windows have; of another PyTorch's own kernel complains."""
+    """Returns whether windows support the dtype; for any other, PyTorch's own kernel raises the error."""
     return dtype is None or dtype.is_floating_point
 
 
 @made_of_others("kaiser_window.default", "kaiser_window.periodic", "kaiser_window.beta", when=_has_numbers)
 def kaiser_window(window_length, periodic=True, beta=12.0, dtype=None, **options):
-    """A ramp that the kernel reads, and the window; a periodic one is the first part of a longer one."""
+    """Decomposes kaiser_window: a ramp that the kernel reads, and the window; a periodic one is the start of a longer
+    one.
+    """
     options["dtype"] = dtype or torch.get_default_dtype()
     if window_length <= 1:
         return torch.ones(window_length, **options)

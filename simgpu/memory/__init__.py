@@ -1,1 +1,1 @@
-"""PyTorch's caching allocator for CUDA devices, exact to the byte. No torch is needed, and no GPU."""
+"""Models PyTorch's caching allocator for CUDA devices, exact to the byte, without torch and without a GPU."""

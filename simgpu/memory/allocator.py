@@ -1,16 +1,16 @@
-"""A model of PyTorch's caching allocator for CUDA devices, exact to the byte. It needs no torch and no GPU.
+"""Models PyTorch's caching allocator for CUDA devices, exact to the byte, without torch and without a GPU.
 
-Tensors do not take memory from the device one by one. The allocator takes *segments* from the device
-(`cudaMalloc`), cuts them into *blocks*, and keeps freed blocks for the next request:
+Tensors are not allocated from the device one by one. The allocator requests *segments* from the device (`cudaMalloc`),
+splits them into *blocks*, and keeps freed blocks for the next request:
 
-    malloc          round the request up, find a free block or get a segment, cut off what is not needed
+    malloc          round the request up, find a free block or get a segment, split off what is not needed
     free            merge the block with free neighbours and put it back into its pool
-    empty_cache     give segments that are free as a whole back to the device
+    empty_cache     return segments that are completely free to the device
 
-What is not modelled: `PYTORCH_NO_CUDA_MEMORY_CACHING`, private pools with an allocator of the user's.
+`PYTORCH_NO_CUDA_MEMORY_CACHING` and private pools with a user's allocator are not modelled.
 
-Source of each rule: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch; the functions' names are given below.
-Checked against torch 2.13.0's own allocator by `tools/oracle/allocator_sequences.py`.
+Source of each rule: `c10/cuda/CUDACachingAllocator.cpp` of PyTorch; the functions' names are given below. Checked
+against torch 2.13.0's own allocator by `tools/oracle/allocator_sequences.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class CachingAllocator:
     """The caching allocator of one device.
 
-    - `device`: the memory it draws on.
+    - `device`: the memory that it allocates from.
     - `settings`: see `AllocatorSettings`; None for PyTorch's defaults. A function is called for them at first use, as
       PyTorch reads its environment variables. The attribute may be replaced later.
     - `torch_version`: the version whose rules apply, e.g. `(2, 13)`.
@@ -54,7 +54,7 @@ class CachingAllocator:
       `name`; called only while a history is recorded.
     - `index`: the number of the GPU in texts and snapshots; see `is_gpu`.
     - `record_event`: called with a stream when a block used on it is freed; returns a callable that says
-      whether the stream has come past this point. Without it only `synchronize` says so.
+      whether the stream has passed this point. Without it only `synchronize` does.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class CachingAllocator:
         self._small, self._large = BlockPool(SMALL), BlockPool(LARGE)
         self.pools = PrivatePools()
         self.observers: list[Callable[[int, int, int, int], None]] = []
-        """Called before an OutOfMemory with the GPU's number and bytes: asked of the device, allowed, free."""
-        self.used = False  # whether anything was ever asked of the device
+        """Called before an OutOfMemory with the GPU's number and three sizes in bytes: requested, allowed, free."""
+        self.used = False  # whether any memory was ever requested from the device
         self._deferred: dict[Block, None] = {}
         self._captured_uses: dict[Block, set[int]] = {}
         self._segments: dict[int, Segment] = {}
@@ -99,58 +99,58 @@ class CachingAllocator:
 
     @cached_property
     def settings(self) -> AllocatorSettings:
-        """The settings that hold, read at first use. Raises what reading them raises."""
+        """Returns the current settings, which are read at first use. Raises what reading them raises."""
         found = self._read_settings()
-        # PyTorch reports the value of the start, also when the settings change later.
+        # PyTorch reports the initial value, even if the settings change later.
         self._reported_split_size = found.as_snapshot()["max_split_size"]
         self.set_memory_fraction(found.per_process_memory_fraction)
         return found
 
     def read_settings(self) -> None:
-        """Reads the settings now, unless that was done. Raises what reading them raises."""
+        """Reads the settings now if they are not read yet. Raises what reading them raises."""
         _ = self.settings
 
     def is_gpu(self, index: int, of: int) -> None:
-        """Its GPU is number `index` of those that the process sees, `of` in all, from now on."""
+        """Sets the number of its GPU, and how many GPUs the process sees, from now on."""
         self.index, self._gpus = index, of
         self._pending.index = index
 
-    # What the counters say.
+    # Counters.
 
     @property
     def allocated(self) -> int:
-        """Bytes in blocks handed out: `torch.cuda.memory_allocated()`."""
+        """Returns the bytes in allocated blocks: `torch.cuda.memory_allocated()`."""
         return self._statistics.allocated_bytes.all.current
 
     @property
     def max_allocated(self) -> int:
-        """The peak of `allocated`: `torch.cuda.max_memory_allocated()`."""
+        """Returns the peak of `allocated`: `torch.cuda.max_memory_allocated()`."""
         return self._statistics.allocated_bytes.all.peak
 
     @property
     def reserved(self) -> int:
-        """Bytes taken from the device: `torch.cuda.memory_reserved()`."""
+        """Returns the bytes in segments: `torch.cuda.memory_reserved()`."""
         return self._statistics.reserved_bytes.all.current
 
     @property
     def max_reserved(self) -> int:
-        """The peak of `reserved`: `torch.cuda.max_memory_reserved()`."""
+        """Returns the peak of `reserved`: `torch.cuda.max_memory_reserved()`."""
         return self._statistics.reserved_bytes.all.peak
 
     def stats(self) -> dict:
-        """Every counter, nested as `torch._C._cuda_memoryStats` returns them."""
+        """Returns every counter, nested as `torch._C._cuda_memoryStats` returns them."""
         return self._statistics.as_dict(self._reported_split_size, self.torch_version)
 
     def reset_peak_stats(self) -> None:
-        """Every peak starts again from the current value."""
+        """Resets every peak to its current value."""
         self._statistics.reset_peak()
 
     def reset_accumulated_stats(self) -> None:
-        """Every running sum and count starts again from zero."""
+        """Resets every running sum and count to zero."""
         self._statistics.reset_accumulated()
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit this process to a share of the device: `torch.cuda.set_per_process_memory_fraction`.
+        """Limits this process to a share of the device: `torch.cuda.set_per_process_memory_fraction`.
 
         Raises ValueError for a fraction outside 0…1. 1 lifts the limit.
         """
@@ -160,20 +160,20 @@ class CachingAllocator:
 
     @property
     def memory_fraction(self) -> float:
-        """The share of the device that this process may take: `torch.cuda.get_per_process_memory_fraction`."""
+        """Returns the device's share that this process may allocate: `torch.cuda.get_per_process_memory_fraction`."""
         return 1.0 if self._allowed is None else self._allowed / self.device.total_memory
 
     @property
     def recording(self) -> bool:
-        """Whether a history is being recorded."""
+        """Returns whether a history is being recorded."""
         return self.history.enabled
 
     def set_settings(self, text: str) -> None:
-        """Change the settings of the running allocator: `torch.cuda.memory._set_allocator_settings`.
+        """Changes the settings of the running allocator: `torch.cuda.memory._set_allocator_settings`.
 
-        What exists is left as it is; later requests, splits and frees follow the new settings, except that
-        `per_process_memory_fraction` counts only at the start. Raises as `AllocatorSettings.updated`; what stands
-        before the error in `text` holds nevertheless, as in PyTorch.
+        Existing blocks and segments stay as they are. Later requests, splits and frees follow the new settings, except
+        that `per_process_memory_fraction` counts only at the start. Raises as `AllocatorSettings.updated`; options
+        before the error in `text` take effect nevertheless, as in PyTorch.
         """
         try:
             self.settings = self.settings.updated(text)
@@ -184,11 +184,11 @@ class CachingAllocator:
     # Requests.
 
     def malloc(self, nbytes: int, stream: int = 0) -> Block | None:
-        """A block of at least `nbytes` bytes for work on `stream`; None for 0 bytes.
+        """Returns a block of at least `nbytes` bytes for work on `stream`, or None for 0 bytes.
 
-        Raises OutOfMemory when the device has no room even after every free segment was given back, ValueError for a
-        negative number of bytes, and InvalidFree where `max_split_size` was lowered below the size of a free block that
-        is a part of a segment, and that block's turn comes to be given back.
+        Raises OutOfMemory if the device has no room even after every free segment was returned, and ValueError for a
+        negative number of bytes. Raises InvalidFree if `max_split_size` was lowered below the size of a free block that
+        is only a part of a segment, and that block is chosen to be returned.
         """
         if nbytes <= 0:
             if nbytes < 0:
@@ -210,7 +210,7 @@ class CachingAllocator:
         return self._hand_out(block, size, nbytes, frames)
 
     def free(self, block: Block) -> None:
-        """Take a block back. Raises ValueError when it was given back before."""
+        """Frees a block. Raises ValueError if it was freed before."""
         if not block.allocated:
             raise ValueError(f"{block!r} is not allocated: was it freed twice?")
         block.allocated = False
@@ -235,9 +235,9 @@ class CachingAllocator:
             self._free_block(block, frames)
 
     def record_stream(self, block: Block, stream: int) -> None:
-        """The block is also used on `stream`: once freed it stays active until that stream has caught up.
+        """Marks the block as used on `stream` too: once freed, it stays active until that stream has caught up.
 
-        Raises ValueError when the block is not allocated.
+        Raises ValueError if the block is not allocated.
         """
         if not block.allocated:
             raise ValueError(f"{block!r} is not allocated")
@@ -249,25 +249,25 @@ class CachingAllocator:
                 self._captured_uses.setdefault(block, set()).add(stream)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """The device has done all work given to it (on one stream, or on all).
+        """Marks all work of the device as done (on one stream, or on all).
 
         As on a GPU, blocks that waited for it return to their pool at the next `malloc` or `empty_cache`.
         """
         self._pending.complete(stream)
 
     def empty_cache(self, pool_id: PoolId = DEFAULT_POOL) -> None:
-        """Give every segment that is free as a whole back to the device: `torch.cuda.empty_cache`.
+        """Returns every segment that is completely free to the device: `torch.cuda.empty_cache`.
 
-        `pool_id`: only those of this private pool, once all of its users have released it.
+        With `pool_id`, only those of this private pool, once all of its users have released it.
         """
         self._release_cached_blocks(self.history.frames(ALL) if self.history.enabled else None, pool_id)
 
     def drop_pool(self, pool_id: PoolId) -> None:
-        """A user gives a private pool up; if it was the last one, its free segments go back to the device."""
+        """Releases a private pool for one user; after the last one, its free segments are returned to the device."""
         self.pools.release(pool_id)
         self.empty_cache(pool_id)
 
-    # What it looks like inside.
+    # History and snapshots.
 
     def record_history(
         self,
@@ -278,11 +278,11 @@ class CachingAllocator:
         clear_history: bool = False,
         skip_actions: Iterable[str] = (),
     ) -> None:
-        """Start or stop recording events: `torch.cuda.memory._record_memory_history`, see `History`."""
+        """Starts or stops recording events: `torch.cuda.memory._record_memory_history`, see `History`."""
         self.history.configure(enabled, context, max_entries, clear_history, tuple(skip_actions))
 
     def frames_of(self, address: int) -> list | None:
-        """The frames that were recorded when the block at this address was handed out; None if there are none."""
+        """Returns the frames recorded when the block at this address was allocated, or None."""
         for segment in self._segments.values():
             for block in segment:
                 if block.address == address and block.allocated:
@@ -290,16 +290,20 @@ class CachingAllocator:
         return None
 
     def annotate(self, address: int, text: str) -> None:
-        """Record that a text belongs to the block at this address: `torch.cuda.memory._annotate_tensor` (torch 2.14).
-        Nothing is recorded of an address that no block in use has."""
+        """Records a text for the block at this address: `torch.cuda.memory._annotate_tensor` (torch 2.14).
+
+        Nothing is recorded for an address without an allocated block.
+        """
         for block in (block for segment in self._segments.values() for block in segment):
             if block.address == address and block.allocated and self.history.enabled:
                 pool, frames = block.pool.id, self.history.frames(ALL)
                 self.history.record("annotate", address, block.requested_size, block.stream, frames, pool, text)
 
     def snapshot_segments(self, pool_id: PoolId = DEFAULT_POOL) -> list[dict]:
-        """The segments and their blocks, by address: `torch.cuda.memory_snapshot()`; those of a private pool only, if
-        its id is given."""
+        """Returns the segments and their blocks by address, as `torch.cuda.memory_snapshot()` does.
+
+        With the id of a private pool, only that pool's.
+        """
         chosen = [one for one in self._segments.values() if pool_id in (DEFAULT_POOL, one.pool.id)]
         segments = snapshots.describe_segments(chosen, self.index)
         if self.history.enabled:
@@ -308,7 +312,7 @@ class CachingAllocator:
         return segments
 
     def snapshot(self, pool_id: PoolId = DEFAULT_POOL, with_events: bool = True) -> dict:
-        """Segments (all, or those of a private pool), events and settings: `torch.cuda.memory._snapshot()`."""
+        """Returns segments (all, or a private pool's), events and settings: `torch.cuda.memory._snapshot()`."""
         trace = self.history.as_trace(self.torch_version) if with_events else []
         return {
             "segments": self.snapshot_segments(pool_id),
@@ -321,16 +325,18 @@ class CachingAllocator:
     # Finding a block (get_pool, get_free_block).
 
     def _pool_for(self, size: int, stream: int) -> BlockPool:
-        """Where a request of this moment is served: the private pool that picks it, or the allocator's own."""
+        """Returns the pool that serves a request now: the private pool whose filter accepts it, or the allocator's
+        own.
+        """
         private = self.pools.chosen(stream)
         if private is not None:
             return private.small if size <= SMALL_SIZE else private.large
         return self._small if size <= SMALL_SIZE else self._large
 
     def _find_free_block(self, pool: BlockPool, size: int, stream: int, expandable: bool = True) -> Block | None:
-        """Take the best free block for `size` bytes out of the pool, if there is one that may be used.
+        """Removes the best free block for `size` bytes from the pool and returns it, or None.
 
-        `expandable`: whether one of an expandable segment may be.
+        `expandable` says whether a block of an expandable segment may be used.
         """
         if self._collects_garbage():
             pool.searches += 1
@@ -352,9 +358,9 @@ class CachingAllocator:
         return block
 
     def _best_among_expandable(self, pool: BlockPool, size: int, stream: int, expandable: bool) -> Block | None:
-        """Best fit where blocks can grow: each counts with the unmapped addresses behind it.
+        """Returns the best fit among blocks that can grow: each counts with the unmapped addresses that follow it.
 
-        When expandable segments have been turned off meanwhile, their blocks are passed over.
+        If expandable segments have been turned off since, their blocks are skipped.
         """
         blocks = pool.from_size(stream, size)
         if not (expandable and self.settings.expandable_segments):
@@ -369,7 +375,7 @@ class CachingAllocator:
     # Getting memory from the device (alloc_block and what malloc does when it fails).
 
     def _get_new_block(self, request: _Request) -> Block:
-        """A block from a new segment, giving back cached segments if the device is full."""
+        """Returns a block from a new segment, after returning cached segments if the device is full."""
         if self._collects_garbage():
             self._collect_garbage(request.frames)
         self.used = True
@@ -387,7 +393,9 @@ class CachingAllocator:
         return block
 
     def _from_overflow(self, request: _Request) -> Block | None:
-        """A free block of a private pool that serves what finds no memory elsewhere (try_mempool_fallback)."""
+        """Returns a free block of a private pool that serves requests after others have failed
+        (try_mempool_fallback).
+        """
         for private in self.pools.overflow():
             pool = private.small if request.pool.is_small else private.large
             block = self._find_free_block(pool, request.size, request.stream, expandable=False)
@@ -396,7 +404,7 @@ class CachingAllocator:
         return None
 
     def _allocate(self, request: _Request) -> Block | None:
-        """A new segment as one block, or a newly mapped block; None if there is no room."""
+        """Returns a new segment as one block, or a newly mapped block; None if there is no room."""
         settings, pool, alloc_size = self.settings, request.pool, request.alloc_size
         if self._allowed is not None and self.reserved + alloc_size > self._allowed:
             return None
@@ -450,10 +458,10 @@ class CachingAllocator:
             in_private_pools=self.pools.free_bytes(),
         )
 
-    # Handing out and taking back (should_split, alloc_found_block, free_block, try_merge_blocks).
+    # Allocating and freeing (should_split, alloc_found_block, free_block, try_merge_blocks).
 
     def _should_split(self, block: Block, size: int) -> bool:
-        """Whether what remains of the block after `size` bytes becomes a free block of its own."""
+        """Returns whether the rest of the block after `size` bytes becomes a separate free block."""
         if block.pool.id in self.pools.no_split:
             return False
         remaining = block.size - size
@@ -463,7 +471,7 @@ class CachingAllocator:
         return remaining > SMALL_SIZE and (split is None or size < split)
 
     def _hand_out(self, block: Block, size: int, requested: int, frames: list | None) -> Block:
-        """Cut `size` bytes off the front of a free block and mark them as allocated."""
+        """Splits `size` bytes off the front of a free block, and marks them as allocated."""
         pool = block.pool
         statistics = self._statistics
         counts_splits = not block.segment.granule
@@ -495,7 +503,7 @@ class CachingAllocator:
         return block
 
     def _free_block(self, block: Block, frames: list | None) -> None:
-        """Merge a block that nobody uses any more with its free neighbours and put it into its pool."""
+        """Merges a block that is no longer in use with its free neighbours, and puts it into its pool."""
         pool = block.pool
         size = block.size
         if self.history.enabled:
@@ -523,11 +531,13 @@ class CachingAllocator:
             statistics.inactive_split_bytes.change(pool.index, change_bytes)
         statistics.block_inactive(pool.index, size, block.requested_size)
 
-    # Giving memory back (release_cached_blocks, release_available_cached_blocks, release_block).
+    # Returning memory to the device (release_cached_blocks, release_available_cached_blocks, release_block).
 
     def _release_cached_blocks(self, frames: list | None, pool_id: PoolId = DEFAULT_POOL) -> None:
-        """Wait for all streams, then give back every segment that is free as a whole, those of released private pools
-        too; or, if a private pool is named, of this one alone."""
+        """Waits for all streams, then returns every segment that is completely free to the device.
+
+        This includes released private pools. If a private pool is named, only its segments are returned.
+        """
         if pool_id == DEFAULT_POOL and not self.pools.captures:
             self._wait_for_all(frames)
             self._release_blocks(self._large, frames)
@@ -540,7 +550,7 @@ class CachingAllocator:
             self.pools.drop_if_empty(private)
 
     def _wait_for_all(self, frames: list | None, private: PrivatePool | None = None) -> None:
-        """Wait for the streams that blocks wait for, or those of a private pool (synchronize_and_free_events)."""
+        """Waits for the streams that blocks wait for, or those of a private pool (synchronize_and_free_events)."""
         self._statistics.num_sync_all_streams += 1
         self._insert_deferred(frames)
         self._pending.complete()
@@ -548,7 +558,7 @@ class CachingAllocator:
             self._free_block(block, frames)
 
     def _release_blocks(self, pool: BlockPool, frames: list | None) -> None:
-        """Give back every segment of a pool that is free as a whole."""
+        """Returns every completely free segment of a pool to the device."""
         expandable = []
         for block in pool:
             if block.segment.granule:
@@ -559,7 +569,7 @@ class CachingAllocator:
             self._expandable.unmap(block, frames)
 
     def _release_oversize_blocks(self, request: _Request) -> bool:
-        """With `max_split_size`: give back oversize free blocks, just enough for the request.
+        """With `max_split_size`, returns just enough oversize free blocks to the device for the request.
 
         Returns whether it was enough.
         """
@@ -581,7 +591,10 @@ class CachingAllocator:
         return released >= wanted
 
     def _release_block(self, block: Block, frames: list | None) -> None:
-        """Give the segment of a free block back to the device (`cudaFree`). Raises InvalidFree for a part of one."""
+        """Returns the segment of a free block to the device (`cudaFree`).
+
+        Raises InvalidFree if the block is only a part of its segment.
+        """
         pool = block.pool
         statistics = self._statistics
         statistics.num_device_free += 1
@@ -602,10 +615,10 @@ class CachingAllocator:
         return self._allowed is not None and self.settings.garbage_collection_threshold > 0
 
     def _collect_garbage(self, frames: list | None) -> None:
-        """Give back the large segments that have been free longest (garbage_collect_cached_blocks).
+        """Returns the large segments that have been free longest (garbage_collect_cached_blocks).
 
-        Starts when more than `garbage_collection_threshold` of the allowed memory is reserved. The age of a
-        free block is the number of searches in its pool since it was freed; those of average age or more go first.
+        It starts when more than `garbage_collection_threshold` of the allowed memory is reserved. The age of a free
+        block is the number of searches in its pool since it was freed; those of average age or more go first.
         """
         assert self._allowed is not None, "asked by _collects_garbage"
         target = self.reserved - int(self.settings.garbage_collection_threshold * self._allowed)
@@ -626,14 +639,16 @@ class CachingAllocator:
                     self._release_block(block, frames)
 
     def _free_finished(self, frames: list | None) -> None:
-        """Free the blocks that no other stream uses any more (process_events)."""
+        """Frees the blocks that no other stream uses any more (process_events)."""
         self._insert_deferred(frames)
         for block in self._pending.finished():
             self._free_block(block, frames)
 
     def _insert_deferred(self, frames: list | None) -> None:
-        """Let blocks that were freed in a capture wait for the streams that used them before it
-        (insert_events_deferred_until_no_capture)."""
+        """Makes blocks that were freed in a capture wait for the streams that used them before it.
+
+        (insert_events_deferred_until_no_capture)
+        """
         for block in self._deferred:
             captured = self._captured_uses.pop(block, set())
             block.stream_uses = {stream: None for stream in block.stream_uses or () if stream not in captured}
@@ -649,10 +664,10 @@ class CachingAllocator:
         return split is not None and size >= split
 
     def _new_counter(self) -> int:
-        """The tie-breaker of a block that is a whole new segment.
+        """Returns the tie-breaker of a block that is a whole new segment.
 
-        Among free blocks of one size torch up to 2.11 takes the one at the lowest address (all counters are
-        0), 2.12 the oldest block, 2.13 and later one of the oldest segment, there at the lowest address.
+        Among free blocks of one size, torch up to 2.11 takes the one at the lowest address (all counters are 0), 2.12
+        the oldest block, and 2.13 and later one of the oldest segment, there at the lowest address.
         """
         if self.torch_version < (2, 12):
             return 0
@@ -660,12 +675,14 @@ class CachingAllocator:
         return self._counter
 
     def _split_counter(self, block: Block) -> int:
-        """The tie-breaker of a block cut off from another one."""
+        """Returns the tie-breaker of a block that is split off from `block`."""
         return self._new_counter() if self.torch_version == (2, 12) else block.counter
 
 
 class _Request(NamedTuple):
-    """A request that no free block can serve: `nbytes`; `size` rounded; `alloc_size` to ask of the device."""
+    """A request that no free block can serve: `nbytes`, its rounded `size`, and `alloc_size` to request from the
+    device.
+    """
 
     nbytes: int
     size: int
@@ -676,6 +693,6 @@ class _Request(NamedTuple):
 
 
 def _room_to_grow(block: Block) -> int:
-    """The size of a block and of the unmapped addresses right behind it."""
+    """Returns the size of a block plus the unmapped addresses that follow it directly."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

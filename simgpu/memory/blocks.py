@@ -1,8 +1,8 @@
-"""Blocks, the segments they are cut from, and the pools of free blocks.
+"""Defines blocks, the segments that they are split from, and the pools of free blocks.
 
-A *segment* is memory taken from the device with one `cudaMalloc` (or a range of addresses that memory is
-mapped into, for an expandable segment). A *block* is a piece of a segment: handed out, or free. The blocks of
-a segment form a list in the order of their addresses. Free blocks wait in a pool, best fit first.
+A *segment* is memory from the device by one `cudaMalloc`, or for an expandable segment a range of addresses that memory
+is mapped into. A *block* is a piece of a segment, either allocated or free. The blocks of a segment form a list in the
+order of their addresses. Free blocks are kept in a pool, best fit first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SMALL, LARGE = 0, 1
 
 
 class Segment:
-    """Memory taken from the device at once: `size` bytes at `address`, cut into blocks from `first` on.
+    """Memory from the device: `size` bytes at `address`, split into blocks from `first` on.
 
-    `pool` is the pool its blocks belong to, `stream` the only stream they serve. `granule` is 0, or, for an
-    expandable segment, the number of bytes that are mapped and unmapped at once.
+    `pool` is the pool that its blocks belong to, and `stream` the only stream that they serve. `granule` is 0, or, for
+    an expandable segment, the number of bytes that are mapped and unmapped at once.
     """
 
     __slots__ = ("address", "first", "granule", "pool", "size", "stream")
@@ -45,12 +45,12 @@ class Segment:
 
 
 class Block:
-    """A piece of a segment: `size` bytes at `address`, handed out for `requested_size` bytes or free.
+    """A piece of a segment: `size` bytes at `address`, free or allocated for `requested_size` bytes.
 
-    `allocated` means handed out; `active` lasts longer if other streams still use the block when it is freed.
-    `counter` breaks ties between free blocks of one size (see `BlockPool`). `stream_uses` names the other
-    streams it was used on, `event_count` the streams whose work it still waits for after being freed.
-    `mapped` is False for a range of an expandable segment without memory behind it.
+    `active` lasts longer than `allocated` if other streams still use the block when it is freed. `counter` breaks ties
+    between free blocks of one size (see `BlockPool`). `stream_uses` names the other streams that it was used on, and
+    `event_count` is the number of streams whose work it still waits for after being freed. `mapped` is False for a
+    range of an expandable segment without memory.
     """
 
     __slots__ = (
@@ -94,11 +94,11 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """Whether the segment holds other blocks too."""
+        """Returns whether the segment holds other blocks too."""
         return self.prev is not None or self.next is not None
 
     def insert_between(self, before: Block | None, after: Block | None) -> None:
-        """Link this block into its segment between two neighbours (None: the end of the segment)."""
+        """Links this block into its segment between two neighbours (None is the end of the segment)."""
         self.prev, self.next = before, after
         if before is None:
             self.segment.first = self
@@ -108,7 +108,7 @@ class Block:
             after.prev = self
 
     def absorb(self, neighbour: Block) -> None:
-        """Take over the bytes of an adjacent block, which leaves the segment."""
+        """Adds the bytes of an adjacent block, which is removed from the segment."""
         if self.prev is neighbour:
             self.address = neighbour.address
             self.segment_frames = neighbour.segment_frames
@@ -130,17 +130,17 @@ class Block:
 
 
 class BlockPool:
-    """The free blocks of one pool, in the order in which the search looks at them.
+    """The free blocks of one pool, in search order.
 
-    A block serves only its own stream, so there is a list per stream. Within it the smallest block comes
-    first; among equals the one with the lower counter, then the one at the lower address.
+    A block serves only its own stream, so there is a list per stream. It is sorted by size, then by counter, then by
+    address, each ascending.
     """
 
     __slots__ = ("_free", "_unmapped", "id", "index", "owner", "searches")
 
     def __init__(self, index: int, owner: PrivatePool | None = None) -> None:
         self.index = index
-        self.owner = owner  # the private pool it is part of
+        self.owner = owner  # the private pool that it belongs to
         self.id = DEFAULT_POOL if owner is None else owner.id
         self._free: dict[int, SortedList] = {}
         self._unmapped: dict[int, SortedList] = {}
@@ -148,11 +148,11 @@ class BlockPool:
 
     @property
     def is_small(self) -> bool:
-        """The small pool serves requests of at most 1 MiB."""
+        """Returns whether it is the small pool, which serves requests of at most 1 MiB."""
         return self.index == SMALL
 
     def add(self, block: Block) -> None:
-        """Put a free block in."""
+        """Adds a free block."""
         block.searches_before = self.searches
         blocks = self._free.get(block.stream)
         if blocks is None:
@@ -160,18 +160,18 @@ class BlockPool:
         blocks.add((block.size, block.counter, block.address, block))
 
     def remove(self, block: Block) -> None:
-        """Take a free block out."""
+        """Removes a free block."""
         self._free[block.stream].remove((block.size, block.counter, block.address, block))
 
     def from_size(self, stream: int, size: int) -> Iterator[Block]:
-        """The stream's free blocks of at least `size` bytes: here is best fit."""
+        """Yields the stream's free blocks of at least `size` bytes, best fit first."""
         blocks = self._free.get(stream)
         if blocks:
             for position in range(blocks.bisect_left((size,)), len(blocks)):
                 yield blocks[position][3]
 
     def best_fit(self, stream: int, size: int) -> Block | None:
-        """The stream's smallest free block of at least `size` bytes."""
+        """Returns the stream's smallest free block of at least `size` bytes, or None."""
         blocks = self._free.get(stream)
         if blocks:
             position = blocks.bisect_left((size,))
@@ -180,7 +180,7 @@ class BlockPool:
         return None
 
     def largest_first(self, stream: int, below: Block | None) -> list[Block]:
-        """The stream's free blocks before `below` in the search order (None: all), the last one first."""
+        """Returns the stream's free blocks before `below` in search order (all if None), the last one first."""
         blocks = self._free.get(stream, ())
         end = len(blocks)
         if below is not None:
@@ -188,20 +188,20 @@ class BlockPool:
         return [entry[3] for entry in reversed(blocks[:end])]
 
     def __iter__(self) -> Iterator[Block]:
-        """All free blocks, stream after stream; the pool may be changed meanwhile."""
+        """Yields all free blocks, stream by stream; the pool may change during the iteration."""
         return iter([entry[3] for stream in sorted(self._free) for entry in self._free[stream]])
 
     def add_unmapped(self, block: Block) -> None:
-        """Put in a range of an expandable segment that has no memory behind it."""
+        """Adds a range of an expandable segment that has no memory."""
         ranges = self._unmapped.get(block.stream)
         if ranges is None:
             ranges = self._unmapped[block.stream] = SortedList()
         ranges.add((block.address, block))
 
     def remove_unmapped(self, block: Block) -> None:
-        """Take such a range out."""
+        """Removes such a range."""
         self._unmapped[block.stream].remove((block.address, block))
 
     def unmapped(self, stream: int) -> list[Block]:
-        """The stream's ranges without memory, in the order of their addresses."""
+        """Returns the stream's ranges without memory, in the order of their addresses."""
         return [entry[1] for entry in self._unmapped.get(stream, ())]

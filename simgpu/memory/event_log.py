@@ -1,7 +1,7 @@
-"""The record of what the allocator did: `torch.cuda.memory._record_memory_history`.
+"""Records what the allocator did: `torch.cuda.memory._record_memory_history`.
 
-Entries are kept as tuples and become dictionaries, with PyTorch's keys, only when a snapshot asks for them.
-Source: `record_trace` in `c10/cuda/CUDACachingAllocator.cpp`, `torch/csrc/cuda/memory_snapshot.cpp`.
+Entries are stored as tuples, and become dictionaries with PyTorch's keys only when a snapshot needs them. Source:
+`record_trace` in `c10/cuda/CUDACachingAllocator.cpp`, `torch/csrc/cuda/memory_snapshot.cpp`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 STATE, ALLOC, ALL = 1, 2, 3
-"""For which events frames are taken: blocks that live; also every entry; also frees."""
+"""The events for which frames are recorded: living blocks only; also every entry; also frees."""
 
 CONTEXTS = {None: 0, "state": STATE, "alloc": ALLOC, "all": ALL}
 
@@ -28,16 +28,16 @@ ACTIONS = (
 )
 
 DEFAULT_POOL = (0, 0)
-"""Id of the allocator's own pools; private pools have others (see `private_pools`)."""
+"""Id of the allocator's own pools; private pools have other ids (see `private_pools`)."""
 
 
 class History:
-    """The newest `max_entries` events of one device (at least one).
+    """Stores the newest `max_entries` events of one device (at least one).
 
-    `enabled`: "all" keeps every event, "state" only the newest one (frames of living blocks are kept all the
-    same), None keeps nothing. `context` chooses when frames are taken (see `CONTEXTS`). `frames` returns the
-    current Python frames, innermost first, as dictionaries with `filename`, `line`, `name`; `clock` the time
-    in microseconds. `skip_actions` names actions that are not kept.
+    `enabled` is "all" for every event, "state" for only the newest one (frames of living blocks are recorded all the
+    same), or None for nothing. `context` selects when frames are recorded (see `CONTEXTS`). `frames` returns the
+    current Python frames, innermost first, as dictionaries with `filename`, `line`, `name`, and `clock` the time in
+    microseconds. `skip_actions` names actions that are not recorded.
 
     Raises ValueError for values that PyTorch does not know.
     """
@@ -51,7 +51,7 @@ class History:
         self._frames = frames
         self._clock = clock
         self._skip: frozenset[str] = frozenset()
-        self.metadata = ""  # of torch.cuda.memory._set_memory_metadata: each later event has it
+        self.metadata = ""  # set by torch.cuda.memory._set_memory_metadata, for each later event
 
     def configure(
         self,
@@ -61,7 +61,7 @@ class History:
         clear_history: bool,
         skip_actions: Iterable[str],
     ) -> None:
-        """Start, change or (with `enabled=None`) stop the recording."""
+        """Starts, changes or (with `enabled=None`) stops the recording."""
         if enabled not in (None, "state", "all"):
             raise ValueError(f"expected enabled to be None, 'state' or 'all', got {enabled!r}")
         if context not in CONTEXTS:
@@ -77,7 +77,7 @@ class History:
         self._skip = frozenset(skip_actions)
 
     def frames(self, level: int) -> list | None:
-        """The current frames if the recording wants them for events of this level."""
+        """Returns the current frames if the recording includes them for events of this level, else None."""
         if self._context < level or self._frames is None:
             return None
         return self._frames()
@@ -92,8 +92,10 @@ class History:
         pool_id: tuple[int, int] = DEFAULT_POOL,
         metadata: str | None = None,
     ) -> None:
-        """Keep one event; `address` is the free memory for "oom". Sizes in bytes. `metadata`: the event's own text, if
-        it is not that of `self.metadata`."""
+        """Records one event. Sizes are in bytes, and `address` is the free memory for "oom".
+
+        `metadata` is the event's own text, if it differs from `self.metadata`.
+        """
         if action not in self._skip:
             time = self._clock() if self._clock is not None else 0
             kept = frames if self._context >= ALLOC else None
@@ -102,9 +104,10 @@ class History:
             )
 
     def as_trace(self, torch_version: tuple[int, ...] = (2, 13)) -> list[dict]:
-        """The events, oldest first, as in `device_traces` of a memory snapshot of that torch version."""
+        """Returns the events, oldest first, as in `device_traces` of a memory snapshot of that torch version."""
         has_pool = torch_version >= (2, 12)
-        entries = list(self.entries)  # garbage that is collected meanwhile gives blocks back, and makes new ones
+        # a copy, because garbage collection during the loop may free blocks and add entries
+        entries = list(self.entries)
         return [_as_dict(has_pool, *entry) for entry in entries]
 
 
@@ -130,6 +133,6 @@ def _as_dict(
     }
     if has_pool:
         entry["pool_id"] = pool_id
-    if frames is not None:  # without frames PyTorch leaves the key out
+    if frames is not None:  # PyTorch omits the key without frames
         entry["frames"] = list(frames)
     return entry

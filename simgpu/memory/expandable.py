@@ -1,8 +1,8 @@
-"""Expandable segments: a range of addresses per stream and pool that memory is mapped into as it is needed.
+"""Expandable segments: a range of addresses per stream and pool that memory is mapped into as needed.
 
-Active with `expandable_segments:True`. A block of such a segment is handed out, free, or *unmapped*:
-addresses without memory. Source: `find_expandable_block`, `map_block`, `try_allocate_expandable_block`,
-`unmap_block` in `c10/cuda/CUDACachingAllocator.cpp`.
+Active with `expandable_segments:True`. A block of such a segment is allocated, free, or *unmapped*, which means
+addresses without memory. Source: `find_expandable_block`, `map_block`, `try_allocate_expandable_block`, `unmap_block`
+in `c10/cuda/CUDACachingAllocator.cpp`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from simgpu.memory.statistics import Statistics
 class ExpandableSegments:
     """The expandable segments of one device's allocator.
 
-    `segments` is the allocator's table of segments by address; `new_counter()` and `split_counter(block)`
-    give the tie-breaking counters of `BlockPool`.
+    `segments` is the allocator's table of segments by address. `new_counter()` and `split_counter(block)` return the
+    tie-breaking counters of `BlockPool`.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class ExpandableSegments:
         self._split_counter = split_counter
 
     def allocate(self, pool: BlockPool, stream: int, size: int, granule: int, frames: list | None) -> Block | None:
-        """A mapped block of at least `size` bytes, taken out of the pool; None when the device is full.
+        """Returns a mapped block of at least `size` bytes, removed from the pool, or None if the device is full.
 
-        A new segment maps `granule` bytes at once: as many as an ordinary segment of the pool has.
-        After a failure, what was mapped before it stays in the pool as free blocks.
+        A new segment maps `granule` bytes at once, which is the size of an ordinary segment of the pool. After a
+        failure, what was mapped before it stays in the pool as free blocks.
         """
         block = self._with_room(pool, stream, size, granule)
         if not block.mapped and not self._map(block, min(block.size, size), frames):
@@ -57,7 +57,7 @@ class ExpandableSegments:
         return block
 
     def unmap(self, block: Block, frames: list | None) -> None:
-        """Give back the memory behind the whole granules inside a free block; its ends stay free blocks."""
+        """Returns the memory of the whole granules inside a free block to the device; its ends stay free blocks."""
         segment, pool = block.segment, block.pool
         granule = segment.granule
         start = segment.address + -(-(block.address - segment.address) // granule) * granule
@@ -90,10 +90,11 @@ class ExpandableSegments:
             del self._segments[segment.address]
 
     def _with_room(self, pool: BlockPool, stream: int, size: int, granule: int) -> Block:
-        """The start of the first run, by address, of free and unmapped blocks of `size` bytes.
+        """Returns the start of the first run (by address) of free and unmapped blocks of `size` bytes, else of a new
+        segment.
 
-        Else a new segment; also for a request larger than a segment's addresses, which then cannot be mapped
-        and leaves the new segment behind, empty (torch 2.13).
+        This also applies to a request larger than a segment's addresses, which then cannot be mapped and leaves the new
+        segment empty (torch 2.13).
         """
         for block in pool.unmapped(stream):
             if block.prev is not None and not block.prev.active:
@@ -107,7 +108,7 @@ class ExpandableSegments:
         return self._new_segment(pool, stream, granule)
 
     def _new_segment(self, pool: BlockPool, stream: int, granule: int) -> Block:
-        """The unmapped block of a fresh segment, whose addresses span 9/8 of the device's memory."""
+        """Returns the unmapped block of a new segment, whose addresses span 9/8 of the device's memory."""
         total = self._device.total_memory
         span = -(-(total + total // 8) // granule) * granule
         segment = Segment(self._device.reserve_range(span), span, stream, pool, granule)
@@ -119,7 +120,10 @@ class ExpandableSegments:
         return block
 
     def _map(self, block: Block, size: int, frames: list | None) -> bool:
-        """Put memory behind the first `size` bytes (whole granules) of an unmapped block, and free it."""
+        """Maps memory to the first `size` bytes (whole granules) of an unmapped block, and frees it.
+
+        Returns False if the device is full.
+        """
         granule, pool = block.segment.granule, block.pool
         size = -(-size // granule) * granule
         if not self._device.map(size):

@@ -1,4 +1,4 @@
-"""The error of an allocation that failed, with PyTorch's text.
+"""Defines the error of a failed allocation, with PyTorch's text.
 
 Source of the wording: `malloc` in `c10/cuda/CUDACachingAllocator.cpp`; compared with torch 2.13.0.
 """
@@ -16,11 +16,11 @@ HINT = (
 
 
 class OutOfMemory(Exception):
-    """No memory for a request. `str()` is the message of `torch.cuda.OutOfMemoryError`.
+    """Raised when a request cannot be served. `str()` is the message of `torch.cuda.OutOfMemoryError`.
 
-    Attributes, in bytes: `size` (the rounded request), `alloc_size` (what was asked of the device, the size
-    in the message), `device_free`, `device_total`, `allowed` (None without a memory fraction), `allocated`
-    and `reserved` by PyTorch; `rejected` is True when `throw_on_cudamalloc_oom` refused it beforehand.
+    Attributes, in bytes: `size` (the rounded request), `alloc_size` (the size requested from the device, which the
+    message shows), `device_free`, `device_total`, `allowed` (None without a memory fraction), `allocated` and
+    `reserved` by PyTorch. `rejected` is True if `throw_on_cudamalloc_oom` refused it beforehand.
     """
 
     def __init__(self, message: str, **fields) -> None:
@@ -37,7 +37,7 @@ class OutOfMemory(Exception):
 
 
 def format_size(nbytes: int) -> str:
-    """Bytes as PyTorch's error messages write them: `20.00 MiB`; a unit's own size stays in the one below."""
+    """Formats bytes as PyTorch's error messages do, `20.00 MiB`; exactly 1 MiB is still `1024.00 KiB`."""
     if nbytes <= 1024:
         return f"{nbytes} bytes"
     for unit, scale in (("KiB", 2**10), ("MiB", 2**20)):
@@ -57,9 +57,9 @@ def out_of_memory(
     reserved: int,
     in_private_pools: int = 0,
 ) -> OutOfMemory:
-    """The error for a failed request of `size` bytes, a segment of `alloc_size`, on GPU number `index`.
+    """Returns the error for a failed request of `size` bytes, in a segment of `alloc_size`, on GPU number `index`.
 
-    `in_private_pools`: bytes of free blocks of private pools, which PyTorch counts as allocated here.
+    `in_private_pools` is the bytes of free blocks of private pools, which PyTorch counts as allocated here.
     """
     free, total = device.mem_get_info()
     parts = [
@@ -90,7 +90,7 @@ def out_of_memory(
 
 
 def rejected(nbytes: int, alloc_size: int) -> OutOfMemory:
-    """The error when `throw_on_cudamalloc_oom` refuses the segment for a request of `nbytes` bytes."""
+    """Returns the error for a request of `nbytes` bytes whose segment `throw_on_cudamalloc_oom` refuses."""
     return OutOfMemory(
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {format_size(nbytes)}",
@@ -101,5 +101,5 @@ def rejected(nbytes: int, alloc_size: int) -> OutOfMemory:
 
 
 def too_large(nbytes: int) -> OutOfMemory:
-    """The error for a tensor of 2**60 bytes or more."""
+    """Returns the error for a tensor of 2**60 bytes or more."""
     return OutOfMemory("CUDA out of memory. Tried to allocate more than 1EB memory.", size=nbytes)

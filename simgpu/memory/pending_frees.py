@@ -1,4 +1,4 @@
-"""Freed blocks that other streams may still use: they wait for an event on each of those streams.
+"""Keeps freed blocks that other streams may still use until an event on each of those streams has passed.
 
 Source: `insert_events`, `process_events` and `cuda_events` in `c10/cuda/CUDACachingAllocator.cpp`.
 """
@@ -17,13 +17,12 @@ FIBONACCI = 11400714819323198485
 
 
 class PendingFrees:
-    """Blocks waiting for streams, each stream's in the order in which they were freed.
+    """Blocks that wait for streams, in the order in which they were freed, per stream.
 
-    `record_event(stream)` returns a callable that says whether the stream has come past this point; with None
-    only `complete` makes events happen. `index` is the number of the GPU, which may change while nothing waits.
-
-    Several streams are looked at in the order of PyTorch's hash table: by the top bits of the hashed stream,
-    as many as the table has; it starts with 4 slots and doubles when more than half are taken.
+    `record_event(stream)` returns a callable that says whether the stream has passed this point; with None only
+    `complete` completes events. `index` is the number of the GPU, which may change while nothing waits. Several streams
+    are processed in the order of PyTorch's hash table: by the top bits of the hashed stream, as many as the table has.
+    It starts with 4 slots, and doubles when more than half are used.
     """
 
     __slots__ = ("_queues", "_slots", "index", "record_event")
@@ -38,7 +37,7 @@ class PendingFrees:
         return bool(self._queues)
 
     def add(self, block: Block) -> None:
-        """Let a freed block wait for every stream it was used on."""
+        """Makes a freed block wait for every stream that it was used on."""
         streams, block.stream_uses = block.stream_uses, None
         for stream in streams or ():
             happened = _not_yet if self.record_event is None else self.record_event(stream)
@@ -50,12 +49,14 @@ class PendingFrees:
             self._queues[stream].append((block, happened))
 
     def complete(self, stream: int | None = None) -> None:
-        """Every event (of one stream, or of all) has happened."""
+        """Marks every event (of one stream, or of all) as completed."""
         for key in self._queues if stream is None else {stream} & self._queues.keys():
             self._queues[key] = deque((block, _happened) for block, _ in self._queues[key])
 
     def finished(self, private: PrivatePool | None = None) -> Iterator[Block]:
-        """The blocks whose last event has happened, each once; of a private pool only, if one is given."""
+        """Yields the blocks whose last event has completed, each once; only those of a private pool, if one is
+        given.
+        """
         for stream in sorted(self._queues, key=self._slot):
             queue, others = self._queues[stream], []
             while queue and queue[0][1]():

@@ -1,6 +1,6 @@
-"""The physical memory of a GPU: what `cudaMalloc`, `cudaFree` and `cudaMemGetInfo` see.
+"""Models the physical memory of a GPU, as `cudaMalloc`, `cudaFree` and `cudaMemGetInfo` see it.
 
-The caching allocator stands between PyTorch and this. Nothing is stored: a device counts bytes and hands out
+The caching allocator is the layer between PyTorch and this. No data is stored: a device counts bytes and returns
 addresses.
 """
 
@@ -12,22 +12,21 @@ PAGE = 2 * MIB
 """Granularity of `cudaMalloc` and of `cuMemCreate` on every GPU since Pascal, in bytes."""
 
 SEGMENTS_FROM = 0x7E00_0000_0000
-"""First address handed out by `malloc`. The addresses of a real GPU differ; only their order can matter."""
+"""First address that `malloc` returns. The addresses of a real GPU differ; only their order can matter."""
 
 RANGES_FROM = 0x7F00_0000_0000
-"""First address handed out by `reserve_range`, above those of `malloc`."""
+"""First address that `reserve_range` returns, above those of `malloc`."""
 
 
 class Device:
     """The memory of one GPU, in bytes.
 
-    `total_memory`: as `torch.cuda.get_device_properties(0).total_memory` reports it.
-    `context`: taken by this process before its first allocation (the CUDA context).
-    `non_pytorch`: taken by this process outside PyTorch's allocator (NCCL, other libraries).
-    `other_processes`: bytes by process id.
+    `total_memory` is what `torch.cuda.get_device_properties(0).total_memory` reports. `context` is what this process
+    uses before its first allocation (the CUDA context), and `non_pytorch` what it uses outside PyTorch's allocator
+    (NCCL, other libraries). `other_processes` gives bytes by process id. The last three are plain attributes and may
+    change at any time.
 
-    `context`, `non_pytorch` and `other_processes` are plain attributes and may change at any time.
-    Raises ValueError for a size that is negative, and when the context alone does not fit.
+    Raises ValueError for a negative size, and if the context alone does not fit.
     """
 
     def __init__(
@@ -53,22 +52,24 @@ class Device:
 
     @property
     def process_memory(self) -> int:
-        """Bytes this process holds: context + non-PyTorch memory + segments. The figure of `nvidia-smi`."""
+        """Returns the bytes that this process uses, as `nvidia-smi` shows them: context, non-PyTorch memory and
+        segments.
+        """
         return self.context + self.non_pytorch + self.allocated
 
     @property
     def free_memory(self) -> int:
-        """Bytes that nobody holds."""
+        """Returns the bytes that no process uses."""
         return max(0, self.total_memory - self.process_memory - sum(self.other_processes.values()))
 
     def mem_get_info(self) -> tuple[int, int]:
-        """(free, total) bytes, as `cudaMemGetInfo`."""
+        """Returns (free, total) bytes, as `cudaMemGetInfo` does."""
         return self.free_memory, self.total_memory
 
     def malloc(self, nbytes: int) -> int | None:
-        """The address of `nbytes` bytes of fresh memory, or None when the device is full (`cudaMalloc`).
+        """Returns the address of `nbytes` bytes of new memory, or None if the device is full (`cudaMalloc`).
 
-        Takes whole pages of 2 MiB, at the lowest address where they fit.
+        It allocates whole pages of 2 MiB, at the lowest address where they fit.
         """
         size = -(-nbytes // PAGE) * PAGE
         if size > self.free_memory:
@@ -83,7 +84,7 @@ class Device:
         return address
 
     def free(self, address: int) -> None:
-        """Give back what `malloc` returned (`cudaFree`). Raises ValueError for any other address."""
+        """Frees what `malloc` returned (`cudaFree`). Raises ValueError for any other address."""
         try:
             size = self._segments.pop(address)
         except KeyError:
@@ -91,18 +92,18 @@ class Device:
         self.allocated -= size
 
     def reserve_range(self, nbytes: int) -> int:
-        """The start of `nbytes` bytes of address space with no memory behind them (`cuMemAddressReserve`)."""
+        """Returns the start of `nbytes` bytes of address space without memory (`cuMemAddressReserve`)."""
         address = self._next_range
         self._next_range += -(-nbytes // PAGE) * PAGE
         return address
 
     def map(self, nbytes: int) -> bool:
-        """Put `nbytes` bytes of memory behind a reserved range; False when the device is full."""
+        """Maps `nbytes` bytes of memory to a reserved range; returns False if the device is full."""
         if nbytes > self.free_memory:
             return False
         self.allocated += nbytes
         return True
 
     def unmap(self, nbytes: int) -> None:
-        """Take back `nbytes` bytes of memory from behind a reserved range."""
+        """Unmaps `nbytes` bytes of memory from a reserved range."""
         self.allocated -= nbytes

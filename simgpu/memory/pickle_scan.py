@@ -1,7 +1,7 @@
-"""A look at a pickle before it is loaded: whether it asks for more memory than its own bytes account for.
+"""Scans a pickle before it is loaded, and refuses one that needs more memory than its own bytes account for.
 
-A pickle is a program, and a few of its bytes can ask for gigabytes: a place far out in the memo, which is a C array, or
-a string that is longer than the file. Here each opcode is looked at, and nothing is built.
+A pickle is a program, and a few of its bytes can request gigabytes: a large index in the memo, which is a C array, or a
+string that is longer than the file. The scan reads each opcode and builds nothing.
 """
 
 import pickletools
@@ -15,7 +15,7 @@ _COUNTED = {
 _OPCODES = {ord(op.code): op for op in pickletools.opcodes}
 _PLACES = {"PUT", "BINPUT", "LONG_BINPUT"}
 _STOP = ord(".")
-# Opcodes by the number of bytes that follow them, with nothing to look at in these. Most of a pickle is such.
+# Opcodes by the number of bytes that follow them, which need no check. They make up most of a pickle.
 _FIXED = {
     code: 0 if op.arg is None else op.arg.n
     for code, op in _OPCODES.items()
@@ -24,7 +24,7 @@ _FIXED = {
 
 
 def check(content: bytes) -> None:
-    """Raises ValueError, saying what, for a pickle that is cut short, or asks for more memory than it brings."""
+    """Raises ValueError for a pickle that is truncated, or needs more memory than its bytes account for."""
     at, end, fixed = 0, len(content), _FIXED
     while at < end:
         code = content[at]
@@ -37,7 +37,7 @@ def check(content: bytes) -> None:
 
 
 def _past_argument(content: bytes, code: int, at: int) -> int:
-    """Where the next opcode begins, after an argument at `at` that has to be looked at."""
+    """Checks the argument at `at`, and returns the position of the next opcode."""
     op = _OPCODES.get(code)
     if op is None or op.arg is None:
         raise ValueError(f"no pickle, or a broken one ({bytes([code])!r} is no opcode)")
@@ -56,6 +56,6 @@ def _past_argument(content: bytes, code: int, at: int) -> int:
         raise ValueError("the file is empty or ends too early")
     if op.name in _PLACES:
         place = int(argument) if op.name == "PUT" else int.from_bytes(argument, "little")
-        if not 0 <= place <= len(content):  # one object after the other is noted, and each takes a byte at least
+        if not 0 <= place <= len(content):  # objects are numbered one by one, and each needs at least one byte
             raise ValueError(f"no pickle, or a broken one (place {place} in the memo of {len(content)} bytes)")
     return after

@@ -1,8 +1,8 @@
-"""Private pools: free blocks that serve only what asks for this pool (`torch.cuda.MemPool`, CUDA graphs).
+"""Private pools: free blocks that serve only requests for this pool (`torch.cuda.MemPool`, CUDA graphs).
 
-While a pool is *active* (`PrivatePools.begin` … `end`) the requests that its filter picks are served from it. It
-belongs to as many users as have taken it; once the last one has released it, its segments may be given back to the
-device.
+While a pool is *active* (`PrivatePools.begin` … `end`), it serves the requests that its filter accepts. A pool counts
+its users. Once the last one has released it, its segments may be returned to the device.
+
 Source: `PrivatePool`, `graph_pools`, `graph_pools_freeable` and `captures_underway` in
 `c10/cuda/CUDACachingAllocator.cpp`; compared with torch 2.13.0.
 """
@@ -18,9 +18,9 @@ PoolId = tuple[int, int]
 
 
 class PrivatePool:
-    """A small and a large pool of its own, under the id `(0, n)`, or `(n, 0)` if a CUDA graph has made it.
+    """A small and a large pool under the id `(0, n)`, or `(n, 0)` if a CUDA graph has made it.
 
-    `users`: who have taken it and not released it. `mallocs`: segments, and mapped ranges, it has.
+    `users` is the number of users that have not released it, and `mallocs` its number of segments and mapped ranges.
     """
 
     __slots__ = ("id", "large", "mallocs", "small", "users")
@@ -32,17 +32,17 @@ class PrivatePool:
         self.small, self.large = BlockPool(SMALL, self), BlockPool(LARGE, self)
 
     def free_bytes(self) -> int:
-        """Bytes in blocks that nobody uses."""
+        """Returns the bytes in free blocks."""
         return sum(block.size for pool in (self.small, self.large) for block in pool)
 
 
 class PrivatePools:
     """The private pools of one allocator.
 
-    `active`: pairs of an id and a filter, latest last; the filter says of a stream whether the request of this moment
-    is to be served from the pool. `captures`: those of them that belong to CUDA graphs that are being captured;
-    meanwhile the allocator waits for no stream and gives nothing back. `no_split`: pools whose blocks are never cut.
-    `on_oom`: pools that serve what finds no memory elsewhere.
+    `active` holds pairs of an id and a filter, latest last. The filter takes a stream and says whether the pool serves
+    the current request. `captures` holds those that belong to CUDA graphs being captured; during a capture the
+    allocator waits for no stream and returns nothing to the device. `no_split` holds pools whose blocks are never
+    split, and `on_oom` pools that serve requests that no other memory can serve.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class PrivatePools:
         return iter(self._pools.values())
 
     def new_id(self, by_user: bool = True) -> PoolId:
-        """An id that no pool has: `(0, n)` for users, `(n, 0)` for CUDA graphs."""
+        """Returns an unused id: `(0, n)` for users, `(n, 0)` for CUDA graphs."""
         self._numbers[by_user] += 1
         return (0, self._numbers[by_user]) if by_user else (self._numbers[by_user], 0)
 
     def make(self, pool_id: PoolId, *, no_split: bool = False, use_on_oom: bool = False) -> None:
-        """A pool of a user's (`torch.cuda.MemPool`), who has taken it."""
+        """Creates a user's pool (`torch.cuda.MemPool`), with the user counted."""
         self.take(pool_id)
         if no_split:
             self.no_split.add(pool_id)
@@ -71,7 +71,7 @@ class PrivatePools:
             self.on_oom.append(pool_id)
 
     def take(self, pool_id: PoolId) -> None:
-        """One user more; makes the pool if there is none. RuntimeError if all users have released it."""
+        """Adds a user, and creates the pool if it does not exist. Raises RuntimeError if all users have released it."""
         pool = self._pools.get(pool_id)
         if pool is None:
             self._pools[pool_id] = PrivatePool(pool_id)
@@ -81,20 +81,20 @@ class PrivatePools:
             pool.users += 1
 
     def release(self, pool_id: PoolId) -> None:
-        """One user less. RuntimeError if there is no such pool."""
+        """Removes a user. Raises RuntimeError if the pool does not exist."""
         pool = self._of(pool_id)
         pool.users -= 1
         if pool.users == 0:
             self._freeable[pool_id] = pool
 
     def users(self, pool_id: PoolId) -> int:
-        """How many have taken the pool. RuntimeError if there is no such pool."""
+        """Returns the number of users. Raises RuntimeError if the pool does not exist."""
         return self._of(pool_id).users
 
     def begin(self, pool_id: PoolId, picks: Callable[[int], bool], capture: bool = False) -> None:
-        """Serve what `picks` from the pool, until `end`; `capture`: for a CUDA graph.
+        """Serves the requests that `picks` accepts from the pool, until `end`; `capture` is for a CUDA graph.
 
-        RuntimeError, in PyTorch's words, if it is active already.
+        Raises RuntimeError, in PyTorch's words, if it is already active.
         """
         self.take(pool_id)
         if any(active == pool_id for active, _ in self.active):
@@ -104,7 +104,7 @@ class PrivatePools:
             self.captures.add(pool_id)
 
     def end(self, pool_id: PoolId) -> None:
-        """RuntimeError, in PyTorch's words, if the pool is not active."""
+        """Ends what `begin` started. Raises RuntimeError, in PyTorch's words, if the pool is not active."""
         for position, (active, _) in enumerate(self.active):
             if active == pool_id:
                 del self.active[position]
@@ -113,28 +113,28 @@ class PrivatePools:
         raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
 
     def chosen(self, stream: int) -> PrivatePool | None:
-        """The pool that serves a request for this stream now, or None."""
+        """Returns the pool that serves a request for this stream now, or None."""
         for pool_id, picks in reversed(self.active):
             if picks(stream):
                 return self._pools[pool_id]
         return None
 
     def overflow(self) -> list[PrivatePool]:
-        """The pools that may serve what finds no memory elsewhere."""
+        """Returns the pools that may serve requests that no other memory can serve."""
         return [self._pools[pool_id] for pool_id in self.on_oom if pool_id in self._pools]
 
     def freeable(self, only: PoolId = DEFAULT_POOL) -> list[PrivatePool]:
-        """Those that everybody has released; the one pool `only`, or all."""
+        """Returns the pools that all users have released, or only the pool `only` if it is one of them."""
         return [pool for pool_id, pool in self._freeable.items() if only in (DEFAULT_POOL, pool_id)]
 
     def drop_if_empty(self, pool: PrivatePool) -> None:
-        """Forget a released pool that has no memory any more."""
+        """Removes a released pool that has no memory any more."""
         if pool.mallocs == 0:
             del self._pools[pool.id]
             del self._freeable[pool.id]
 
     def free_bytes(self) -> int:
-        """Bytes in free blocks of all of them."""
+        """Returns the bytes in free blocks of all pools."""
         return sum(pool.free_bytes() for pool in self)
 
     def _of(self, pool_id: PoolId) -> PrivatePool:

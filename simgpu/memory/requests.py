@@ -1,7 +1,7 @@
-"""The requests of a program to the allocator, in order: recorded, and replayed on a GPU of another capacity.
+"""Records a program's requests to the allocator in order, and replays them on a GPU of a different capacity.
 
-A replay assumes that the program asks for the same whatever the capacity. A program that reads how much memory is free,
-or that catches an out-of-memory error, may not.
+A replay assumes that the program makes the same requests whatever the capacity. That may not hold for a program that
+reads how much memory is free, or that catches an out-of-memory error.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from simgpu.memory.physical import PAGE, Device
 from simgpu.memory.settings import AllocatorSettings
 
 LONGEST = 100_000
-"""Requests that are recorded; a longer record is given up."""
+"""The most requests that are recorded; a longer record is dropped."""
 
 MALLOC, FREE, FAILED, USE, EMPTY = range(5)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of a replay: whether every request was served that was served in the run, how many of those that had
-    failed there failed again, and the most bytes reserved."""
+    """The result of a replay.
+
+    `served` says whether every request that was served in the run was served again, `failures` how many of those that
+    failed in the run failed again, and `reserved` is the most bytes reserved.
+    """
 
     served: bool
     failures: int
@@ -36,8 +39,8 @@ class Requests:
 
     def __init__(self) -> None:
         self.unusable = ""
-        self._entries = array("q")  # of each request: its kind, and its operand times 8
-        self._streams = array("q")  # of each malloc, failed malloc and use
+        self._entries = array("q")  # for each request, its kind plus 8 times its operand
+        self._streams = array("q")  # for each malloc, failed malloc and use
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -48,7 +51,7 @@ class Requests:
         self._entries, self._streams = array("q"), array("q")
 
     def malloc(self, nbytes: int, stream: int) -> None:
-        """A request that was served. Served requests are numbered from 0."""
+        """Records a request that was served. Served requests are numbered from 0."""
         if self.unusable:
             return
         self._entries.append(nbytes << 3)
@@ -57,29 +60,29 @@ class Requests:
             self.give_up(f"the record is longer than {LONGEST:,} requests")
 
     def failed(self, nbytes: int, stream: int) -> None:
-        """A request that raised an error, which the program caught."""
+        """Records a request that raised an error which the program caught."""
         if not self.unusable:
             self._entries.append(nbytes << 3 | FAILED)
             self._streams.append(stream)
 
     def free(self, number: int) -> None:
-        """The block of a served request is given back."""
+        """Records that the block of a served request was freed."""
         if not self.unusable:
             self._entries.append(number << 3 | FREE)
 
     def use(self, number: int, stream: int) -> None:
-        """The block of a served request is used on another stream."""
+        """Records that the block of a served request was used on a different stream."""
         if not self.unusable:
             self._entries.append(number << 3 | USE)
             self._streams.append(stream)
 
     def empty_cache(self) -> None:
-        """The cache is given back to the device."""
+        """Records that the cache was returned to the device."""
         if not self.unusable:
             self._entries.append(EMPTY)
 
     def replay(self, capacity: int, context: int, settings: AllocatorSettings, version: tuple[int, ...]) -> Replayed:
-        """Replays the record on a GPU of `capacity` bytes, of which the CUDA context takes `context`."""
+        """Replays the record on a GPU of `capacity` bytes, of which the CUDA context uses `context`."""
         device = Device(total_memory=capacity, context=context)
         allocator = CachingAllocator(device, settings, version, record_event=lambda stream: lambda: True)
         blocks: list = []
@@ -111,7 +114,7 @@ class Requests:
         return Replayed(True, failures, allocator.max_reserved)
 
     def smallest(self, low: int, high: int, served: Callable[[int], bool]) -> int:
-        """The smallest capacity between `low` (exclusive) and `high` (at which every request is served), to a page."""
+        """Returns the smallest capacity, to a page, above `low` and up to `high`, at which every request is served."""
         least, most = low // PAGE, -(-high // PAGE)
         while most - least > 1:
             middle = (least + most) // 2

@@ -1,7 +1,7 @@
-"""How many bytes a request becomes: rounding, and the size of a new segment.
+"""Computes the size of a block and of a new segment for a request.
 
-Constants: `c10/core/AllocatorConfig.h` of PyTorch (unchanged since 1.x); rules: `round_size` and
-`get_allocation_size` of `c10/cuda/CUDACachingAllocator.cpp`.
+Constants: `c10/core/AllocatorConfig.h` of PyTorch (unchanged since 1.x). Rules: `round_size` and `get_allocation_size`
+of `c10/cuda/CUDACachingAllocator.cpp`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from simgpu.memory.physical import MIB
 
 MIN_BLOCK_SIZE = 512
-"""Every block is a multiple of this many bytes."""
+"""Every block is a multiple of this, in bytes."""
 
 SMALL_SIZE = 1 * MIB
 """Requests up to this size come from the small pool, others from the large one."""
@@ -28,9 +28,9 @@ ROUNDUP_INTERVALS = 16
 
 
 def round_size(nbytes: int, divisions: tuple[int, ...] | None = None) -> int:
-    """The block size, in bytes, for a request of `nbytes` > 0 bytes.
+    """Returns the block size in bytes for a request of `nbytes` > 0 bytes.
 
-    `divisions` is the table of `roundup_power2_divisions` (16 entries), or None when the option is off: then
+    `divisions` is the table of `roundup_power2_divisions` (16 entries), or None if the option is off. Then the size is
     the next multiple of 512.
     """
     if divisions is not None and nbytes >= MIN_BLOCK_SIZE:
@@ -42,7 +42,7 @@ def round_size(nbytes: int, divisions: tuple[int, ...] | None = None) -> int:
 
 
 def _round_to_power2_division(nbytes: int, parts: int) -> int:
-    """Round up to the next of `parts` equal steps between two powers of two."""
+    """Rounds up to the next of `parts` equal steps between two powers of two."""
     floor = 1 << (nbytes.bit_length() - 1)
     if nbytes == floor:
         return nbytes
@@ -51,7 +51,7 @@ def _round_to_power2_division(nbytes: int, parts: int) -> int:
 
 
 def segment_size(size: int, large_segment_size: int) -> int:
-    """The bytes taken from the device for a block of `size` bytes that no free block can serve."""
+    """Returns the bytes to request from the device for a block of `size` bytes that no free block can serve."""
     if size <= SMALL_SIZE:
         return SMALL_BUFFER
     if size < MIN_LARGE_ALLOC:

@@ -1,9 +1,9 @@
 """Settings of the caching allocator: PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.
 
-`AllocatorSettings.parse` reads the same texts as PyTorch, and refuses the same ones with the same words, followed by
+`AllocatorSettings.parse` accepts the same texts as PyTorch, and refuses the same ones with the same words, followed by
 what was given. Source: `c10/core/AllocatorConfig.cpp`, `c10/cuda/CUDAAllocatorConfig.cpp`; compared with torch 2.13.0
-(`tools/oracle/settings_texts.py`). Different on purpose: where PyTorch stops at an internal assertion ("please report a
-bug") because the text ends too early, the error here says what was expected.
+(`tools/oracle/settings_texts.py`). It differs on purpose if the text ends too early: PyTorch stops at an internal
+assertion ("please report a bug"), but the error here says what was expected.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from simgpu.memory.rounding import ROUNDUP_INTERVALS
 from simgpu.memory.settings_text import Parser, signed
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Read in this order; the first that is set counts, also when it is empty."""
+"""Read in this order; the first that is set counts, even if it is empty."""
 
 SNAPSHOT_BOOLEANS = (
     "release_lock_on_cudamalloc",
     "pinned_use_cuda_host_register",
     "graph_capture_record_stream_reuse",
 )
-"""Keys that change nothing here and that a snapshot shows."""
+"""Keys without an effect here that a snapshot shows."""
 
 
 class SettingsError(ValueError):
-    """A text that PyTorch refuses. `settings`: what holds afterwards, since what stands before the error counts."""
+    """Raised for a text that PyTorch refuses.
+
+    `settings` are the settings after the error, since what precedes it in the text counts.
+    """
 
     def __init__(self, message: str, settings: AllocatorSettings) -> None:
         super().__init__(message)
@@ -36,16 +39,15 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """How the allocator behaves; the defaults are PyTorch's. Sizes in bytes.
+    """Controls how the allocator behaves; the defaults are PyTorch's. Sizes are in bytes.
 
-    `max_split_size`: blocks of at least this size are not split (None: no limit).
-    `max_non_split_rounding_size`: how much larger such a block may be than a request it serves.
-    `garbage_collection_threshold`: share of the allowed memory above which old free blocks are given back (0:
-    never). `roundup_power2_divisions`: 16 entries for 1 MiB, 2 MiB, … 32768 MiB (None: all 0).
-    `expandable_segments`: one growing segment per stream and pool. `large_segment_size`: segment for requests
-    between 1 and 10 MiB. `per_process_memory_fraction`: share of the device this process may take.
-    `throw_on_cudamalloc_oom`: refuse what would exceed that share without trying.
-    `text` is what was parsed; `ignored` holds the accepted keys that change nothing here.
+    `max_split_size`: blocks of at least this size are not split (None: no limit). `max_non_split_rounding_size`: how
+    much larger such a block may be than a request it serves. `garbage_collection_threshold`: share of the allowed
+    memory above which old free blocks are returned to the device (0: never). `roundup_power2_divisions`: 16 entries for
+    1 MiB, 2 MiB, … 32768 MiB (None: all 0). `expandable_segments`: one growing segment per stream and pool.
+    `large_segment_size`: the segment for requests between 1 and 10 MiB. `per_process_memory_fraction`: the share of the
+    device that this process may use. `throw_on_cudamalloc_oom`: refuse what would exceed that share without trying.
+    `text` is what was parsed, and `ignored` holds the accepted keys without an effect here.
     """
 
     max_split_size: int | None = None
@@ -61,19 +63,19 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """The settings that `text` describes, e.g. `"max_split_size_mb:128,expandable_segments:True"`.
+        """Returns the settings that `text` describes, e.g. `"max_split_size_mb:128,expandable_segments:True"`.
 
-        Raises SettingsError with PyTorch's wording for an unknown key or a bad value, and NotImplementedError
-        for `backend:cudaMallocAsync`, which is another allocator and not modelled.
+        Raises SettingsError with PyTorch's wording for an unknown key or a bad value, and NotImplementedError for
+        `backend:cudaMallocAsync`, which is a different allocator and not modelled.
         """
         return cls()._read(text, at_start=True)
 
     def updated(self, text: str) -> AllocatorSettings:
-        """These settings after `torch.cuda.memory._set_allocator_settings(text)`.
+        """Returns these settings after `torch.cuda.memory._set_allocator_settings(text)`.
 
         As in PyTorch, three options that `text` does not name return to their defaults (`max_split_size`,
-        `garbage_collection_threshold`, `roundup_power2_divisions`), `max_non_split_rounding_size` returns to
-        the large segment's size, and the others stay. Raises as `parse`.
+        `garbage_collection_threshold`, `roundup_power2_divisions`), `max_non_split_rounding_size` returns to the large
+        segment's size, and the others stay. Raises as `parse`.
         """
         return self._read(text, at_start=False)
 
@@ -86,7 +88,7 @@ class AllocatorSettings:
         return self._after(parser, text)
 
     def _after(self, parser: Parser, text: str) -> AllocatorSettings:
-        """These settings with what a parser has found until now."""
+        """Returns these settings with what a parser has found so far."""
         found = {
             "max_split_size": None,
             "garbage_collection_threshold": 0.0,
@@ -101,7 +103,7 @@ class AllocatorSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
-        """The settings of a process with these environment variables (usually `os.environ`).
+        """Returns the settings of a process with these environment variables (usually `os.environ`).
 
         Raises as `parse`.
         """
@@ -111,7 +113,7 @@ class AllocatorSettings:
         return cls()
 
     def as_snapshot(self, torch_version: tuple[int, ...] = (2, 13)) -> dict:
-        """The `allocator_settings` of a memory snapshot, under the names of that torch version."""
+        """Returns the `allocator_settings` of a memory snapshot, under the names of that torch version."""
         ignored = dict(self.ignored)
         divisions = self.roundup_power2_divisions or (0,) * ROUNDUP_INTERVALS
         snapshot = {

@@ -1,8 +1,8 @@
-"""Reads the text of PYTORCH_CUDA_ALLOC_CONF as PyTorch does: `key:value,key:value`, in two passes.
+"""Parses PYTORCH_CUDA_ALLOC_CONF as PyTorch does: `key:value,key:value`, in two passes.
 
-The first pass takes the keys that all accelerators have (`AcceleratorAllocatorConfig::parseArgs` in
-`c10/core/AllocatorConfig.cpp`), the second one CUDA's (`c10/cuda/CUDAAllocatorConfig.cpp`); each passes over those of
-the other. What stands before an error counts. Compared with torch 2.13.0.
+The first pass reads the keys that all accelerators have (`AcceleratorAllocatorConfig::parseArgs` in
+`c10/core/AllocatorConfig.cpp`), the second one CUDA's (`c10/cuda/CUDAAllocatorConfig.cpp`). Each skips the keys of the
+other. What precedes an error counts. Compared with torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CUDA_BOOLEANS = (
     "pinned_free_catch_all",
     "graph_capture_record_stream_reuse",
 )
-"""Keys that change nothing here: they concern locks, pinned host memory, graphs."""
+"""Keys without an effect here: they concern locks, pinned host memory, graphs."""
 
 CUDA_KEYS = frozenset(
     {
@@ -57,14 +57,14 @@ NO_NUMBER = re.compile(r"([+-]?)(infinity|inf|nan)", re.IGNORECASE)
 
 
 def signed(value: int) -> int:
-    """An unsigned number of 64 bits read as a signed one."""
+    """Reinterprets an unsigned 64-bit number as a signed one."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def to_integer(token: str) -> int:
-    """std::stoull: the leading digits count, what follows is dropped ("30.5" is 30), and -1 is 2**64 - 1.
+    """Converts as std::stoull does: the leading digits count, the rest is dropped ("30.5" is 30), and -1 is 2**64 - 1.
 
-    Raises ValueError where there is no digit, or more than 64 bits.
+    Raises ValueError if there is no digit, or for more than 64 bits.
     """
     match = INTEGER.match(token)
     if match is None:
@@ -76,9 +76,9 @@ def to_integer(token: str) -> int:
 
 
 def to_float(token: str) -> float:
-    """std::stod: decimal, hexadecimal ("0x0.8" is 0.5), infinite or no number; what follows is dropped.
+    """Converts as std::stod does: decimal, hexadecimal ("0x0.8" is 0.5), infinite or NaN; the rest is dropped.
 
-    Raises ValueError where there is no number, or one that a double cannot hold.
+    Raises ValueError if there is no number, or one that a double cannot hold.
     """
     if match := NO_NUMBER.match(token):
         return float(match.group())
@@ -102,24 +102,24 @@ def to_float(token: str) -> float:
 
 
 class Parser:
-    """Reads a text; `found` holds fields of AllocatorSettings, `ignored` the keys that change nothing here.
+    """Parses a text; `found` holds fields of AllocatorSettings, and `ignored` the keys without an effect here.
 
-    `large_segment_size`: the one that holds until now, bytes. `at_start`: whether PyTorch is just being loaded; then
-    the second pass is the one that notices an unknown key.
+    `large_segment_size` is the value so far, in bytes. `at_start` says whether PyTorch is just being loaded, because
+    then the second pass is the one that reports an unknown key.
     """
 
     def __init__(self, text: str, large_segment_size: int, at_start: bool) -> None:
-        # White space is dropped wherever it stands, also inside a number (std::isspace).
+        # White space is dropped everywhere, also inside a number (std::isspace).
         self.tokens = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"[ \t\n\v\f\r]", "", text))
         self.position = 0
         self.at_start = at_start
-        self.minimum = large_segment_size  # of max_split_size, bytes
+        self.minimum = large_segment_size  # the minimum of max_split_size, in bytes
         self.found: dict = {}
         self.ignored: dict = {}
 
     def run(self) -> None:
-        """Both passes. Raises ValueError with PyTorch's wording."""
-        # The smallest allowed split size depends on large_segment_size, wherever that stands in the text.
+        """Runs both passes. Raises ValueError with PyTorch's wording."""
+        # The smallest allowed split size depends on large_segment_size, wherever that is in the text.
         self._large_segment_size()
         self._pass(self._common, COMMON_KEYS, "CUDA" if self.at_start else "Accelerator", checks=not self.at_start)
         self._pass(self._cuda, CUDA_KEYS, "CUDA", checks=True)
@@ -153,7 +153,7 @@ class Parser:
         elif key in HOST_SIZES:
             self.ignored[key] = signed(self._integer(key) * MIB % 2**64)
         else:
-            self._integer(key)  # large_segment_size_mb, which has been read
+            self._integer(key)  # large_segment_size_mb, which is already read
 
     def _cuda(self, key: str) -> None:
         if key in CUDA_BOOLEANS:
@@ -179,7 +179,7 @@ class Parser:
         return token
 
     def _separator(self, wanted: str) -> None:
-        """PyTorch looks at what stands here and goes on, whatever it is (torch 2.13)."""
+        """Skips one token, because PyTorch checks the separator but continues whatever it is (torch 2.13)."""
         self._next(wanted)
 
     def _value(self, key: str) -> str:
@@ -187,7 +187,7 @@ class Parser:
         return self._next(f"a value for {key}")
 
     def _skip(self) -> None:
-        """Pass over a value: one token, or a list."""
+        """Skips a value: one token, or a list."""
         if self._value("a key") == "[":
             while self._next("']'") != "]":
                 pass
@@ -257,7 +257,7 @@ class Parser:
         name = self._value(key)
         if name == "cudaMallocAsync":
             raise NotImplementedError(
-                "backend:cudaMallocAsync is not modelled: it is another allocator, inside the CUDA driver. "
+                "backend:cudaMallocAsync is not modelled: it is a different allocator, inside the CUDA driver. "
                 "Use backend:native (the default)."
             )
         if name != "native":
@@ -292,12 +292,12 @@ class Parser:
 
 
 def _bytes(megabytes: int) -> int:
-    """MiB as bytes, at most what 64 bits hold."""
+    """Converts MiB to bytes, at most what 64 bits hold."""
     return min(megabytes, (2**64 - 1) // MIB) * MIB
 
 
 def _interval(token: str) -> int:
-    """The place of a boundary, in MiB, in the table of `roundup_power2_divisions`."""
+    """Returns the index of a boundary, in MiB, in the table of `roundup_power2_divisions`."""
     boundary = to_integer(token)
     if boundary.bit_count() != 1:
         raise ValueError(f"For roundups, the intervals have to be power of 2, got {boundary}")

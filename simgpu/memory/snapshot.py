@@ -1,7 +1,7 @@
-"""Memory snapshots: made from an allocator's segments, written, read safely, compared.
+"""Memory snapshots: creates them from an allocator's segments, writes them, reads them safely, compares them.
 
-Format: `torch/csrc/cuda/memory_snapshot.cpp` of torch 2.13. A file is a pickle of dictionaries, lists, tuples,
-strings and numbers, as `torch.cuda.memory._dump_snapshot` writes it and `torch.cuda._memory_viz` reads it.
+Format: `torch/csrc/cuda/memory_snapshot.cpp` of torch 2.13. A file is a pickle of dictionaries, lists, tuples, strings
+and numbers, as `torch.cuda.memory._dump_snapshot` writes it and `torch.cuda._memory_viz` reads it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from simgpu.memory import pickle_scan
 from simgpu.memory.blocks import Block, Segment
 
 PARTS = {"segments": list, "device_traces": list}
-"""What every snapshot has, since torch 2.0; `allocator_settings` and the rest came later."""
+"""The parts of every snapshot since torch 2.0; `allocator_settings` and the rest came later."""
 
 SEGMENT = {"address": int, "total_size": int, "blocks": list}
 BLOCK = {"size": int, "state": str}
 EVENT = {"action": str, "size": int}
-"""What each segment, block and event has of that, in every version since 2.0."""
+"""The fields that each segment, block and event has in every version since 2.0."""
 
 MEMORY_ACTIONS = frozenset(
     {"alloc", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"}
 )
-"""The events that change memory, or fail to; `free_requested` and `snapshot` do not."""
+"""The events that change memory or fail to; `free_requested` and `snapshot` do not."""
 
 
 class SnapshotError(ValueError):
-    """A file that is not a memory snapshot, or not a whole one. The message says what is wrong with it."""
+    """Raised for a file that is not a memory snapshot, or not a complete one; the message says what is wrong."""
 
 
 def describe_segments(segments: Iterable[Segment], device: int = 0) -> list[dict]:
-    """Each segment with its blocks as `torch.cuda.memory_snapshot()` returns them, by address.
+    """Returns each segment with its blocks, by address, as `torch.cuda.memory_snapshot()` does.
 
-    An expandable segment gives one entry per contiguous range that has memory behind it.
+    An expandable segment gives one entry per contiguous range that has memory.
     """
     entries = [_describe(blocks, device) for segment in segments for blocks in _mapped_ranges(segment)]
     return sorted(entries, key=lambda entry: entry["address"])
@@ -92,9 +92,9 @@ def _state(block: Block) -> str:
 
 
 def write(snapshot: dict, path: str | os.PathLike) -> None:
-    """Write a snapshot to a file that PyTorch's tools can read.
+    """Writes a snapshot to a file that PyTorch's tools can read.
 
-    Raises SnapshotError when it is no snapshot, OSError when the file cannot be written.
+    Raises SnapshotError if it is not a snapshot, and OSError if the file cannot be written.
     """
     try:
         _check(snapshot)
@@ -104,11 +104,11 @@ def write(snapshot: dict, path: str | os.PathLike) -> None:
 
 
 def read(path: str | os.PathLike) -> dict:
-    """Read a snapshot, also one that `torch.cuda.memory._dump_snapshot` wrote on a real GPU.
+    """Reads a snapshot, also one that `torch.cuda.memory._dump_snapshot` wrote on a real GPU.
 
-    Nothing in the file is run: a pickle that names any class or function is refused. Nor does it take more memory than
-    a few times the size of the file. Raises SnapshotError when the file is broken, cut short, lacks something that
-    PyTorch writes, or is something else; OSError when it cannot be opened.
+    Nothing in the file is executed: a pickle that names any class or function is refused. Reading uses at most a few
+    times the size of the file in memory. Raises SnapshotError if the file is broken, truncated, lacks something that
+    PyTorch writes, or is something else, and OSError if it cannot be opened.
     """
     content = Path(path).read_bytes()
     try:
@@ -119,7 +119,7 @@ def read(path: str | os.PathLike) -> dict:
         raise SnapshotError(f"{path}: {error}") from None
     except ValueError as error:
         raise SnapshotError(f"{path}: {error}") from None
-    except Exception as error:  # pickle answers broken bytes with errors of any kind
+    except Exception as error:  # pickle raises errors of any kind for broken bytes
         raise SnapshotError(f"{path}: no pickle, or a broken one ({error})") from None
 
 
@@ -131,7 +131,10 @@ class _BuiltinsOnly(pickle.Unpickler):
 
 
 def _check(snapshot) -> dict:
-    """The snapshot itself, if it has what PyTorch writes of segments, blocks and events, and of the right types."""
+    """Returns the snapshot if it has the segments, blocks and events that PyTorch writes, with the right types.
+
+    Raises SnapshotError otherwise.
+    """
     if not isinstance(snapshot, dict):
         raise SnapshotError(f"expected a dictionary, got {type(snapshot).__name__}")
     for part, kind in PARTS.items():
@@ -140,7 +143,7 @@ def _check(snapshot) -> dict:
                 f"not a memory snapshot: expected a {kind.__name__} under {part!r}, "
                 f"got keys {sorted(map(str, snapshot))[:8]}"
             )
-    seen: set[int] = set()  # a list that stands in several places is looked at once
+    seen: set[int] = set()  # a list that occurs in several places is checked once
     for number, segment in enumerate(snapshot["segments"]):
         where = f"segment {number}"
         _check_entry(segment, SEGMENT, where)
@@ -175,7 +178,7 @@ def _check_entry(entry, kinds: dict[str, type], where: str) -> None:
 
 @dataclass(frozen=True)
 class Difference:
-    """A stretch where two event streams differ: `first` from `first_start` on, against `second`.
+    """A stretch in which two event streams differ: `first` from `first_start` on, against `second`.
 
     Events are (action, bytes) pairs; one of the two stretches may be empty.
     """
@@ -188,7 +191,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far two event streams agree; `common` counts the events that both have, in the same order."""
+    """The agreement of two event streams; `common` counts the events that both have, in the same order."""
 
     first_events: int
     second_events: int
@@ -197,14 +200,14 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether the streams are the same, event for event."""
+        """Returns whether the streams are the same, event for event."""
         return not self.differences
 
 
 def events(snapshot: dict, device: int = 0, actions: Iterable[str] = MEMORY_ACTIONS) -> list[tuple[str, int]]:
-    """The (action, bytes) pairs of a snapshot's history, oldest first.
+    """Returns the (action, bytes) pairs of a snapshot's history, oldest first.
 
-    Raises SnapshotError when the snapshot has no history of that device.
+    Raises SnapshotError if the snapshot has no history of that device.
     """
     traces = snapshot["device_traces"]
     if not 0 <= device < len(traces):
@@ -214,9 +217,9 @@ def events(snapshot: dict, device: int = 0, actions: Iterable[str] = MEMORY_ACTI
 
 
 def compare(first: dict, second: dict, device: int = 0) -> Comparison:
-    """Compare the histories of two snapshots: the same actions with the same sizes in the same order?
+    """Compares the histories of two snapshots: the same actions with the same sizes in the same order.
 
-    Addresses, times and frames are left out, as they differ from run to run.
+    Addresses, times and frames are ignored, because they differ from run to run.
     """
     ours, theirs = events(first, device), events(second, device)
     # difflib needs quadratic time where events repeat, so equal ends are set aside first.
@@ -234,7 +237,7 @@ def compare(first: dict, second: dict, device: int = 0) -> Comparison:
 
 
 def _common_prefix(first: list, second: list) -> int:
-    """How many elements the two lists share at their start."""
+    """Returns the number of elements that the two lists share at their start."""
     missing = object()
     pairs = enumerate(zip_longest(first, second, fillvalue=missing))
     return next((i for i, (a, b) in pairs if a != b), len(first))

@@ -1,7 +1,7 @@
-"""The counters of the caching allocator: what `torch.cuda.memory_stats()` reports.
+"""The counters of the caching allocator, as `torch.cuda.memory_stats()` reports them.
 
-Each quantity is a *stat array*: one counter for the whole device (`all`) and one per pool
-(`small_pool`, `large_pool`). Each counter has four numbers, all in bytes or all in blocks:
+Each quantity is a *stat array*: one counter for the whole device (`all`) and one per pool (`small_pool`, `large_pool`).
+Each counter has four numbers, all in bytes or all in blocks:
 
 - `current`: now;
 - `peak`: the largest `current` since the last `reset_peak_memory_stats`;
@@ -27,27 +27,27 @@ class Stat:
         self.current = self.peak = self.allocated = self.freed = 0
 
     def increase(self, amount: int) -> None:
-        """Add `amount` (bytes or blocks) to the counter."""
+        """Adds `amount` (bytes or blocks) to the counter."""
         self.allocated += amount
         current = self.current = self.current + amount
         if current > self.peak:
             self.peak = current
 
     def decrease(self, amount: int) -> None:
-        """Take `amount` (bytes or blocks) from the counter."""
+        """Subtracts `amount` (bytes or blocks) from the counter."""
         self.current -= amount
         self.freed += amount
 
     def reset_peak(self) -> None:
-        """The peak starts again from the current value."""
+        """Resets the peak to the current value."""
         self.peak = self.current
 
     def reset_accumulated(self) -> None:
-        """The running sums start again from zero."""
+        """Resets the running sums to zero."""
         self.allocated = self.freed = 0
 
     def as_dict(self) -> dict[str, int]:
-        """The four numbers under PyTorch's names, in PyTorch's order."""
+        """Returns the four numbers under PyTorch's names, in PyTorch's order."""
         return {
             "current": self.current,
             "peak": self.peak,
@@ -59,8 +59,8 @@ class Stat:
 class StatArray:
     """A counter for the whole device and one for each of the two pools.
 
-    A pool is named by its index: 0 is the small pool, 1 the large one. `of_pool[index]` are the two counters
-    that a change in that pool touches.
+    A pool is given by its index: 0 is the small pool, 1 the large one. `of_pool[index]` holds the two counters that a
+    change in that pool affects.
     """
 
     __slots__ = ("all", "large_pool", "of_pool", "small_pool")
@@ -70,24 +70,24 @@ class StatArray:
         self.of_pool = ((self.all, self.small_pool), (self.all, self.large_pool))
 
     def increase(self, pool: int, amount: int) -> None:
-        """Add `amount` to the device's counter and to that of pool number `pool`."""
+        """Adds `amount` to the device's counter and to that of pool number `pool`."""
         for stat in self.of_pool[pool]:
             stat.increase(amount)
 
     def decrease(self, pool: int, amount: int) -> None:
-        """Take `amount` from the device's counter and from that of pool number `pool`."""
+        """Subtracts `amount` from the device's counter and from that of pool number `pool`."""
         for stat in self.of_pool[pool]:
             stat.decrease(amount)
 
     def change(self, pool: int, amount: int) -> None:
-        """Apply a net change as one increase or one decrease; zero changes nothing."""
+        """Applies a net change as one increase or one decrease; zero changes nothing."""
         if amount > 0:
             self.increase(pool, amount)
         elif amount < 0:
             self.decrease(pool, -amount)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """`{"all": …, "small_pool": …, "large_pool": …}`."""
+        """Returns `{"all": …, "small_pool": …, "large_pool": …}`."""
         return {name: getattr(self, name).as_dict() for name in ("all", "small_pool", "large_pool")}
 
 
@@ -104,14 +104,14 @@ ARRAYS = (
 )
 """The stat arrays of a device, by PyTorch's names.
 
-`allocation`/`allocated_bytes`: blocks handed out and their size after splitting (an unsplit block counts
-whole). `requested_bytes`: what was asked for. `active`: handed out, or freed but still in use on another
-stream. `segment`/`reserved_bytes`: memory taken from the device. `inactive_split`: free blocks that share
-their segment with others, so that the segment cannot be given back.
+`allocation`/`allocated_bytes`: allocated blocks and their size after splitting (an unsplit block counts whole).
+`requested_bytes`: the requested sizes. `active`: allocated, or freed but still in use on a different stream.
+`segment`/`reserved_bytes`: memory from the device. `inactive_split`: free blocks that share their segment with others,
+so that the segment cannot be returned to the device.
 """
 
 OVERSIZE = ("oversize_allocations", "oversize_segments")
-"""Counters of blocks and segments of at least `max_split_size`; they are not split by pool."""
+"""Counters of blocks and segments of at least `max_split_size`, for both pools together."""
 
 SCALARS = (
     "num_alloc_retries",
@@ -127,7 +127,7 @@ SCALARS = (
 class Statistics:
     """Every counter of one device's allocator.
 
-    The three `block_…` methods run for each tensor, so they work on the counters themselves.
+    The three `block_…` methods run for each tensor, so for speed they update the counters directly.
     """
 
     __slots__ = (*ARRAYS, *OVERSIZE, *SCALARS, "_active", "_allocated", "_both", "reserved_by_private_pools")
@@ -158,8 +158,8 @@ class Statistics:
         for name in SCALARS:
             setattr(self, name, 0)
         self.reserved_by_private_pools: dict[tuple[int, int], StatArray] = {}
-        # By pool, for the device and for the pool: what counts blocks, what counts their bytes, what counts the bytes
-        # asked for; as blocks are allocated, and as they are active.
+        # For each pool, the counters of the device and of the pool: of blocks, of their bytes, and of the requested
+        # bytes; first for allocated blocks, then for active ones.
         self._allocated, self._active = [
             [(count.of_pool[pool], size.of_pool[pool], self.requested_bytes.of_pool[pool]) for pool in (0, 1)]
             for count, size in (
@@ -173,14 +173,14 @@ class Statistics:
         ]
 
     def reserved(self, pool: BlockPool, amount: int) -> None:
-        """`amount` bytes more were taken from the device for a pool, or less if it is negative."""
+        """Records that `amount` more bytes were reserved for a pool, or fewer if it is negative."""
         self.reserved_bytes.change(pool.index, amount)
         if pool.owner is not None:
             pool.owner.mallocs += 1 if amount > 0 else -1
             self.reserved_by_private_pools.setdefault(pool.id, StatArray()).change(pool.index, amount)
 
     def block_handed_out(self, pool: int, size: int, requested: int) -> None:
-        """A block of `size` bytes was handed out for a request of `requested` bytes."""
+        """Records that a block of `size` bytes was allocated for a request of `requested` bytes."""
         blocks, sizes = self._both[pool]
         for stat in blocks:
             stat.allocated += 1
@@ -199,7 +199,7 @@ class Statistics:
                 stat.peak = current
 
     def block_given_back(self, pool: int, size: int) -> None:
-        """A block was freed by its owner; it may stay active for a while."""
+        """Records that a block was freed by its owner; it may stay active for a while."""
         blocks, sizes, _ = self._allocated[pool]
         for stat in blocks:
             stat.current -= 1
@@ -209,7 +209,7 @@ class Statistics:
             stat.freed += size
 
     def block_inactive(self, pool: int, size: int, requested: int) -> None:
-        """The free of a block completed: no stream uses it any more."""
+        """Records that the free of a block completed, because no stream uses it any more."""
         blocks, sizes, requests = self._active[pool]
         for stat in blocks:
             stat.current -= 1
@@ -222,22 +222,22 @@ class Statistics:
             stat.freed += requested
 
     def reset_peak(self) -> None:
-        """As `torch.cuda.reset_peak_memory_stats`."""
+        """Resets all peaks, as `torch.cuda.reset_peak_memory_stats` does."""
         for stat in self._stats():
             stat.reset_peak()
 
     def reset_accumulated(self) -> None:
-        """As `torch.cuda.reset_accumulated_memory_stats`."""
+        """Resets all running sums, as `torch.cuda.reset_accumulated_memory_stats` does."""
         for stat in self._stats():
             stat.reset_accumulated()
         for name in SCALARS:
             setattr(self, name, 0)
 
     def as_dict(self, max_split_size: int, torch_version: tuple[int, ...]) -> dict:
-        """The nested dictionary that `torch._C._cuda_memoryStats(device)` returns.
+        """Returns the nested dictionary that `torch._C._cuda_memoryStats(device)` returns.
 
-        `max_split_size` is in bytes, -1 when blocks of any size may be split. Torch 2.11.0, 2.12.1 and 2.13.0
-        were compared: 2.12 added `num_oom_rejections`, 2.13 `reserved_bytes_by_private_pools`.
+        `max_split_size` is in bytes, or -1 if blocks of any size may be split. Torch 2.11.0, 2.12.1 and 2.13.0 were
+        compared: 2.12 added `num_oom_rejections`, 2.13 `reserved_bytes_by_private_pools`.
         """
         scalars = {name: getattr(self, name) for name in SCALARS}
         if torch_version < (2, 12):

@@ -1,1 +1,1 @@
-"""The two modes, function and dispatch, and what they ask."""
+"""The two modes, function and dispatch, and the handlers and rules that they use."""

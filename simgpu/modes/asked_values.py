@@ -1,4 +1,4 @@
-"""What asks for the values of a simulated tensor, and what it is told: printing, item(), bool(), numpy() and kin."""
+"""Handles everything that reads a simulated tensor's values: printing, item(), bool(), numpy() and similar calls."""
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -19,7 +19,9 @@ Tensor = torch.Tensor
 
 @handles(Tensor.__repr__, Tensor.__str__)
 def representation(mode, function, args, kwargs):
-    """repr() and str(): as PyTorch's where values are known; else device, size, and what else PyTorch would show."""
+    """Implements repr() and str(): as PyTorch if values are known, else device, size, and what else PyTorch would
+    show.
+    """
     tensor = args[0]
     if residence.of(tensor) is None:
         return function(*args, **kwargs)
@@ -32,7 +34,7 @@ def _shown(mode, tensor) -> str:
         return _described(tensor)
     if not on_gpu(tensor):
         return repr(known)
-    with mode, torch.no_grad():  # PyTorch's code, which takes memory of the GPU for a while, as it does on CUDA
+    with mode, torch.no_grad():  # PyTorch's code, which allocates on the GPU for a while, as it does on CUDA
         return torch._tensor_str._str_intern(tensor)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -49,7 +51,7 @@ def _described(tensor) -> str:
 
 @handles(Tensor.__format__)
 def formatted(mode, function, args, kwargs):
-    """format(): a floating-point scalar as item() gives it, anything else as repr() does."""
+    """Implements format(): a floating-point scalar as item() returns it, anything else as repr() does."""
     tensor, spec = args
     if residence.of(tensor) is None:
         return function(*args)
@@ -62,10 +64,12 @@ def formatted(mode, function, args, kwargs):
 
 @handles(Tensor.item, Tensor.__float__)
 def item(mode, function, args, kwargs):
-    """item() and float(): the value where it is known, else nan for a float, and NoValueError for the rest."""
+    """Implements item() and float(): returns the value if it is known, else nan for a float, else raises
+    NoValueError.
+    """
     tensor = args[0]
     if type(tensor) is Tensor and tensor.is_cpu and torch._C._len_torch_dispatch_stack() == 1:
-        with torch._C._DisableTorchDispatch():  # an optimizer's step asks for each parameter, and no mode would see it
+        with torch._C._DisableTorchDispatch():  # an optimizer's step calls this per parameter, and no mode would see it
             return function(*args, **kwargs)
     if residence.of(tensor) is None:
         return function(*args, **kwargs)
@@ -88,7 +92,7 @@ _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 
 
 def _forced(kwargs) -> bool:
-    """numpy(force=True), which detaches."""
+    """Returns whether numpy(force=True) was called, which detaches."""
     return bool(kwargs.get("force"))
 
 
@@ -102,7 +106,9 @@ def _no_value(what: str, tensor) -> str:
 @handles(Tensor.__bool__, Tensor.__int__, Tensor.__index__, Tensor.tolist, Tensor.numpy, Tensor.__array__)
 @handles(torch.is_nonzero, Tensor.is_nonzero, Tensor.__complex__)
 def needs_value(mode, function, args, kwargs):
-    """Whatever cannot go on without a value: the known one, what a sound run would have, or NoValueError."""
+    """Handles calls that need a value: returns the known one or what a sound run would have, else raises
+    NoValueError.
+    """
     if function in _TO_NUMPY and on_gpu(args[0]):
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
@@ -123,12 +129,13 @@ def needs_value(mode, function, args, kwargs):
 
 
 def _of_values(mode, function, args, kwargs):
-    """The answer from the values of the tensors, where they are known. Raises NoValueError where one's are not."""
+    """Computes the result from the tensors' known values. Raises NoValueError if one has none."""
     for argument in args[:2]:
         if isinstance(argument, Tensor) and values.of(argument) is not None:
             mode.dispatch.read_value(argument)
     if function.__name__ == "tolist" and on_gpu(args[0]) and args[0].numel():
-        to_host(mode.dispatch, args[0].detach())  # copied whole (torch/csrc/utils/tensor_list.cpp, tensor_to_list)
+        # the whole tensor is copied (torch/csrc/utils/tensor_list.cpp, tensor_to_list)
+        to_host(mode.dispatch, args[0].detach())
     args = tuple(_with_values(argument) for argument in args)
     for argument in args[:2]:
         if isinstance(argument, Tensor) and residence.of(argument) is not None:
@@ -137,14 +144,14 @@ def _of_values(mode, function, args, kwargs):
 
 
 def _found(mode, what: str, given, compared) -> bool:
-    """What a comparison on the GPU, one boolean, comes to; NoValueError in the words of its caller."""
+    """Returns the value of a comparison on the GPU, one boolean; its NoValueError names the caller's function."""
     if values.of(compared) is None:
         raise NoValueError(_no_value(f"{what}()", given))
     return bool(item(mode, Tensor.item, (compared,), {}))
 
 
 def _every(mode, what: str, given, compared) -> bool:
-    """Whether all of a comparison holds; C++ drops the comparison after that."""
+    """Returns whether all elements of a comparison are true; C++ drops the comparison after that."""
     found = _found(mode, what, given, compared.all())
     del compared
     return found
@@ -152,7 +159,7 @@ def _every(mode, what: str, given, compared) -> bool:
 
 @handles(Tensor.__contains__)
 def contains(mode, function, args, kwargs):
-    """torch/_tensor.py"""
+    """Implements `element in tensor` (torch/_tensor.py)."""
     tensor, element = args
     if residence.of(tensor) is None or not isinstance(element, (Tensor, int, float, complex)):
         return function(*args)
@@ -161,7 +168,10 @@ def contains(mode, function, args, kwargs):
 
 @handles(torch.equal, Tensor.equal)
 def equal(mode, function, args, kwargs):
-    """aten/src/ATen/native/cuda/Equal.cpp: nothing is compared that has another size, or is the same memory."""
+    """Implements torch.equal (aten/src/ATen/native/cuda/Equal.cpp).
+
+    Tensors of different sizes, or with the same memory, are not compared element by element.
+    """
     tensor, other = (*args, *kwargs.values())[:2]
     if not (on_gpu(tensor) and on_gpu(other)):
         return _of_values(mode, function, args, kwargs)
@@ -175,14 +185,14 @@ def equal(mode, function, args, kwargs):
 
 @handles(torch.allclose, Tensor.allclose)
 def all_close(mode, function, args, kwargs):
-    """aten/src/ATen/native/TensorCompare.cpp, allclose"""
+    """Implements torch.allclose (aten/src/ATen/native/TensorCompare.cpp, allclose)."""
     if not on_gpu(args[0]):
         return _of_values(mode, function, args, kwargs)
     return _every(mode, "allclose", args[0], torch.isclose(*args, **kwargs))
 
 
 def _with_values(argument):
-    """A tensor's values where they are known, else the argument itself."""
+    """Returns a tensor's values if they are known, else the argument itself."""
     known = values.of(argument) if isinstance(argument, Tensor) and residence.of(argument) is not None else None
     return argument if known is None else known.clone()
 
@@ -192,13 +202,16 @@ STANDING_IN += (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_nonzero
 STANDING_IN += (torch.equal, Tensor.equal, torch.allclose, Tensor.allclose, Tensor.__contains__)
 
 
-_EXACT = {Tensor.__float__, Tensor.__int__, Tensor.__index__}  # of which Python makes an exact number in any case
+# Python converts their results to exact numbers in any case
+_EXACT = {Tensor.__float__, Tensor.__int__, Tensor.__index__}
 _TRUE_OR_FALSE = {*_TRUTH, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 
 
 def stand_in(machine, function, args, kwargs):
-    """What one of STANDING_IN, which found no values, gives for zeros; but where it is an `assert` that asks, and for
-    nothing but a truth value, what it wants."""
+    """Returns what one of STANDING_IN, which found no values, returns for zeros.
+
+    If an `assert` alone reads the truth value, returns the value with which it holds.
+    """
     truth = function in _TRUE_OR_FALSE or (function is Tensor.item and args[0].dtype == torch.bool)
     wanted = asserts.held(users_frame()) if truth else None
     if wanted is not None:

@@ -1,8 +1,8 @@
-"""Whether it is an `assert` that asks for a truth value: in a run that goes well it holds.
+"""Finds out whether an `assert` reads a truth value, because it holds in a run that goes well.
 
-The bytecode of the line that asks tells: behind the question there is a jump over, or to, the raising of an
-AssertionError. `dis` names instructions otherwise in each Python: 3.11 asks in the jump itself, 3.13 in TO_BOOL before
-it, 3.14 loads the AssertionError with LOAD_COMMON_CONSTANT.
+The bytecode of the line shows it: after the test there is a jump over, or to, the raising of an AssertionError. `dis`
+names instructions differently in each Python: 3.11 tests in the jump itself, 3.13 in a TO_BOOL before it, and 3.14
+loads the AssertionError with LOAD_COMMON_CONSTANT.
 """
 
 import dis
@@ -13,14 +13,15 @@ _BETWEEN = ("TO_BOOL", "PRECALL", "NOT_TAKEN", "CACHE", "EXTENDED_ARG")
 
 
 def held(frame: FrameType) -> bool | None:
-    """What the truth value that is asked for in `frame` now has to be for its `assert` to hold; None where no `assert`
-    asks."""
+    """Returns the truth value with which the `assert` in `frame` holds, or None if no `assert` reads it."""
     return _answers(frame.f_code).get(frame.f_lasti)
 
 
 @lru_cache(maxsize=1024)
 def _answers(code: CodeType) -> dict[int, bool]:
-    """By the offset of the instruction that asks, or calls what asks, the answer with which an `assert` holds."""
+    """Returns the answer with which an `assert` holds, by the offset of the instruction that tests, or that calls the
+    test.
+    """
     steps = list(dis.get_instructions(code))
     raising = {step.offset for step in steps if _raises(step)}
     answers = {}
@@ -31,12 +32,12 @@ def _answers(code: CodeType) -> dict[int, bool]:
         after = next((one.offset for one in steps[number + 1 :] if one.opname not in _BETWEEN), None)
         if after not in raising and step.argval not in raising:
             continue
-        first = number  # of the instructions that may be asking
+        first = number  # the first of the instructions that may be testing
         while first > 0 and steps[first - 1].opname in _BETWEEN:
             first -= 1
         if first > 0 and steps[first - 1].opname.startswith("CALL"):
             first -= 1
-        # what follows an instruction up to the next one is its cache, where a call of Python's waits
+        # the offsets up to the next instruction are its cache, where a Python call waits
         asking = range(steps[first].offset, steps[number + 1].offset)
         answers.update(dict.fromkeys(asking, jumps_if if after in raising else not jumps_if))
     return answers

@@ -1,10 +1,10 @@
-"""What an operator costs on the GPU: how many kernels, and how long they take.
+"""Estimates an operator's cost on the GPU: its number of kernels, and how long they take.
 
-The roofline: an operator computes at the rate that large products reach in its dtype (`reached`), or reads and writes
-at a share of the memory's bandwidth, whichever takes longer (`rates`). Operations are counted by
-torch.utils.flop_counter where it knows the operator, by `uncounted` for some more, and are free elsewhere: elementwise
-kernels, norms and reductions wait for memory. Bytes are those of the arguments read and the results written, each once,
-but for what `sorts` knows; caches are not modelled, nor is a layout that makes memory slower.
+By the roofline, an operator either computes at the rate that large matmuls reach in its dtype (`reached`), or reads and
+writes at a share of the memory's bandwidth (`rates`), whichever takes longer. torch.utils.flop_counter counts
+operations if it knows the operator, and `uncounted` counts some more. All others are free, because elementwise kernels,
+norms and reductions wait for memory. Bytes are those of the arguments read and the results written, each once, except
+for the operators of `sorts`. Caches are not modelled, nor layouts that make memory slower.
 """
 
 import logging
@@ -22,8 +22,8 @@ from simgpu.tensors.identity import once_for_each
 from simgpu.timing import rates, reached
 from simgpu.timing.clock import TO_GPU, TO_HOST
 
-# A CUDA build without Triton, as on Windows, says when this is imported that it cannot count Triton's kernels: of those
-# there are none here, and a notebook would keep the line.
+# On import, a CUDA build without Triton (as on Windows) logs that it cannot count Triton's kernels. There are none
+# here, and a notebook would keep the line.
 _log = logging.getLogger("torch.utils.flop_counter")
 _log.disabled = True
 try:
@@ -33,26 +33,26 @@ finally:
 
 _aten = torch.ops.aten
 _COPY = _aten.copy_.default
-READ, WRITTEN, BOTH = 1, 1, 2  # how often an argument's bytes are moved
+READ, WRITTEN, BOTH = 1, 1, 2  # how often an argument's bytes are read or written
 
-# Operators that take memory or say something about it, and start no kernel.
+# Operators that allocate memory or report on it, and start no kernel.
 _NO_KERNEL = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
     "set_", "lift_fresh", "_reshape_alias", "_unsafe_view", "detach", "detach_", "record_stream", "_local_scalar_dense",
 }  # fmt: skip
-# Written, and not read before.
+# Operators that write an argument without reading it.
 _OVERWRITTEN = {
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "exponential_", "geometric_", "cauchy_", "log_normal_",
     "_foreach_zero_", "_foreach_copy_",
 }  # fmt: skip
-# Only some rows of these arguments, by position, are read: as many bytes as are given out.
+# Only some rows of these arguments (by position) are read: as many bytes as are returned.
 ROWS_READ = {
     "embedding": (0,), "index": (0,), "index_select": (0,), "gather": (0,), "take": (0,), "nll_loss_forward": (0,),
     "nll_loss2d_forward": (0,), "nll_loss_backward": (1,), "nll_loss2d_backward": (1,),
 }  # fmt: skip
-# Only some rows of the argument that they write: as many bytes as the values have, read and written.
+# Only some rows of the written argument are read and written: as many bytes as the values.
 _ROWS_WRITTEN = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_", "put_"}
-# They read their inputs twice: for statistics, then for the result. In evaluation there are no statistics.
+# These read their inputs twice: for statistics, then for the result. In evaluation they compute no statistics.
 READ_TWICE = {
     "native_batch_norm", "cudnn_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm_backward",
     "native_group_norm", "native_group_norm_backward", "_native_batch_norm_legit",
@@ -60,13 +60,15 @@ READ_TWICE = {
 
 
 def _kernels_of_group_norm(operator, args, kwargs, outputs) -> int:
-    """group_norm_kernel.cu: moments, a scale and a shift of each channel where there are such, and the result."""
+    """Counts the kernels of group_norm_kernel.cu: moments, a scale and shift per channel if there are any, the
+    result.
+    """
     affine = any(arguments.given(operator, name, args, kwargs) is not None for name in ("weight", "bias"))
     return 3 if affine and arguments.given(operator, "HxW", args, kwargs) > 1 else 2
 
 
 def _kernels_of_group_norm_backward(operator, args, kwargs, outputs) -> int:
-    """The same file: two sums of each channel, a factor of each, the sums of each group, the gradients."""
+    """Counts backward's kernels in that file: two sums and a factor per channel, the sums per group, the gradients."""
     pixels = arguments.given(operator, "HxW", args, kwargs) > 1
     scaled = arguments.given(operator, "weight", args, kwargs) is not None
     kernels = 1 if pixels else 0
@@ -74,7 +76,7 @@ def _kernels_of_group_norm_backward(operator, args, kwargs, outputs) -> int:
     return kernels + any(one is not None for one in outputs[1:])
 
 
-# More than one kernel, as PyTorch's CUDA code launches them: a number, or a function of the call.
+# Operators with more than one kernel in PyTorch's CUDA code: a number, or a function of the call.
 _KERNELS = {
     "native_layer_norm_backward": 2, "_fused_rms_norm_backward": 2, "native_batch_norm": 2, "cudnn_batch_norm": 2,
     "native_batch_norm_backward": 2, "cudnn_batch_norm_backward": 2, "native_group_norm": _kernels_of_group_norm,
@@ -85,7 +87,7 @@ _KERNELS = {
     "_scaled_dot_product_cudnn_attention_backward": 3,
 }  # fmt: skip
 
-# Made of others (see kernels.launch), among them a kernel that is no operator and stands there as an empty tensor.
+# Decomposed operators (see kernels.launch) with one kernel that is not an operator and appears as an empty tensor.
 KERNEL_AMONG_OTHERS = {
     _aten.convolution.default, _aten.convolution_backward.default, _aten._thnn_fused_lstm_cell_backward_impl.default,
     _aten._thnn_fused_gru_cell_backward.default,
@@ -104,13 +106,13 @@ _REAL = {"complex64": "float32", "complex128": "float64", "complex32": "float16"
 
 
 class Plan:
-    """What is the same for every call of an operator.
+    """Holds what is the same for every call of an operator.
 
-    `roles`: (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`:
-    whether a result is a new tensor. `launches`: kernels of one call. `training`: position and name of the argument
-    that says whether statistics are wanted, or None. `written`: positions of the arguments that are written to. `own`:
-    whether `uncounted` counts its operations; `factorizes`: those of a factorization. `sorts`: whether `sorts` knows
-    its bytes.
+    `roles` gives (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`
+    says whether a result is a new tensor, and `launches` is the kernels per call. `training` is position and name of
+    the argument that requests statistics, or None. `written` holds the positions of the arguments that are written to.
+    `own` says whether `uncounted` counts its operations, `factorizes` whether they are a factorization's, and `sorts`
+    whether the module `sorts` counts its bytes.
     """
 
     __slots__ = (
@@ -143,14 +145,14 @@ class Plan:
                     continue
                 role = WRITTEN if name in _OVERWRITTEN or argument.is_out else BOTH
                 if name.startswith("_fused_") and argument.name == "grads":
-                    role = READ  # written only to take a GradScaler's factor out
+                    role = READ  # written only to remove a GradScaler's factor
             self.roles.append((position, argument.name, role * (2 if name in READ_TWICE else 1)))
         self.makes_new = any(one.alias_info is None for one in schema.returns)
         named = [(place, one.name) for place, one in enumerate(schema.arguments) if one.name in ("training", "train")]
         self.training = named[0] if named and name in READ_TWICE else None
 
     def evaluates(self, args, kwargs) -> bool:
-        """Whether the call is a norm's with statistics that are given."""
+        """Returns whether the call is a norm's with given statistics."""
         if self.training is None:
             return False
         position, name = self.training
@@ -161,7 +163,7 @@ plan_of = once_for_each(Plan)
 
 
 def size(tensor: torch.Tensor) -> int:
-    """The bytes that a tensor's elements lie in: those of an expanded one once."""
+    """Returns the bytes of a tensor's elements, counting expanded ones once."""
     if tensor.is_contiguous():
         return tensor.nbytes
     return tensor.element_size() * _places(tensor.shape, tensor.stride())
@@ -179,7 +181,7 @@ def _sizes(argument) -> int:
 
 
 def traffic(plan: Plan, args, kwargs, outputs) -> int:
-    """Bytes that a call reads and writes."""
+    """Returns the bytes that a call reads and writes."""
     total = 0
     given = len(args)
     once = plan.evaluates(args, kwargs)
@@ -205,9 +207,9 @@ def traffic(plan: Plan, args, kwargs, outputs) -> int:
 
 
 def precision(spec: Spec, dtype: torch.dtype, convolution: bool = False) -> str:
-    """The key of `Spec.peak_flops` that products of this dtype run at: "tf32" for float32 where that is allowed.
+    """Returns the key of `Spec.peak_flops` for matmuls of this dtype: "tf32" for float32 if that is allowed.
 
-    torch.backends.cuda.matmul and torch.backends.cudnn say what is allowed; convolutions are by default.
+    torch.backends.cuda.matmul and torch.backends.cudnn say what is allowed; for convolutions it is by default.
     """
     if dtype == torch.float32 or dtype == torch.complex64:
         allowed = torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32"
@@ -216,25 +218,26 @@ def precision(spec: Spec, dtype: torch.dtype, convolution: bool = False) -> str:
 
 
 def _of_type(spec: Spec, dtype: torch.dtype) -> str:
-    """The same where float32 is never taken as tf32. Complex numbers are multiplied as real ones of half their size."""
+    """Returns the key for a dtype without tf32. Complex numbers are multiplied as real ones of half their size."""
     name = str(dtype).removeprefix("torch.")
     name = reached.FLOAT8 if name.startswith("float8") else _REAL.get(name, name)
     return name if reached.known(spec, name) else "float32"
 
 
 def _of_convolution(spec: Spec, args, kwargs) -> str:
-    """The precision of a convolution, by its first tensor."""
+    """Returns the precision of a convolution, by its first tensor."""
     first = next(one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
     return precision(spec, first.dtype, convolution=True)
 
 
 @lru_cache(maxsize=4096)
 def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int) -> float:
-    """The share of the multiprocessors' work that goes into a product's result: tiles that stick out and the last wave,
-    which few multiprocessors work at, are lost. 1 is all of it.
+    """Returns the share of the multiprocessors' work that goes into a matmul's result; 1 is all of it.
 
-    Tiles that are fewer than the multiprocessors are split along the sum, into as many parts as lose least, also where
-    their parts are more than a wave: twice the rows then never take more than twice the time of one half."""
+    The rest is lost in tiles that extend beyond the result, and in the last wave, which occupies few multiprocessors.
+    If there are fewer tiles than multiprocessors, they are split along the sum, into the number of parts that loses
+    least, even if the parts need more than one wave. So twice the rows never take more than twice the time.
+    """
     tiles = batch * ceil(rows / rates.TILE) * ceil(columns / rates.TILE)
     useful = batch * rows * columns / (tiles * rates.TILE**2)
     most = max(1, depth // rates.SPLIT) if tiles < multiprocessors else 1
@@ -243,7 +246,9 @@ def filled(batch: int, rows: int, columns: int, depth: int, multiprocessors: int
 
 
 def _in_order(operator, args, kwargs):
-    """A call's arguments by position as far as they can be, for flop_counter has other names for them; and the rest."""
+    """Returns a call's arguments by position as far as possible, because flop_counter has other names for them; and the
+    rest.
+    """
     schema = operator._schema.arguments
     named = [place for place, one in enumerate(schema) if one.name in kwargs and not one.kwarg_only]
     if not named:
@@ -254,14 +259,20 @@ def _in_order(operator, args, kwargs):
 
 
 def _of_convolution_backward(grad, given, weight, transposed, outputs) -> int:
-    """As many for each gradient as forward takes. flop_counter 2.13 overlooks the groups in that of the weight."""
+    """Counts as many operations per gradient as forward has.
+
+    flop_counter 2.13 ignores the groups in the gradient of the weight.
+    """
     forward = conv_flop_count(list(given.shape), list(weight.shape), list(grad.shape), transposed)
     return forward * sum(one is not None for one in outputs[:2])
 
 
 def _counted(plan, args, kwargs, outputs) -> int:
-    """Returns the operations that flop_counter counts. It knows an operator's usual shapes alone. Where it fails, this
-    returns 0 and adds the operator to `unread`, because an estimate of time must not end the program."""
+    """Returns the operations that flop_counter counts.
+
+    It knows only an operator's usual shapes. If it fails, this returns 0 and adds the operator to `unread`, because an
+    estimate of time must not end the program.
+    """
     result = outputs[0] if len(outputs) == 1 else tuple(outputs)
     try:
         if plan.own:
@@ -277,7 +288,7 @@ def _counted(plan, args, kwargs, outputs) -> int:
 
 
 def operations(operator, args, kwargs, outputs) -> int:
-    """Operations of a call, as torch.utils.flop_counter and `uncounted` count them; 0 for what neither knows."""
+    """Returns a call's operations, as torch.utils.flop_counter and `uncounted` count them; 0 if neither knows it."""
     plan = plan_of(operator)
     if plan.flops is None:
         return 0
@@ -314,28 +325,28 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
 
 
 def _attention_rate(spec: Spec, dtype: torch.dtype) -> float:
-    """FLOP/s of fused attention: a share of the datasheet's rate, and no more than large products reach."""
+    """Returns the FLOP/s of fused attention: a share of the datasheet's rate, and at most what large matmuls reach."""
     key = precision(spec, dtype)
     rate, most = spec.peak_flops.get(key, spec.peak_flops["float32"]), reached.rate(spec, key)
     if dtype == torch.float32 and "tf32" in spec.peak_flops:
-        # mem_eff_attention computes float32 by three tf32 products (OpMultiplyAddFastF32) from capability 8.0 on
+        # mem_eff_attention computes float32 with three tf32 matmuls (OpMultiplyAddFastF32) from capability 8.0 on
         rate = max(rate, spec.peak_flops["tf32"] / 3)
         most = max(most, reached.rate(spec, "tf32") / 3)
     return min(rates.ATTENTION * rate, most)
 
 
-# Most tensors that a launch takes, by the number of lists, and blocks of threads (MultiTensorApply.cuh)
+# The most tensors per launch, by the number of lists, and the most thread blocks (MultiTensorApply.cuh).
 _MOST_TENSORS = (110, 64, 48, 36, 30)
 _MOST_BLOCKS = 320
 
 
 def _lists(args) -> list:
-    """The lists of tensors among arguments."""
+    """Returns the lists of tensors among the arguments."""
     return [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], torch.Tensor)]
 
 
 def launches(args, outputs) -> int:
-    """Launches of an operator on lists of tensors: each takes so many tensors, and so many chunks of them."""
+    """Counts the launches of an operator on lists of tensors, each of which has a limit of tensors and of chunks."""
     lists = _lists(args)
     if not lists:
         return 1
@@ -346,9 +357,10 @@ def launches(args, outputs) -> int:
 
 
 def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) -> tuple[int, float]:
-    """How many kernels a call of an operator starts, and the seconds of the GPU's work beside their fixed cost.
+    """Returns the number of kernels that a call starts, and the seconds of the GPU's work without their fixed cost.
 
-    `compiled`: the call is part of a compiled model, whose convolutions inductor gives channels last.
+    `compiled` says that the call is part of a compiled model, for which inductor converts convolutions to channels
+    last.
     """
     plan = plan_of(operator)
     if plan.free:
@@ -368,20 +380,20 @@ def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) ->
     return kernels if kernels.__class__ is int else kernels(operator, args, kwargs, outputs), work
 
 
-LIMIT = 20_000  # calls whose cost is remembered; beyond, all are forgotten
+LIMIT = 20_000  # calls whose cost is cached; beyond that the cache is cleared
 _costs: dict[tuple, tuple[Spec, int, float]] = {}
 
 unread: set[str] = set()
-"""Operators of which flop_counter could not read a call: the time of such a call is that of its memory traffic."""
+"""Operators with a call that flop_counter could not read; the time of such a call is that of its memory traffic."""
 
 
 def forget() -> None:
-    """Forgets the costs of calls: another simulated GPU may have other ones."""
+    """Clears the cached costs, because they may differ on a different simulated GPU."""
     _costs.clear()
 
 
 def _signature(value):
-    """All that a cost may depend on in one argument. Hashable."""
+    """Returns everything in one argument that a cost may depend on, hashable."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, (list, tuple)):
@@ -390,7 +402,7 @@ def _signature(value):
 
 
 def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, compiled) -> tuple[int, float]:
-    """The same for an operator whose operations are counted; remembered, as models make such calls again and again."""
+    """Returns the cost of an operator whose operations are counted; cached, because models repeat such calls."""
     convolves = not (plan.product or plan.attention or plan.own)
     allowed = torch._C._get_fp32_precision_getter("cuda", "conv" if convolves else "matmul")
     signature = (id(spec), plan, allowed, compiled, torch.backends.cudnn.enabled, *map(_signature, args))
@@ -405,18 +417,18 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, co
             kernels = sum(output is not None for output in outputs[:2])
         if convolves and not compiled:
             key = _of_convolution(spec, args, kwargs)
-            in_hardware = key in spec.peak_flops  # and not emulated, as bfloat16 is on a T4
+            in_hardware = key in spec.peak_flops  # and is not emulated, as bfloat16 is on a T4
             changed = layout_changes.changed(operator, args, kwargs, outputs, key) if in_hardware else []
             kernels += len(changed)
             work += 2 * sum(map(size, changed)) / reached.bandwidth(spec)
         if len(_costs) >= LIMIT:
             _costs.clear()
-        known = _costs[signature] = spec, kernels, work  # the first keeps its identity from others
+        known = _costs[signature] = spec, kernels, work  # keeping `spec` alive reserves its id
     return known[1:]
 
 
 def issue(machine, operator, args, kwargs, outputs) -> None:
-    """Puts a call of an operator on the clock of `machine`, on its current stream."""
+    """Adds a call of an operator to the clock of `machine`, on its current stream."""
     if operator is _COPY:
         destination, source, non_blocking = (
             arguments.given(operator, name, args, kwargs) for name in ("self", "src", "non_blocking")
@@ -442,12 +454,12 @@ def _crosses(destination, source) -> bool:
 
 
 def cross(machine, destination, source, non_blocking: bool) -> None:
-    """Puts a copy between host and GPU on the clock, with the kernels that convert it or make it contiguous there."""
+    """Adds a copy between host and GPU to the clock, with the kernels that convert it or make it contiguous."""
     to_gpu = residence.on_gpu(destination)
     clock, here = machine.clock, destination if to_gpu else source
     extra = len(temporaries(destination, source, to_gpu, non_blocking))
     work = 2 * size(here) / reached.bandwidth(machine.spec)
-    # Conversions are done where `temporaries` says, so the bytes on the link are those of one side or the other.
+    # `temporaries` decides where a conversion runs, so the bytes on the link are those of one side or the other.
     carried = source if to_gpu == non_blocking else destination
     nbytes = destination.numel() * carried.element_size()
     pinned = residence.is_pinned((source if to_gpu else destination).untyped_storage())

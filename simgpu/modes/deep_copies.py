@@ -1,4 +1,4 @@
-"""copy.deepcopy of tensors on the simulated GPU: the whole storage is copied, once for all of its views."""
+"""Implements copy.deepcopy of tensors on the simulated GPU: the whole storage is copied, once for all of its views."""
 
 import types
 
@@ -8,7 +8,7 @@ from simgpu.handlers import handles
 from simgpu.tensors import residence
 
 _METHOD = torch.Tensor.__deepcopy__
-# PyTorch's own method, without its question whether a mode wants the call whole: what it calls is seen one by one.
+# PyTorch's own method without its check for modes that handle the call as a whole, so that each inner call is seen.
 _SEEN = types.FunctionType(
     _METHOD.__code__, {**_METHOD.__globals__, "has_torch_function_unary": lambda tensor: False}, _METHOD.__name__
 )

@@ -1,4 +1,4 @@
-"""Which device an argument names, in each way that PyTorch takes one."""
+"""Finds out which device an argument names, in each form that PyTorch accepts."""
 
 from numbers import Integral
 
@@ -11,7 +11,7 @@ META = torch.device("meta")
 
 
 def named(device) -> torch.device | None:
-    """The device that an argument names: a str, a torch.device, the index of a GPU, or None for none."""
+    """Returns the device that an argument names: a str, a torch.device, the index of a GPU, or None."""
     if device is None or isinstance(device, torch.device):
         return device
     if isinstance(device, Integral):
@@ -20,8 +20,11 @@ def named(device) -> torch.device | None:
 
 
 def means_gpu(device) -> bool:
-    """Whether an argument names the simulated GPU. AcceleratorError, as from CUDA, if it names one that is not there;
-    NotModelledError if it names another rank's."""
+    """Returns whether an argument names the simulated GPU.
+
+    Raises AcceleratorError, as CUDA does, if it names a GPU that does not exist, and NotModelledError for another
+    rank's.
+    """
     found = named(device)
     if found is None or found.type != "cuda":
         return False
@@ -32,7 +35,7 @@ def means_gpu(device) -> bool:
 
 @handles(torch.device)
 def device_from(mode, function, args, kwargs):
-    """torch.device(0) is a GPU's, the accelerator's, which C++ would look for."""
+    """Makes torch.device(0) a GPU, because C++ would look for the accelerator."""
     if args and type(args[0]) is int:
         return function("cuda", *args)
     if type(kwargs.get("device")) is int:

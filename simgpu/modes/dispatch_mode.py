@@ -1,8 +1,8 @@
-"""Gives every tensor on the simulated GPU its block: the dispatch mode.
+"""The dispatch mode, which gives every tensor on the simulated GPU its block.
 
-It sees each ATen operator below autograd, forward and backward. It runs the operator on meta tensors, which computes
-shapes and no values, and then takes from the allocator what CUDA would have taken: the outputs, and what the rules of
-`kernels` know beside them. Then the operator is put on the clock.
+It sees each ATen operator below autograd, in forward and backward. It runs the operator on meta tensors, which computes
+shapes and no values. Then it allocates what CUDA would allocate: the outputs, and what the rules of `kernels` add.
+Finally the operator is added to the clock.
 """
 
 import threading
@@ -49,7 +49,7 @@ _TRACER = torch._C._dispatch_key_parse("Tracer")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _aten = torch.ops.aten
 _CONVOLUTION = _aten.convolution.default
-_UNIFORM = _aten.uniform_.default  # of fake tensors it is a copy_, which needs a build with CUDA
+_UNIFORM = _aten.uniform_.default  # for fake tensors this is a copy_, which needs a CUDA build
 _COPY, _LOCAL_SCALAR, _AS_STRIDED = _aten.copy_.default, _aten._local_scalar_dense.default, _aten.as_strided.default
 
 DATA_DEPENDENT = (
@@ -63,14 +63,14 @@ OTHER_LAYOUT = (
 )
 
 
-# Made of others by functions in Python (the values are computed for the whole operator, not for each of the others):
-# those whose operators give the right values, one by one, and those that ask for values on their way.
+# Operators that Python functions decompose, although values are computed for the whole operator and not per part.
+# AS_THEY_ARE are those whose parts give the right values one by one, and ASKING those that read values on the way.
 AS_THEY_ARE = {_aten.masked_select.default, _aten.index_put.default, _aten.equal.default}
 ASKING = {_aten.repeat_interleave.Tensor, _aten.segment_reduce.default}
 
 
 def refuse_simulated(operator, arguments) -> None:
-    """NotModelledError if an argument of a collective is a simulated tensor: there is one GPU."""
+    """Raises NotModelledError if an argument of a collective is a simulated tensor, because there is only one GPU."""
     if any(residence.of(tensor) is not None for tensor in tensors_in(arguments)):
         raise NotModelledError(
             f"{operator} of simulated tensors is not modelled: the simulated GPU is one GPU, without others to talk "
@@ -78,24 +78,24 @@ def refuse_simulated(operator, arguments) -> None:
         )
 
 
-# Higher-order operators that run as their function for CUDA does: DTensor's random numbers.
+# Higher-order operators that run CUDA's function: DTensor's random numbers.
 ON_CUDA = {"run_dtensor_rng_op"}
 
 
 @cache
 def makes_others(kind: type) -> bool:
-    """Whether a type of tensors says itself what an operator on them is made of."""
+    """Returns whether a type of tensors implements operators itself in terms of others."""
     return getattr(kind, "__torch_dispatch__", None) != torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @cache
 def is_fake(kind: type) -> bool:
-    """Whether it is the type of tensors that stand for shapes alone."""
+    """Returns whether the type is FakeTensor's, which represents shapes only."""
     return issubclass(kind, FakeTensor)
 
 
 def tensors_in(arguments):
-    """The tensors among arguments, lists of tensors included."""
+    """Yields the tensors among arguments, including those in lists."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             yield argument
@@ -104,7 +104,7 @@ def tensors_in(arguments):
 
 
 def results_in(result):
-    """What an operator returns, one by one: the lists in it taken apart, and what is None kept."""
+    """Yields an operator's results one by one, with lists flattened and None kept."""
     if isinstance(result, (list, tuple)):
         for one in result:
             yield from results_in(one)
@@ -113,24 +113,24 @@ def results_in(result):
 
 
 def outputs_of(result) -> tuple:
-    """The same as a tuple."""
+    """Returns an operator's results as a flat tuple."""
     return (result,) if isinstance(result, torch.Tensor) else tuple(results_in(result))
 
 
 def is_refusal_of_meta(error: RuntimeError) -> bool:
-    """Whether PyTorch's C++ failed because it does not expect meta tensors there: nested tensors, for one."""
+    """Returns whether PyTorch's C++ failed because it does not expect meta tensors, for example nested ones."""
     return "INTERNAL ASSERT FAILED" in str(error)
 
 
 def all_meta(arguments) -> bool:
-    """Whether the tensors among a call's arguments are PyTorch's own meta tensors, and there are any."""
+    """Returns whether a call has tensor arguments, and all of them are PyTorch's own meta tensors."""
     found = list(tensors_in(arguments))
     return bool(found) and all(one.is_meta and residence.of(one) is None for one in found)
 
 
 @contextmanager
 def not_traced():
-    """Inside an operator that torch.jit.trace has noted: what it is made of here is not noted."""
+    """Hides the parts of an operator from torch.jit.trace, which has already recorded the operator."""
     key, state = _TRACER, _tracing()
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
     torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
@@ -143,8 +143,10 @@ def not_traced():
 
 
 def sizes_as_tensors(operator, args) -> tuple:
-    """The arguments of an operator in a traced program, where a size is a tensor without dims: it comes here as a
-    number."""
+    """Converts sizes that came as numbers back to tensors.
+
+    In a traced program a size is a tensor without dims, but it arrives here as a number.
+    """
     kinds = [str(argument.type) for argument in operator._schema.arguments]
     return tuple(
         torch.tensor(given) if type(given) in (bool, int, float) and kind == "Tensor" else given
@@ -153,15 +155,15 @@ def sizes_as_tensors(operator, args) -> tuple:
 
 
 class _OfThread(threading.local):
-    """The state of a mode that is one for each thread."""
+    """The per-thread state of a mode."""
 
-    given: tuple = ()  # the arguments of the call by Python that is under way
+    given: tuple = ()  # the arguments of the current call from Python
     new_tensors_go = None
     function_depth = 0
     count = 0
-    lines: tuple = ()  # of stand-ins that decide the size of what the host makes now
-    apart = False  # whether what runs stands for a kernel of CUDA's whose values are computed whole
-    lengths: tuple[int, int] = (0, 0)  # of the stacks of modes, when they were last looked at
+    lines: tuple = ()  # lines of placeholder values that decide the size of what the host makes now
+    apart = False  # whether the running code replaces a CUDA kernel whose values are computed as a whole
+    lengths: tuple[int, int] = (0, 0)  # lengths of the mode stacks at the last check
 
     def __init__(self):
         self.seen = set()
@@ -180,19 +182,21 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self.machine = machine
         self.here = _OfThread()
-        self.functions: TorchFunctionMode | None = None  # the function mode in front of this one
+        self.functions: TorchFunctionMode | None = None  # the function mode above this one
         self.ran = set()  # facts of the operators that ran on the GPU
 
-    # HOST, GPU or "meta": where operators put new tensors that name the device meta
+    # HOST, GPU or "meta": where operators place new tensors with device meta
     new_tensors_go = _of_thread("new_tensors_go")
-    # calls by Python under way; 0 within backward means autograd's engine calls
+    # depth of calls from Python; 0 within backward means that autograd's engine calls
     function_depth = _of_thread("function_depth")
-    count = _of_thread("count")  # of operators that have run
-    seen = _of_thread("seen")  # those of formulas.FORWARD that have
+    count = _of_thread("count")  # number of operators that have run
+    seen = _of_thread("seen")  # the operators of formulas.FORWARD that have run
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """torch.compile runs eagerly here, so PyTorch need not keep it from this mode, which takes time at each call"""
+        """Returns False, because torch.compile runs eagerly here and need not skip this mode, which costs time per
+        call.
+        """
         return False
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -200,7 +204,7 @@ class DispatchMode(TorchDispatchMode):
         if args and args[0].__class__ is int and next(tensors_in(args), None) is None:
             args = sizes_as_tensors(operator, args)
         if _tracing() is not None:
-            if operator is _CONVOLUTION:  # the tracer notes the _convolution that it calls (gen_trace_type.py)
+            if operator is _CONVOLUTION:  # the tracer records the _convolution that it calls (gen_trace_type.py)
                 torch._C._dispatch_tls_set_dispatch_key_excluded(_TRACER, False)
                 with _no_functions(), self:
                     return operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
@@ -209,9 +213,9 @@ class DispatchMode(TorchDispatchMode):
         if not self.machine.active or machines.current() is not self.machine:
             return operator(*args, **kwargs)
         if types and any(map(makes_others, types)):
-            if any(map(is_fake, types)):  # DTensor asks for shapes, which take no memory
+            if any(map(is_fake, types)):  # DTensor computes shapes, which need no memory
                 return args[0] if operator is _UNIFORM else operator(*args, **kwargs)
-            return NotImplemented  # a subclass makes others of it (a nested tensor), of the tensors that it is made of
+            return NotImplemented  # a subclass (a nested tensor) decomposes it into operators on its inner tensors
         if not types and torch._C._get_dispatch_mode(_FAKE) is not None:
             return operator(*args, **kwargs)
         facts = facts_of(operator)
@@ -219,7 +223,7 @@ class DispatchMode(TorchDispatchMode):
         with _no_functions():
             if kind is VIEW:
                 first = args[0]
-                if first.__class__ is not complex and first.is_meta:  # 1j * x asks for the conjugate of 1j
+                if first.__class__ is not complex and first.is_meta:  # 1j * x needs the conjugate of 1j
                     self.machine.clock.view()
                     if operator is _AS_STRIDED:
                         bounds.check(*args, **kwargs)
@@ -228,7 +232,7 @@ class DispatchMode(TorchDispatchMode):
                 try:
                     return uninterrupted(self.run, facts, operator, args, kwargs)
                 except torch.OutOfMemoryError as error:
-                    del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ lets go
+                    del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ releases
                     raise error.with_traceback(None) from None
             if kind is QUESTION:
                 return operator(*args, **kwargs)
@@ -239,13 +243,13 @@ class DispatchMode(TorchDispatchMode):
                 raise NotModelledError(f"the simulated GPU does not model {operator}. {OTHER_ENGINE}")
             if kind is COLLECTIVE:
                 return self.collective(operator, args, kwargs)
-            if any(one.is_nested for one in tensors_in(args)):  # of strided layout, which no simulated tensor has
+            if any(one.is_nested for one in tensors_in(args)):  # of strided layout, which simulated tensors never have
                 return operator(*args, **kwargs)
             with self:
                 return autocast.composite(operator, args, kwargs)
 
     def collective(self, operator, args, kwargs):
-        """An operator of torch.distributed's, which calls its group: what it makes for that is seen here."""
+        """Runs an operator of torch.distributed, which calls its group; tensors made for that are seen here."""
         given = (*args, *kwargs.values())
         if operator.namespace == "c10d":
             group = operators.group_of(given)
@@ -260,7 +264,9 @@ class DispatchMode(TorchDispatchMode):
             return operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 
     def run_others(self, facts, function, args, kwargs):
-        """An operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen here."""
+        """Runs an operator whose kernel (a Python function, or PyTorch's own) calls others, each of which is seen
+        here.
+        """
         operator = facts.operator
         here = self.here
         depth, apart = here.function_depth, here.apart
@@ -293,14 +299,14 @@ class DispatchMode(TorchDispatchMode):
 
     @contextmanager
     def face(self):
-        """Python that is a program's own sees the simulated GPU as it does outside operators."""
+        """Makes a program's own Python code see the simulated GPU as it does outside operators."""
         on = torch._C._EnableTorchFunction()  # pyright: ignore[reportAttributeAccessIssue]
         functions = self.functions
         with on, nullcontext() if functions is None or functions in stacks.functions() else functions:
             yield
 
     def run_before(self, prepare, args, kwargs):
-        """The arguments that CUDA's code makes by operators of its own, which count as part of the one to come."""
+        """Returns the arguments that CUDA's code first prepares with operators, which count as part of the next one."""
         count = self.count
         with self:
             made = prepare(*args, **kwargs)
@@ -308,7 +314,7 @@ class DispatchMode(TorchDispatchMode):
         return made
 
     def run(self, facts, operator, args, kwargs):
-        """One operator where it belongs: on the simulated GPU, on the host, or on PyTorch's own meta device."""
+        """Runs one operator where it belongs: on the simulated GPU, on the host, or on PyTorch's own meta device."""
         if facts.is_forward:
             self.seen.add(operator)
         tensors = list(tensors_in((*args, *kwargs.values())))
@@ -334,13 +340,13 @@ class DispatchMode(TorchDispatchMode):
                 tensors = list(tensors_in((*args, *kwargs.values())))
                 place = self.place_of(facts, tensors, args, kwargs)
         device = kwargs.get("device")
-        on_meta = device is not None and torch.device(device).type == "meta"  # by name, and so all GPUs' tensors
+        on_meta = device is not None and torch.device(device).type == "meta"  # by name, like all tensors of the GPU
         new_tensors_go = self.here.new_tensors_go
         if (place is None and not on_meta) or (on_meta and new_tensors_go == "meta"):
-            return operator(*args, **kwargs)  # on the host, or on PyTorch's own meta device
+            return operator(*args, **kwargs)  # runs on the host, or on PyTorch's own meta device
         if new_tensors_go is not None:
             place = self.place_of_new(place, on_meta)
-        elif place is None and all_meta(self.here.given):  # C++ makes it for a call on PyTorch's own meta tensors
+        elif place is None and all_meta(self.here.given):  # C++ creates it in a call on PyTorch's own meta tensors
             return operator(*args, **kwargs)
         if operator is _LOCAL_SCALAR:
             return self.scalar(args[0])
@@ -349,7 +355,9 @@ class DispatchMode(TorchDispatchMode):
         return self.run_alone(facts, operator, tensors, args, kwargs, place)
 
     def run_alone(self, facts, operator, tensors, args, kwargs, place):
-        """One operator, `tensors` among its arguments, in one place: its shapes, memory, time and values."""
+        """Runs one operator in one place: its shapes, memory, time and values. `tensors` are those among its
+        arguments.
+        """
         given, named = args, kwargs
         real = [one for one in tensors if not one.is_meta]
         if real and not facts.crosses and (facts.takes_host_scalar or any(one.dim() for one in real)):
@@ -384,25 +392,25 @@ class DispatchMode(TorchDispatchMode):
         return result
 
     def note_values(self, operator, args, kwargs, outputs) -> None:
-        """What is known of the values of results, and of what was written: of all, if they are asked for."""
+        """Updates the known values of results and of written tensors; computes all values if they are requested."""
         if self.machine.host_memory is None:
             values.follow(operator, args, kwargs, outputs)
         else:
             on_cpu.follow(self.machine, operator, args, kwargs, outputs)
 
     def makes_on_gpu(self, kwargs) -> bool:
-        """Whether a factory is told to make its tensor on the simulated GPU."""
+        """Returns whether a factory is to create its tensor on the simulated GPU."""
         device = kwargs.get("device")
         return device is not None and torch.device(device).type == "meta" and self.new_tensors_go == GPU
 
     def place_of_new(self, place, on_meta: bool):
-        """Where new tensors go, if `new_tensors_go` says so; else where they would go."""
+        """Returns where new tensors go: as `new_tensors_go` says if it is set, else `place`."""
         if self.new_tensors_go is HOST:
             return HOST
         return GPU if on_meta and self.new_tensors_go == GPU else place
 
     def copy_to_host(self, facts, args, kwargs, place):
-        """A copy into a tensor of the host that has values."""
+        """Copies into a host tensor that has values."""
         if place is not HOST:
             self.take_memory(facts, args, kwargs, ())
             costs.issue(self.machine, facts.operator, args, kwargs, ())
@@ -410,8 +418,10 @@ class DispatchMode(TorchDispatchMode):
         return args[0]
 
     def shapes(self, operator, args, kwargs, given, named):
-        """The operator's result on meta tensors: it has shapes and no values. `given`, `named`: its arguments as the
-        program gave them."""
+        """Returns the operator's result on meta tensors, which has shapes and no values.
+
+        `given` and `named` are its arguments as the program passed them.
+        """
         try:
             return meta_kernels.run(operator, args, kwargs)
         except NotImplementedError:
@@ -426,9 +436,10 @@ class DispatchMode(TorchDispatchMode):
             raise
 
     def of_known_size(self, operator, args, kwargs):
-        """The results of an operator whose sizes depend on values, if those are known. Raises what explains it if not.
+        """Returns the results of an operator whose sizes depend on values, if those are known; else raises an
+        explanation.
 
-        They lie as on the CPU, but for nonzero's (Nonzero.cu: a row for each dim, transposed).
+        The results have the CPU's layout, except for nonzero's (Nonzero.cu: a row per dim, transposed).
         """
         try:
             if custom.is_of_library(operator):
@@ -444,8 +455,11 @@ class DispatchMode(TorchDispatchMode):
         return pytree.tree_map_only(torch.Tensor, meta_kernels.like, found)
 
     def of_library(self, operator, smallest, args, kwargs):
-        """The results of a library's operator whose fake kernel says that sizes depend on values: as its kernel for
-        the CPU makes them of known values; else, with stand-ins, the `smallest` ones that the fake kernel allows."""
+        """Returns the results of a library's operator whose fake kernel has sizes that depend on values.
+
+        The library's CPU kernel computes them if the values are known. Otherwise, with placeholder values, they are the
+        `smallest` ones that the fake kernel allows.
+        """
         try:
             return pytree.tree_map_only(torch.Tensor, meta_kernels.like, values.computed(operator, args, kwargs))
         except NotImplementedError:
@@ -457,7 +471,7 @@ class DispatchMode(TorchDispatchMode):
         return smallest
 
     def standing_in(self, operator, args, kwargs):
-        """The arguments, with zeros for the values that are not known where the GPU has stand-ins."""
+        """Returns the arguments, with zeros for unknown values if the GPU provides placeholder values."""
         if self.machine.stand_ins is None or all(
             values.of(tensor) is not None for tensor in tensors_in((*args, *kwargs.values())) if tensor.is_meta
         ):
@@ -477,11 +491,13 @@ class DispatchMode(TorchDispatchMode):
             return pytree.tree_map_only(torch.Tensor, known, (args, kwargs))
 
     def called_by_engine(self) -> bool:
-        """Whether autograd's engine calls the operator: itself, or in a formula."""
+        """Returns whether autograd's engine calls the operator, directly or in a formula."""
         return self.here.function_depth == 0 and torch._C._current_graph_task_id() != -1
 
     def works_in_place(self, operator, args) -> bool:
-        """Whether autograd's engine, under no dispatch mode, would have had this result in the first operand."""
+        """Returns whether autograd's engine, without a dispatch mode, would have written this result into the first
+        operand.
+        """
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is None or not formulas.concerns(operator) or engine.transformed():
             return False
@@ -492,7 +508,7 @@ class DispatchMode(TorchDispatchMode):
         return engine.accumulates(operator, args) if does is None else does != formulas.ANEW
 
     def note_made(self, operator, outputs) -> None:
-        """Keeps what made these tensors, for `formulas`."""
+        """Records which operator made these tensors, for `formulas`."""
         made = formulas.Made(operator, self.count)
         for output in outputs:
             place = residence.find(output.untyped_storage()) if isinstance(output, torch.Tensor) else None
@@ -500,17 +516,17 @@ class DispatchMode(TorchDispatchMode):
                 place.made = made
 
     def in_place_of(self, first, result):
-        """The result, with the strides of the tensor in whose memory it lies."""
+        """Returns the result in the memory and with the strides of `first`."""
         if result.stride() != first.stride():
             result = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
         storage = result.untyped_storage()
         home = residence.find(first.untyped_storage())
-        assert home is not None, "works_in_place is asked of simulated tensors"
+        assert home is not None, "works_in_place needs simulated tensors"
         residence.share(storage, home, storage.nbytes())
         return result
 
     def take_memory(self, facts, args, kwargs, outputs) -> None:
-        """Takes the blocks of the outputs and the scratch of the operator's rule, as CUDA would."""
+        """Allocates the outputs and the scratch memory of the operator's rule, as CUDA would."""
         operator = self.machine.operator = facts.operator
         if self.machine.before_memory is not None:
             self.machine.before_memory(args)
@@ -531,10 +547,10 @@ class DispatchMode(TorchDispatchMode):
             return
         except OutOfMemory as error:
             message = str(error)
-        raise torch.OutOfMemoryError(message)  # outside the handler: no context may keep the outputs alive
+        raise torch.OutOfMemoryError(message)  # raised outside the handler, so that no context keeps the outputs alive
 
     def allocate(self, output) -> None:
-        """Gives an output its block, unless it has one (a view, or an argument written in place)."""
+        """Allocates an output's block, unless it has one (a view, or an argument written in place)."""
         if not isinstance(output, torch.Tensor) or not output.is_meta:
             return
         if output.layout is not torch.strided:
@@ -557,8 +573,11 @@ class DispatchMode(TorchDispatchMode):
                 residence.settle_on_host(storage, self.machine, storage.nbytes())
 
     def keep_lines(self, tensors, outputs) -> None:
-        """On the host a size that depends on a stand-in takes no memory of the GPU; but its line is kept with what is
-        made of it, in case that is copied to the GPU."""
+        """Keeps the lines of placeholder values that decide sizes on the host.
+
+        On the host such a size uses no GPU memory. But the lines stay with what is computed from it, in case that is
+        copied to the GPU.
+        """
         homes = [residence.find(one.untyped_storage()) for one in tensors if one.is_meta]
         lines = dict.fromkeys(line for home in homes if home is not None for line in home.lines)
         lines, self.here.lines = (*lines, *self.here.lines), ()
@@ -568,7 +587,7 @@ class DispatchMode(TorchDispatchMode):
                 home.lines = lines
 
     def adopt(self, tensor) -> None:
-        """Gives a block to a tensor that PyTorch made without asking the dispatcher (torch.tensor)."""
+        """Allocates a block for a tensor that PyTorch made without calling the dispatcher (torch.tensor)."""
         self.machine.operator = None
         try:
             with _no_functions():
@@ -578,7 +597,7 @@ class DispatchMode(TorchDispatchMode):
         raise torch.OutOfMemoryError(message)
 
     def cross(self, destination, source, to_gpu: bool, non_blocking: bool) -> None:
-        """Takes what a copy between host and GPU takes on the way."""
+        """Allocates the temporaries of a copy between host and GPU, and adds the copy to the clock."""
         try:
             transfer.crossed(self.machine, destination, source, to_gpu, non_blocking)
         except OutOfMemory as error:
@@ -589,20 +608,20 @@ class DispatchMode(TorchDispatchMode):
             line.decides_size()
 
     def read_value(self, tensor) -> None:
-        """The host asks for a tensor's value: a copy of an element, for which it waits."""
+        """Models the host's read of a tensor's value: a copy of an element, for which it waits."""
         if on_gpu(tensor):
             self.machine.waits()
             clock = self.machine.clock
             clock.copy(self.machine.stream, tensor.element_size(), TO_HOST, pinned=True, blocking=True)
 
     def scalar(self, tensor):
-        """A value that PyTorch's C++ asks for: nan if it is a float, NoValueError if it is not known."""
+        """Returns a value that PyTorch's C++ reads: the known one, or nan for a float; else raises NoValueError."""
         self.read_value(tensor)
         known = values.of(tensor)
         if known is not None:
             return known.item()
         if self.function_depth == 0 and tensor.dtype == torch.bool and torch.is_anomaly_check_nan_enabled():
-            return False  # the engine asks whether a gradient is NaN (engine.cpp): see `finite`
+            return False  # the engine checks whether a gradient is NaN (engine.cpp); see `finite`
         if tensor.dtype.is_floating_point:
             return values.nan()
         if self.machine.stand_ins is not None:
@@ -618,7 +637,9 @@ class DispatchMode(TorchDispatchMode):
         )
 
     def place_of(self, facts, tensors, args, kwargs):
-        """Where the operator runs: GPU, HOST, or None (no simulated tensor). Raises what CUDA raises on a mixture."""
+        """Returns where the operator runs: GPU, HOST, or None (no simulated tensor). Raises CUDA's error for a
+        mixture.
+        """
         gpu = host = real = None
         for tensor in tensors:
             if not tensor.is_meta:
@@ -668,8 +689,11 @@ class DispatchMode(TorchDispatchMode):
 
 
 def of_the_host(argument, operator):
-    """A tensor of the host for one that was copied there from the GPU, where an operator reads it: the values that are
-    known, or stand-ins. Raises NoValueError where there are neither. Any other argument is itself."""
+    """Returns a host tensor for one that was copied there from the GPU, for an operator that reads its values.
+
+    The values are the known ones, or placeholders. Raises NoValueError if there are neither. Returns any other argument
+    unchanged.
+    """
     place = residence.of(argument) if isinstance(argument, torch.Tensor) else None
     if place is None or place.home is not HOST:
         return argument
@@ -678,13 +702,15 @@ def of_the_host(argument, operator):
 
 
 def without_host_values(args, kwargs, scalars_too: bool):
-    """The arguments with real CPU tensors replaced by meta ones, as meta kernels want them (some: scalars too)."""
+    """Returns the arguments with real CPU tensors replaced by meta ones, as meta kernels need (for some: scalars
+    too).
+    """
 
     def stand_in(value):
         if isinstance(value, torch.Tensor) and not value.is_meta and (value.dim() > 0 or scalars_too):
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         if isinstance(value, list):
-            found = copy(value)  # with what a list of indices knows of its masks (selection.py)
+            found = copy(value)  # keeps what a list of indices records about its masks (selection.py)
             found[:] = map(stand_in, value)
             return found
         return tuple(map(stand_in, value)) if isinstance(value, tuple) else value

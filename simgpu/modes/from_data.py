@@ -1,4 +1,4 @@
-"""Tensors made from data: torch.tensor and its kin, of numbers, of arrays and of tensors that lie anywhere."""
+"""Makes tensors from data (torch.tensor and similar): from numbers, arrays, and tensors on any device."""
 
 import operator
 
@@ -11,12 +11,12 @@ from simgpu.tensors import residence
 from simgpu.tensors.residence import CPU, on_gpu
 
 Tensor = torch.Tensor
-_NAMES = {torch.asarray: "obj", torch.scalar_tensor: "s"}  # of the data, where it is not "data"
+_NAMES = {torch.asarray: "obj", torch.scalar_tensor: "s"}  # the data argument's name, if it is not "data"
 
 
 @handles(torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, Tensor.new_tensor)
 def from_data(mode, function, args, kwargs):
-    """torch.tensor and its kin: the data becomes a tensor on the host, and goes to the GPU if that is asked for."""
+    """Implements torch.tensor and similar: the data becomes a host tensor, which is copied to the GPU if requested."""
     kwargs = dict(kwargs)
     like = args[0] if function is Tensor.new_tensor else None
     rest = args[1:] if like is not None else args
@@ -42,8 +42,10 @@ def from_data(mode, function, args, kwargs):
 
 
 def of_tensor(mode, function, source, device, dtype=None, copy=None, requires_grad=False, pin_memory=False):
-    """A tensor as data: torch.as_tensor and torch.asarray copy it where they must, the others always
-    (torch/csrc/utils/tensor_new.cpp)."""
+    """Makes a tensor from a tensor: torch.as_tensor and torch.asarray copy if they must, the others always.
+
+    (torch/csrc/utils/tensor_new.cpp)
+    """
     if function is torch.as_tensor:
         return moved(mode, source, device, dtype)
     if function is torch.asarray:
@@ -56,8 +58,9 @@ def of_tensor(mode, function, source, device, dtype=None, copy=None, requires_gr
 
 
 def read_in(mode, data):
-    """Nested lists in which tensors lie, each simulated one read back: a tensor of the host in its place. `data` itself
-    if there are none."""
+    """Replaces each simulated tensor in nested lists by a host tensor with its values; returns `data` itself if
+    none.
+    """
     if isinstance(data, (list, tuple)):
         read = [read_in(mode, one) for one in data]
         return data if all(map(operator.is_, read, data)) else read
@@ -70,7 +73,9 @@ def read_in(mode, data):
 
 @handles(Tensor.new)
 def new(mode, function, args, kwargs):
-    """The constructor of old: `x.new(3, 4)` and `x.new(size)` make an empty tensor, `x.new([1, 2])` one of data."""
+    """Implements the legacy constructor: `x.new(3, 4)` and `x.new(size)` are empty tensors, `x.new([1, 2])` holds
+    data.
+    """
     tensor, *rest = args
     if not on_gpu(tensor) or not rest or isinstance(rest[0], (int, torch.Size, Tensor)):
         return function(*args, **{name: value for name, value in kwargs.items() if name != "device"})

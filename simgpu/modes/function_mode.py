@@ -1,7 +1,7 @@
-"""Lets plain PyTorch code say "cuda": the function mode.
+"""The function mode, which lets plain PyTorch code use "cuda".
 
-It sees each call of a PyTorch function from Python. On the way in it sends "cuda" to "meta"; on the way out it reports
-cuda:0; and where PyTorch's C++ would ask `is_cuda()` and branch, it takes CUDA's branch.
+It sees each call of a PyTorch function from Python. It replaces "cuda" by "meta" in the arguments, and reports cuda:0
+for the results. Where PyTorch's C++ would check `is_cuda()`, it takes CUDA's branch.
 """
 
 from typing import Any
@@ -44,17 +44,17 @@ from simgpu.tensors.residence import HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu, let_go
 
 Tensor = torch.Tensor
-_PLAIN = {(), (Tensor,), (torch.nn.Parameter,)}  # types of tensors that have no say in calls
+_PLAIN = {(), (Tensor,), (torch.nn.Parameter,)}  # tensor types that don't handle calls themselves
 
 
 class FunctionMode(TorchFunctionMode):
-    """The face of the simulated GPU in front of `dispatch`."""
+    """The user-facing side of the simulated GPU, above `dispatch`."""
 
     def __init__(self, dispatch: DispatchMode):
         super().__init__()
         self.dispatch = dispatch
         dispatch.functions = self
-        self.default_type_on_gpu: Any = None  # torch.cuda.FloatTensor, if torch.set_default_tensor_type was given it
+        self.default_type_on_gpu: Any = None  # torch.cuda.FloatTensor, if passed to torch.set_default_tensor_type
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in tensor_face.OF_ITSELF and types in _PLAIN:
@@ -66,7 +66,7 @@ class FunctionMode(TorchFunctionMode):
             try:
                 return self.on_side_stream(function, types, args, kwargs)
             except Exception:
-                del args, kwargs  # as below
+                del args, kwargs  # same reason as below
                 raise
         if not stacks.dispatch_is_on():
             stacks.switch_dispatch_on()
@@ -93,7 +93,7 @@ class FunctionMode(TorchFunctionMode):
             if kwargs and kwargs.get("generator") is not None:
                 check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:
-                if function is Tensor.backward:  # its hooks are the user's code
+                if function is Tensor.backward:  # its hooks are user code
                     return handler(self, function, args, kwargs or {})
                 return uninterrupted(handler, self, function, args, kwargs or {})
             if kwargs and kwargs.get("pin_memory") and not means_gpu(kwargs.get("device")):
@@ -102,9 +102,9 @@ class FunctionMode(TorchFunctionMode):
                 return self.with_device(function, args, kwargs)
             return function(*args, **kwargs) if kwargs else function(*args)
         except torch.OutOfMemoryError as error:
-            del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would have let go
+            del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ would release
             if depth == 0:
-                let_go(error)  # before the frames of a composite operator leave the traceback
+                let_go(error)  # before the frames of a composite operator are removed from the traceback
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
         except Exception as error:
             if isinstance(error, NoValueError) and self.stands_in(function):
@@ -123,11 +123,11 @@ class FunctionMode(TorchFunctionMode):
             here.function_depth, here.given = depth, given
 
     def stands_in(self, function) -> bool:
-        """Whether a value that a program asks for and nobody knows is answered for it."""
+        """Returns whether an unknown value that a program reads is replaced by a placeholder."""
         return self.dispatch.machine.stand_ins is not None and function in asked_values.STANDING_IN
 
     def on_side_stream(self, function, types, args, kwargs):
-        """A call on another stream than the default one: what autograd notes of it will run there, too."""
+        """Runs a call on a stream other than the default one, where autograd will run its backward too."""
         machine, here = self.dispatch.machine, self.dispatch.here
         stream = machine.stream
         here.function_depth = 1
@@ -143,24 +143,27 @@ class FunctionMode(TorchFunctionMode):
         return result
 
     def repair(self) -> None:
-        """Takes off what an interrupt may have left on the stacks of modes, before a call that is in no other."""
+        """Removes what an interrupt may have left on the mode stacks, before an outermost call."""
         here = self.dispatch.here
         lengths = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
         if lengths != here.lengths:
-            stacks.keep_once(self, 0)  # it is set aside while it answers
+            stacks.keep_once(self, 0)  # it is disabled while it handles a call
             stacks.keep_once(self.dispatch)
             here.lengths = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
     def default_device(self, args):
-        """Where a factory puts what it makes without being told: the device around it (whose mode is below this one),
-        or that of the default tensor type, which an array or a tensor that is the data does not heed."""
+        """Returns where a factory without a `device` places its result.
+
+        It is the `torch.device` around it (whose mode is below this one), or the default tensor type's device, which
+        does not apply to data from an array or a tensor.
+        """
         if _device.CURRENT_DEVICE is not None or self.default_type_on_gpu is None:
             return _device.CURRENT_DEVICE
         return None if args and isinstance(args[0], Tensor) else self.dispatch.machine.cuda
 
     @in_one_piece
     def with_device(self, function, args, kwargs):
-        """A call that names a device: cuda is sent to meta, and PyTorch's own meta stays what it is."""
+        """Runs a call that names a device: cuda becomes meta, and PyTorch's own meta stays as it is."""
         device = kwargs["device"]
         if means_gpu(device):
             kwargs = {**kwargs, "device": META}
@@ -178,7 +181,7 @@ class FunctionMode(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def drawn_from(self, generator, function, args, kwargs):
-        """A call that makes random numbers of a generator of the GPU, which meta tensors know nothing of."""
+        """Runs a call that draws random numbers from a GPU generator, which meta tensors do not support."""
         machine = self.dispatch.machine
         machine.named_generator = generator
         try:
@@ -188,10 +191,12 @@ class FunctionMode(TorchFunctionMode):
 
     @in_one_piece
     def pinned(self, function, args, kwargs):
-        """A call for pinned memory of the host. What torch.empty makes waits for a copy from the GPU, as save_on_cpu's
-        does: it is counted and has no values, unless all have. Others have theirs, in memory that is not pinned.
+        """Runs a call for pinned host memory.
+
+        A tensor of torch.empty waits for a copy from the GPU, as in save_on_cpu. So it is counted and has no values,
+        unless all tensors have. Other tensors have values, in memory that is not pinned.
         """
-        self.dispatch.machine.allocator.read_settings()  # the allocator of pinned memory asks for them
+        self.dispatch.machine.allocator.read_settings()  # the allocator of pinned memory reads them
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if function is torch.empty and self.dispatch.machine.host_memory is None:
             made = self.new_tensors_in(HOST, function, args, {**kwargs, "device": META})
@@ -201,7 +206,7 @@ class FunctionMode(TorchFunctionMode):
         return made
 
     def new_tensors_in(self, place, function, args, kwargs):
-        """A call whose new tensors are HOST's, or PyTorch's own on "meta"."""
+        """Runs a call whose new tensors go to HOST, to the GPU, or to PyTorch's own "meta"."""
         outer, self.dispatch.new_tensors_go = self.dispatch.new_tensors_go, place
         try:
             return function(*args, **kwargs)
@@ -210,16 +215,20 @@ class FunctionMode(TorchFunctionMode):
 
 
 def has_function_of_its_own(kind: type) -> bool:
-    """Whether a subclass of Tensor has a say in calls, be it that results are of it too. Its `__torch_function__` comes
-    first, and what it calls is seen again; inside, PyTorch switches subclasses off."""
+    """Returns whether a subclass of Tensor handles calls itself, if only to return its own type.
+
+    Its `__torch_function__` comes first, and what it calls is seen again. Inside it, PyTorch disables subclasses.
+    """
     given = kind.__torch_function__
     overrides = kind is not Tensor and given is not torch._C._disabled_torch_function_impl
     return overrides and torch._C._is_torch_function_enabled()
 
 
 def check_generator(generator, args, kwargs) -> None:
-    """RuntimeError, as from PyTorch (aten/src/ATen/core/Generator.h), if a generator is not of the device of the call:
-    the one that it names, or its tensors'."""
+    """Raises RuntimeError, as PyTorch does, if a generator is not on the call's device.
+
+    That device is the one that the call names, or its tensors' (aten/src/ATen/core/Generator.h).
+    """
     device = kwargs.get("device")
     if means_gpu(device) or (device is None and any(isinstance(one, Tensor) and on_gpu(one) for one in args)):
         wanted = "cuda"
@@ -237,7 +246,7 @@ def check_generator(generator, args, kwargs) -> None:
 
 @handles(Tensor.backward)
 def backward(mode, function, args, kwargs):
-    """Runs with the mode on, so that hooks, checkpoints and custom functions inside see cuda as well."""
+    """Runs backward with the mode on, so that hooks, checkpoints and custom functions inside see cuda as well."""
     names = ("gradient", "retain_graph", "create_graph", "inputs")
     given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
     depth, mode.dispatch.function_depth = mode.dispatch.function_depth, 0

@@ -1,17 +1,17 @@
-"""The kernels of a compiled function: which operators inductor would fuse into one, and what those read and write.
+"""Estimates a compiled function's kernels: which operators inductor would fuse, and what each kernel reads and writes.
 
-The operators run as they are written, and take the memory that they take then; only their time is another. They are
-gathered until somebody wants to know a time, at the latest until the function returns, and then put on the clock in
-groups (torch/_inductor/scheduler.py fuses so, as far as it can):
+The operators run as they are written and allocate accordingly; only their time differs. They are collected until a time
+is needed, at the latest until the function returns, and then added to the clock in groups (torch/_inductor/scheduler.py
+fuses in this way, as far as it can):
 
-- products, convolutions, attention, sorting and the like are kernels of libraries, and stay as they are;
-- elementwise operators and reductions that feed each other, with no such kernel between them, are one kernel. It reads
-  what comes from outside the group and writes what somebody outside reads, each once;
-- a reduction over other dims than the last ones begins a kernel of its own, which ends the group's loop.
+- matmuls, convolutions, attention, sorting and so on are library kernels, and stay as they are;
+- elementwise operators and reductions that feed each other, with no library kernel between them, are one kernel. It
+  reads what comes from outside the group and writes what is read outside, each once;
+- a reduction over dims other than the last ones begins a new kernel, because it ends the group's loop.
 
-What only backward wants of a group is computed again there from what the group has read, where that is no more bytes:
-so AOTAutograd's min-cut partitioner decides (torch/_functorch/partitioners.py), over the whole graph; here each group
-does for itself. Each kernel costs the host as much as an operator; checking guards, and compiling itself, cost nothing.
+What only backward needs of a group is recomputed there from what the group has read, if that is not more bytes.
+AOTAutograd's min-cut partitioner (torch/_functorch/partitioners.py) decides this over the whole graph, but here each
+group decides separately. Each kernel costs the host as much as an operator. Checking guards and compiling cost nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simgpu.modes import costs
 from simgpu.tensors import residence
 from simgpu.timing import rates, reached
 
-# Operators that inductor generates kernels for, beside those that are tagged as pointwise or as reductions.
+# Operators that inductor generates kernels for, in addition to those tagged as pointwise or reduction.
 _GENERATED = {
     "_to_copy", "copy_", "copy", "cat", "stack", "native_dropout", "bernoulli", "bernoulli_", "rand", "randn",
     "rand_like", "randn_like", "arange", "fill_", "zero_", "fill", "zeros", "ones", "full", "zeros_like", "ones_like",
@@ -45,7 +45,7 @@ def _is_generated(operator, name: str) -> bool:
 
 
 def _across(operator, args) -> bool:
-    """Whether it reduces other dims than the last ones: its loop is another than that of what feeds it."""
+    """Returns whether it reduces dims other than the last ones, which needs a loop different from its inputs'."""
     if torch.Tag.reduction not in operator.tags or not args or not isinstance(args[0], torch.Tensor):
         return False
     dims = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple, int)) else None
@@ -57,7 +57,7 @@ def _across(operator, args) -> bool:
 
 
 class _Node:
-    """One operator: what it reads and writes, as bytes by storage and where in it, and its kernels if it is alone."""
+    """One operator: what it reads and writes, as bytes by storage and offset, and its kernels if it is not fused."""
 
     __slots__ = ("alone", "fused", "group", "kernels", "level", "name", "new", "reads", "twice", "work", "writes")
 
@@ -70,20 +70,20 @@ class _Node:
 
 
 Bytes = dict[tuple[residence.Residence, int], int]
-"""Bytes by storage, and by where in the storage the tensor begins."""
+"""Bytes by storage, and by the offset in the storage at which the tensor begins."""
 
 
 class Call:
-    """What one call of a compiled function leaves for its backward: by storage, what it is computed again from."""
+    """Holds what one call of a compiled function leaves for its backward: by storage, what it is recomputed from."""
 
     def __init__(self) -> None:
         self.again: dict[residence.Residence, Bytes] = {}
 
 
 class Region:
-    """Gathers the operators of a compiled function on `machine`, between its first and its last.
+    """Collects the operators of a compiled function on `machine`, between its first and its last.
 
-    `call`: shared by the forward and the backward of one call. `graphs`: whether CUDA graphs replay its kernels.
+    `call` is shared by the forward and the backward of one call. `graphs` says whether CUDA graphs replay its kernels.
     """
 
     def __init__(self, machine, call: Call, graphs: bool, backward: bool = False) -> None:
@@ -91,7 +91,9 @@ class Region:
         self._nodes: list[_Node] = []
 
     def takes(self, operator, args, kwargs, outputs, kernels: int, work: float) -> bool:
-        """Takes an operator that was to be put on the clock; False once the function's backward has ended."""
+        """Collects an operator in place of adding it to the clock; returns False once the function's backward has
+        ended.
+        """
         if self.over():
             self.end()
             return False
@@ -100,11 +102,11 @@ class Region:
         return True
 
     def over(self) -> bool:
-        """Whether it is a backward's, and autograd has ended that, be it by an error."""
+        """Returns whether it belongs to a backward that autograd has ended, normally or by an error."""
         return self.backward and torch._C._current_graph_task_id() == -1
 
     def end(self, returned: frozenset = frozenset()) -> None:
-        """The function has ended, and gives these storages."""
+        """Ends the function, which returns these storages."""
         if self.machine.clock.region is self:
             self.machine.clock.region = None
             self.flush(returned)
@@ -128,7 +130,9 @@ class Region:
         )
 
     def flush(self, returned: frozenset | None = None) -> None:
-        """Puts what was gathered on the clock. `returned`: the storages of what the function gives, if it has ended."""
+        """Adds what was collected to the clock. `returned` holds the storages that the function returns, if it has
+        ended.
+        """
         nodes, self._nodes = self._nodes, []
         if not nodes:
             return
@@ -146,7 +150,7 @@ class Region:
             clock.launch(stream, work, count, name=name)
 
     def _join(self, nodes: list[_Node]) -> None:
-        """Finds the groups. A kernel that is no part of a group is a step: groups lie before or after it."""
+        """Finds the groups. A kernel that is not part of a group is a step: groups lie before or after it."""
         made: dict[residence.Residence, _Node] = {}
         for node in nodes:
             parts = list(node.reads)
@@ -162,7 +166,7 @@ class Region:
                 made[place] = node
 
     def _cost(self, group: list[_Node], nodes: list[_Node], returned) -> list[tuple[str, int, float]]:
-        """Name, kernels and seconds of a group."""
+        """Returns name, kernels and seconds of a group."""
         first = group[0]
         if not first.fused:
             extra = self._anew(first.reads)
@@ -188,9 +192,11 @@ class Region:
         return [(name[:60], 1 + min(more, 2), _seconds(self.machine, nbytes + outside + again))]
 
     def _is_kept(self, place, size: int, reads, returned) -> bool:
-        """Whether what nobody in this region reads is written all the same: it is given out, or kept for backward."""
+        """Returns whether a storage that nothing in this region reads is written, because it is returned or saved for
+        backward.
+        """
         if place() is None:
-            return False  # it has died
+            return False  # it was freed
         if returned is None or self.backward or place in returned or not torch.is_grad_enabled():
             return True
         if sum(reads.values()) > size:
@@ -199,14 +205,14 @@ class Region:
         return False
 
     def _moved(self, reads) -> int:
-        """Bytes that a group reads, where some of what it wants is computed again."""
+        """Returns the bytes that a group reads, where some of its inputs are recomputed."""
         found = {}
         for part, nbytes in reads.items():
             found.update(self.call.again.get(part[0], {part: nbytes}) if self.backward else {part: nbytes})
         return sum(found.values())
 
     def _anew(self, reads) -> int:
-        """Bytes moved to make again what a library's kernel wants in memory."""
+        """Returns the bytes moved to recompute what a library kernel needs in memory."""
         if not self.backward:
             return 0
         total = 0
@@ -229,7 +235,7 @@ def _unite(first: _Node, second: _Node) -> None:
 
 
 def _in_order(nodes: list[_Node]) -> list[list[_Node]]:
-    """The groups, each once, as early as what they need allows."""
+    """Returns each group once, as early as its inputs allow."""
     groups = {id(node.group): node.group for node in nodes}
     place = {id(node): at for at, node in enumerate(nodes)}
     for group in groups.values():
@@ -238,7 +244,7 @@ def _in_order(nodes: list[_Node]) -> list[list[_Node]]:
 
 
 def _touched(plan: costs.Plan, args, kwargs) -> tuple[Bytes, Bytes]:
-    """Bytes read from and written to storages that are there."""
+    """Returns the bytes read from and written to existing storages."""
     reads: Bytes = {}
     writes: Bytes = {}
     for position, name, role in plan.roles:

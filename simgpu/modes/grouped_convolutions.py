@@ -1,12 +1,13 @@
-"""How long convolutions in groups compute: a group fills a part of a tile, and depthwise ones use no Tensor Cores.
+"""Estimates the time of grouped convolutions: a group fills only part of a tile, and depthwise ones use no Tensor
+Cores.
 
-A convolution is an implicit matrix product of the output's positions by its channels; a group is a product of its own,
-as many columns wide as the group has output channels. CUTLASS's tiles are at least `rates.CONVOLUTION_TILE` columns
-wide, and of a narrower group the rest of the tile is lost, however many groups share it. In the gradient of the input
-the columns are the group's input channels; in that of the weight the rows are the group's output channels, the columns
-its input channels times the positions of the kernel. Depthwise convolutions run without Tensor Cores, in CUTLASS as in
-PyTorch's own kernels (aten/src/ATen/native/cuda/DepthwiseConv2d.cu), which add up in float32. How much slower cuDNN's
-kernels of a certain version are than this is not published, and not counted.
+A convolution is an implicit matmul of the output's positions by its channels. Each group is a separate matmul, with as
+many columns as the group has output channels. CUTLASS's tiles are at least `rates.CONVOLUTION_TILE` columns wide, so a
+narrower group wastes the rest of the tile, however many groups share it. In the gradient of the input, the columns are
+the group's input channels. In that of the weight, the rows are the group's output channels, and the columns its input
+channels times the kernel's positions. Depthwise convolutions run without Tensor Cores, in CUTLASS and in PyTorch's own
+kernels (aten/src/ATen/native/cuda/DepthwiseConv2d.cu), which accumulate in float32. How much slower the kernels of a
+given cuDNN version are is not published, and not modelled.
 """
 
 from math import ceil, prod
@@ -21,14 +22,14 @@ def _filled(columns: int, tile: int) -> float:
 
 
 def _channels(weight, transposed: bool, groups: int) -> tuple[int, int]:
-    """Input and output channels of a group."""
+    """Returns the input and output channels of a group."""
     if transposed:
         return weight.shape[0] // groups, weight.shape[1]
     return weight.shape[1], weight.shape[0] // groups
 
 
 def seconds(spec: Spec, operator, args, kwargs, outputs, flops: int, precision: str) -> float | None:
-    """Of a convolution, forward or backward, of `flops` operations; None if it has one group."""
+    """Returns the seconds of a convolution of `flops` operations, forward or backward; None if it has one group."""
     if not (arguments.has(operator, "groups") and arguments.has(operator, "transposed")):
         return None
     groups = arguments.given(operator, "groups", args, kwargs)

@@ -1,7 +1,7 @@
-"""`tensor[index]` and `tensor[index] = value`: what PyTorch's C++ makes of Python objects on its way to the operators.
+"""Implements `tensor[index]` and `tensor[index] = value` as PyTorch's C++ does before it calls operators.
 
-torch/csrc/autograd/python_variable_indexing.cpp. It makes tensors of lists, in the memory of the device; for a meta
-tensor they would have no values.
+Source: torch/csrc/autograd/python_variable_indexing.cpp. It converts lists to tensors in the device's memory, which for
+a meta tensor would have no values.
 """
 
 import torch
@@ -15,14 +15,14 @@ Tensor = torch.Tensor
 
 
 def _of_numbers(item) -> bool:
-    """Whether an index is a list of whole numbers or of truth values, nested or not."""
+    """Returns whether an index is a list of integers or bools, nested or not."""
     if not isinstance(item, (list, tuple, range)) or not len(item):
         return False
     return all(isinstance(one, int) or _of_numbers(one) for one in item)
 
 
 def _with_lists_on_gpu(mode, index):
-    """An index in which lists of numbers are tensors of the GPU, as they are for C++ (sequenceToVariable)."""
+    """Converts lists of numbers in an index to tensors on the GPU, as C++ does (sequenceToVariable)."""
 
     def moved(item):
         if not _of_numbers(item):
@@ -49,7 +49,7 @@ def get_item(mode, function, args, kwargs):
 
 @handles(Tensor.__setitem__)
 def set_item(mode, function, args, kwargs):
-    """A Python number assigned to a slice stays on the host on CUDA."""
+    """Assigns to a slice; a Python number stays on the host, as on CUDA."""
     tensor, index, value = args
     if on_gpu(tensor):
         index = _with_lists_on_gpu(mode, index)

@@ -1,13 +1,14 @@
-"""What cuDNN adds to a convolution on Tensor Cores whose images are contiguous: kernels that change the layout.
+"""Estimates the layout conversions that cuDNN adds to a convolution of contiguous images on Tensor Cores.
 
-Its kernels for Tensor Cores want channels last. Contiguous images (N × C × H × W) are transposed before and the
+cuDNN's kernels for Tensor Cores need channels last. Contiguous images (N × C × H × W) are transposed before and the
 results after, each in a kernel that reads and writes the tensor once (NVIDIA, Convolutional Layers User's Guide,
-"Tensor Layouts In Memory: NCHW vs NHWC"). Not transposed is what needs none: a convolution with kernels of one pixel
-and stride 1, which is a product of the weight and each image's matrix of channels by pixels as it lies there (the
-published rows of timm's contiguous table for the RTX 4090 say so too, and are no test of it); depthwise ones, which
-use no Tensor Cores; with torch.backends.cudnn.enabled = False PyTorch's own kernels, which take images as they are;
-compiled models, whose convolutions inductor gives channels last (torch/_inductor/graph.py, decide_layout_opt); and
-Conv1d and Conv3d, of which no published time was at hand.
+"Tensor Layouts In Memory: NCHW vs NHWC").
+
+Five cases need no transposition. A convolution with kernels of one pixel and stride 1 is a matmul of the weight and
+each image's channels-by-pixels matrix (the published rows of timm's contiguous table for the RTX 4090 agree with that,
+and are no test of it). Depthwise convolutions use no Tensor Cores. With torch.backends.cudnn.enabled = False, PyTorch's
+own kernels accept images as they are. In compiled models, inductor converts convolutions to channels last
+(torch/_inductor/graph.py, decide_layout_opt). For Conv1d and Conv3d no published time was available.
 """
 
 import torch
@@ -18,7 +19,7 @@ TENSOR_CORES = ("float16", "bfloat16", "tf32")
 
 
 def changed(operator, args, kwargs, outputs, precision: str) -> list[torch.Tensor]:
-    """The tensors that are transposed around a call of a convolution, forward or backward; none for other operators."""
+    """Returns the tensors that are transposed around a convolution, forward or backward; [] for other operators."""
     if precision not in TENSOR_CORES or not torch.backends.cudnn.enabled:
         return []
     if not (arguments.has(operator, "groups") and arguments.has(operator, "transposed")):
@@ -31,7 +32,8 @@ def changed(operator, args, kwargs, outputs, precision: str) -> list[torch.Tenso
     depthwise = groups == images.shape[1] > 1
     if depthwise or _is_a_product(operator, args, kwargs, weight, groups):
         return []
-    if not (_contiguous(images) and _contiguous(gradient)):  # a weight in channels last makes the result so
+    # a weight in channels last makes the result channels last too
+    if not (_contiguous(images) and _contiguous(gradient)):
         return []
     if not backward:
         return [images, weight, gradient]
@@ -41,14 +43,14 @@ def changed(operator, args, kwargs, outputs, precision: str) -> list[torch.Tenso
 
 
 def _is_a_product(operator, args, kwargs, weight: torch.Tensor, groups: int) -> bool:
-    """Whether the kernels have one pixel, and each pixel of the images gives one of the result."""
+    """Returns whether the kernels have one pixel, and each pixel of the images gives one of the result."""
     given = (arguments.given(operator, name, args, kwargs) for name in ("stride", "padding"))
     stride, padding = map(set, given)
     return groups == 1 and weight.shape[2:].numel() == 1 and stride == {1} and padding == {0}
 
 
 def _contiguous(images: torch.Tensor) -> bool:
-    """Whether images lie channel after channel, and not as channels last too (one channel, or one pixel)."""
+    """Returns whether images are contiguous, and not also channels last (as with one channel or one pixel)."""
     if images.ndim != 4:
         return False
     return images.is_contiguous() and not images.is_contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""From one device to the other: every method that moves a tensor, and what Module.to and its kin are made of."""
+"""Moves tensors between devices: every method that does, and what Module.to and similar are made of."""
 
 import torch
 
@@ -13,7 +13,9 @@ Tensor = torch.Tensor
 
 
 def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_blocking=False):
-    """`tensor.to(device, dtype, non_blocking, copy, memory_format=memory_format)` for any pair of devices."""
+    """Implements `tensor.to(device, dtype, non_blocking, copy, memory_format=memory_format)` for any pair of
+    devices.
+    """
     here = residence.device_of(tensor)
     gpu = mode.dispatch.machine.cuda
     there = here if device is None else gpu if means_gpu(device) else named(device)
@@ -27,7 +29,7 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
             options["memory_format"] = memory_format
         try:
             return tensor.to(**options)
-        except RuntimeError:  # of a layout that cannot be
+        except RuntimeError:  # for an impossible layout
             if here == gpu:
                 host_copies.take_in_vain(mode.dispatch, tensor, dtype)
             raise
@@ -41,8 +43,10 @@ def moved(mode, tensor, device, dtype=None, memory_format=None, copy=None, non_b
 
 
 def of_its_class(tensor, copy):
-    """A copy, as a tensor of the subclass that the tensor is of, if its results are (Tensor.__torch_function__): a
-    lazy module's buffer, say."""
+    """Returns a copy as the tensor's subclass, if its results are of it (Tensor.__torch_function__).
+
+    A lazy module's buffer is an example.
+    """
     kind = type(tensor)
     if kind is Tensor or issubclass(kind, torch.nn.Parameter) or copy is tensor:
         return copy
@@ -51,12 +55,16 @@ def of_its_class(tensor, copy):
 
 
 def stays_real(tensor, device) -> bool:
-    """Whether neither the tensor nor the device that it goes to (None: its own) is simulated: PyTorch's own matter."""
+    """Returns whether neither the tensor nor its target device (None is its own) is simulated, so PyTorch handles
+    it.
+    """
     return residence.of(tensor) is None and not means_gpu(device)
 
 
 def of_pytorch(mode, device, function, args, kwargs):
-    """PyTorch's own move of a tensor to a device (None: its own): what comes to "meta" is meta, and no GPU's."""
+    """Runs PyTorch's own move of a tensor to a device (None is its own); what goes to "meta" is PyTorch's meta
+    tensor.
+    """
     there = named(device)
     if there is not None and there.type == "meta":
         return mode.new_tensors_in("meta", function, args, kwargs)
@@ -65,11 +73,11 @@ def of_pytorch(mode, device, function, args, kwargs):
 
 @handles(Tensor.to)
 def to(mode, function, args, kwargs):
-    """Tensor.to in each of its forms."""
+    """Implements Tensor.to in each of its forms."""
     tensor, *rest = args
     options = dict(kwargs)
     copy, memory_format = options.pop("copy", None), options.get("memory_format")
-    last = 2 if rest and isinstance(rest[0], (torch.dtype, type, Tensor)) else 3  # where `copy` stands by position
+    last = 2 if rest and isinstance(rest[0], (torch.dtype, type, Tensor)) else 3  # the position of `copy`
     if len(rest) == last + 1:
         copy = rest.pop()
     device, dtype, non_blocking, _ = parse_to(mode, torch._C._nn._parse_to, rest, options)  # pyright: ignore[reportAttributeAccessIssue]
@@ -80,9 +88,12 @@ def to(mode, function, args, kwargs):
 
 @handles(torch._C._nn._parse_to)  # pyright: ignore[reportAttributeAccessIssue]
 def parse_to(mode, function, args, kwargs):
-    """The arguments of Module.to, PackedSequence.to and Tensor.to, taken apart (torch/csrc/utils/python_arg_parser.h,
-    parse_to_conversion). It makes no tensor, so the device that is named stays what it is. One that is an index is the
-    accelerator's, which C++ would look for; one that a tensor gives is where that tensor says it is."""
+    """Parses the arguments of Module.to, PackedSequence.to and Tensor.to.
+
+    (torch/csrc/utils/python_arg_parser.h, parse_to_conversion) It creates no tensor, so a named device stays as it is.
+    An index is the accelerator's, which C++ would look for. A device given by a tensor is where that tensor reports to
+    be.
+    """
     given = {**kwargs, **({0: args[0]} if args else {})}
     for key in (0, "device"):
         if type(given.get(key)) is int:
@@ -95,7 +106,7 @@ def parse_to(mode, function, args, kwargs):
 
 @handles(Tensor.cuda)
 def cuda(mode, function, args, kwargs):
-    """Tensor.cuda: to the simulated GPU."""
+    """Implements Tensor.cuda: a move to the simulated GPU."""
     tensor, *rest = args
     device = named(rest[0] if rest else kwargs.get("device"))
     if device is not None and device.type != "cuda":
@@ -107,7 +118,7 @@ def cuda(mode, function, args, kwargs):
 
 @handles(Tensor.cpu)
 def cpu(mode, function, args, kwargs):
-    """Tensor.cpu: to the host."""
+    """Implements Tensor.cpu: a move to the host."""
     if stays_real(args[0], None):
         return function(*args, **kwargs)
     return moved(mode, args[0], CPU, None, kwargs.get("memory_format"))
@@ -115,8 +126,11 @@ def cpu(mode, function, args, kwargs):
 
 @handles(Tensor.type)
 def cast_to_type(mode, function, args, kwargs):
-    """`type()` says where a tensor is and what it holds; `type(wanted)` brings it there (THPVariable_type in
-    tools/autograd/templates/python_variable_methods.cpp): a dtype keeps the device, a legacy type names one."""
+    """Implements Tensor.type.
+
+    `type()` returns a tensor's type, and `type(wanted)` converts it: a dtype keeps the device, and a legacy type names
+    one (THPVariable_type in tools/autograd/templates/python_variable_methods.cpp).
+    """
     tensor, *rest = args
     wanted = rest[0] if rest else kwargs.get("dtype")
     if wanted is None:
@@ -136,7 +150,7 @@ def cast_to_type(mode, function, args, kwargs):
 
 @handles(Tensor.type_as)
 def type_as(mode, function, args, kwargs):
-    """Tensor.type_as: to the device and the dtype of another tensor."""
+    """Implements Tensor.type_as: a move to the device and dtype of a second tensor."""
     tensor, other = (*args, *kwargs.values())
     device = residence.device_of(other)
     if stays_real(tensor, device):
@@ -146,7 +160,7 @@ def type_as(mode, function, args, kwargs):
 
 @handles(Tensor.data.__set__)  # pyright: ignore[reportAttributeAccessIssue]
 def set_data(mode, function, args, kwargs):
-    """`tensor.data = value`, also across devices."""
+    """Implements `tensor.data = value`, also across devices."""
     tensor, value = args
     if torch._has_compatible_shallow_copy_type(tensor, value):
         return function(*args)
@@ -155,7 +169,7 @@ def set_data(mode, function, args, kwargs):
 
 @handles(Tensor.grad.__set__)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
 def set_grad(mode, function, args, kwargs):
-    """`tensor.grad = value` of two tensors of the host, of which one stands for what was copied from the GPU."""
+    """Implements `tensor.grad = value` for two host tensors of which one represents a copy from the GPU."""
     tensor, value = args
     on_host = isinstance(value, Tensor) and not any(map(on_gpu, args))
     if on_host and tensor.is_meta != value.is_meta:
@@ -165,8 +179,10 @@ def set_grad(mode, function, args, kwargs):
 
 @handles(torch._has_compatible_shallow_copy_type)
 def compatible(mode, function, args, kwargs):
-    """Whether `tensor.data = other` may be: of dense tensors it may on the CPU and on CUDA, in any mixture
-    (c10/core/TensorImpl.h, has_compatible_shallow_copy_type)."""
+    """Returns whether `tensor.data = other` is allowed: for dense tensors on CPU and CUDA always, in any mixture.
+
+    (c10/core/TensorImpl.h, has_compatible_shallow_copy_type)
+    """
     if any(residence.of(tensor) is not None for tensor in args):
         return True
     return function(*args)
@@ -174,5 +190,5 @@ def compatible(mode, function, args, kwargs):
 
 @handles(Tensor.is_pinned)
 def is_pinned(mode, function, args, kwargs):
-    """Whether a tensor of the host was pinned here."""
+    """Returns whether a host tensor was pinned here."""
     return residence.is_pinned(args[0].untyped_storage())

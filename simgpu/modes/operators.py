@@ -1,4 +1,4 @@
-"""What the dispatch mode has to know of each operator, found once."""
+"""Finds out once per operator what the dispatch mode needs to know of it."""
 
 import torch
 
@@ -11,7 +11,7 @@ _aten = torch.ops.aten
 HIGHER_ORDER, QUESTION, COLLECTIVE = "higher order", "question", "collective"
 VIEW, COMPOSITE, KERNEL = "view", "composite", "kernel"
 
-# Operators that read or write across devices, so that their arguments may live on different ones.
+# Operators that read or write across devices, so their arguments may be on different ones.
 CROSSING = {
     _aten.copy_.default,
     _aten._foreach_copy_.default,
@@ -19,9 +19,9 @@ CROSSING = {
     _aten.set_.source_Storage,
     _aten.set_.source_Tensor,
 }
-# Operators that take index tensors from the host and bring them to the device themselves.
+# Operators that accept host index tensors and copy them to the device themselves.
 HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
-# Operators that read a tensor's values on the host, and are made of others on the device.
+# Operators that read a tensor's values on the host, and are decomposed on the device.
 HOST_VALUES = {
     _aten._pack_padded_sequence.default,
     _aten._foreach_addcdiv.Tensor,
@@ -29,12 +29,14 @@ HOST_VALUES = {
     _aten._foreach_addcmul.Tensor,
     _aten._foreach_addcmul_.Tensor,
 }
-# Operators that take a scalar tensor from the host, which their meta kernels refuse.
+# Operators that accept a scalar tensor from the host, which their meta kernels refuse.
 HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
 
 
 def is_view(operator) -> bool:
-    """Whether all that the operator returns are views of its arguments, always (reshape and contiguous may copy)."""
+    """Returns whether all results of the operator are always views of its arguments (reshape and contiguous may
+    copy).
+    """
     returns = operator._schema.returns
     if not returns or any(r.alias_info is None or r.alias_info.is_write for r in returns):
         return False
@@ -42,22 +44,22 @@ def is_view(operator) -> bool:
 
 
 def takes_tensors(operator) -> bool:
-    """Whether a tensor, or several, are among an operator's arguments."""
+    """Returns whether an operator has tensor arguments."""
     return any("Tensor" in str(argument.type) for argument in operator._schema.arguments)
 
 
 def is_question(operator) -> bool:
-    """Whether a tensor subclass is asked about itself (prim.device), which is no operator of the dispatcher's."""
+    """Returns whether it only queries a tensor subclass (prim.device), which is not an operator of the dispatcher."""
     return operator.namespace == "prim"
 
 
 def is_collective(operator) -> bool:
-    """Whether it is one of torch.distributed's, which talk to other ranks."""
+    """Returns whether it is an operator of torch.distributed, which communicates with other ranks."""
     return operator.namespace in ("c10d", "_c10d_functional", "_dtensor")
 
 
 def is_composite(operator) -> bool:
-    """Whether it is made of other operators and has no kernel of its own; seen whole only in inference mode."""
+    """Returns whether it is made of other operators and has no kernel; seen as a whole only in inference mode."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta")
     return operator._can_decompose() and not has_kernel and not is_view(operator)
 
@@ -75,18 +77,19 @@ def _kind(operator) -> str:
 
 
 class Facts:
-    """What is the same for every call of an operator.
+    """Holds what is the same for every call of an operator.
 
-    `kind`: one of the above. `may_be_others`: whether CUDA makes it of others, for some calls at least.
-    `makes_by_others`: whether it is such a one, and makes a tensor of none (a window).
-    `made_in_python`: whether these are what a program's own Python calls.
-    `may_be_prepared`: whether its arguments are made anew first, for some. `rule`: of what it takes beside its outputs,
-    or None. `crosses`, `takes_host_values`, `takes_host_index`, `takes_host_scalar`: where its arguments may live.
-    `dtypes`: what CUDA checks of dtypes, or None. `absent`: the name of the kernel that CUDA does not have, for which
-    it refuses the operator, or None. `overlaps`: what CUDA asks of the memory that is written, or None.
-    `refusal`: a function that raises what CUDA refuses of its other arguments, or None. `wants_one_device`: whether it
-    takes no tensor of the host without dims either.
-    `has_kernel_among_others`: see `costs`. `is_forward`: see `formulas`. `converts_number`: see `scalars`.
+    `kind` is one of the constants above. `may_be_others` says whether CUDA decomposes it, at least for some calls,
+    `makes_by_others` whether it is such a one and creates a tensor from none (a window), and `made_in_python` whether a
+    program's own Python code runs for it. `may_be_prepared` says whether its arguments are first converted for some
+    calls. `rule` is the function for its allocations apart from the outputs, or None.
+
+    `crosses`, `takes_host_values`, `takes_host_index` and `takes_host_scalar` say where its arguments may be, and
+    `wants_one_device` says that even a host tensor without dims is refused. `dtypes` is CUDA's check of dtypes,
+    `overlaps` its check of the written memory, and `refusal` a function that raises for what CUDA refuses of other
+    arguments; each may be None. `absent` is the name of the kernel that CUDA lacks, for which it refuses the operator,
+    or None. For `has_kernel_among_others` see `costs`, for `is_forward` see `formulas`, and for `converts_number` see
+    `scalars`.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
-"""Whether the shapes of a call's results depend on a number that a stand-in took the place of.
+"""Finds out whether the shapes of a call's results depend on a placeholder value.
 
-The call is made twice more on meta tensors that belong to nothing, with the number as it is and with one more. If the
-shapes differ, or only one of the two calls is possible, the number decides a size. This follows from PyTorch itself for
-every function: `x[:n]` and `zeros(n)` differ, `x[n]` and `x * n` do not.
+The call is repeated twice on detached meta tensors, with the number as it is and with one more. If the shapes differ,
+or only one of the two calls succeeds, the number decides a size. PyTorch itself gives the answer for every function:
+`x[:n]` and `zeros(n)` differ, `x[n]` and `x * n` do not.
 """
 
 import sys
@@ -22,7 +22,7 @@ _FAILED = "failed"
 
 
 def lines_in(args, kwargs) -> tuple[StandIn, ...]:
-    """The lines whose stand-ins a call's arguments depend on."""
+    """Returns the lines whose placeholder values a call's arguments depend on."""
     found: dict[StandIn, None] = {}
     _collect(args, found)
     if kwargs:
@@ -42,17 +42,17 @@ def _collect(arguments, found: dict) -> None:
 
 
 def look(function, args, kwargs) -> None:
-    """Notes of each line that a call's arguments depend on whether it decides a size there."""
+    """Records for each line that a call's arguments depend on whether it decides a size there."""
     for line in lines_in(args, kwargs):
         if not (line.sizes and not line.at_least):
             _note(line, function, args, kwargs, line)
 
 
 def look_inside(line: StandIn, mode: TorchFunctionMode | None) -> None:
-    """The same for a whole number that PyTorch's C++ asks for inside a call: a tensor of one element in its arguments.
-    What else C++ asks for, as one_hot asks for the largest element, decides a size.
+    """Does the same as `look` for an integer that PyTorch's C++ reads inside a call: a one-element tensor argument.
 
-    `mode`: the function mode that is answering the call, in a frame that has its arguments.
+    Any other integer that C++ reads decides a size, as when one_hot reads the largest element. `mode` is the function
+    mode that handles the call, in a frame that has its arguments.
     """
     answers = getattr(type(mode), "__torch_function__", None)
     code, frame = getattr(answers, "__code__", None), sys._getframe(1)
@@ -66,7 +66,7 @@ def look_inside(line: StandIn, mode: TorchFunctionMode | None) -> None:
 
 
 def _note(line: StandIn, function, args, kwargs, of: StandIn | None) -> None:
-    """Makes the two calls and notes what `line` decides. `of`: as in `_Given`."""
+    """Makes the two calls and records what `line` decides. `of` is that of `_Given`."""
     before, after = (_shapes(function, args, kwargs, _Given(of, more)) for more in (0, 1))
     if before is None or after is None:
         return
@@ -82,8 +82,10 @@ def _elements(shapes) -> int:
 
 
 class _Given:
-    """Arguments for a probe: `more` is added to the numbers of `line`, or, if that is None, to tensors of one element
-    that have no values."""
+    """Converts arguments for a probe: adds `more` to the numbers of `line`.
+
+    If `line` is None, it replaces one-element tensors without values.
+    """
 
     def __init__(self, line: StandIn | None, more: int):
         self.line, self.more = line, more
@@ -108,14 +110,14 @@ class _Given:
 
 
 def _shapes(function, args, kwargs, given: _Given):
-    """The shapes of what a call returns, or _FAILED; None where an index is out of range."""
+    """Returns the shapes of a call's results, _FAILED if it raises, or None if an index is out of range."""
     kwargs = {name: one for name, one in (kwargs or {}).items() if name not in ("generator", "pin_memory")}
     if "device" in kwargs or function in _device_constructors():
         kwargs["device"] = "meta"
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         try:
             result = function(*given(tuple(args)), **{name: given(one) for name, one in kwargs.items()})
-        except IndexError:  # x[n] with one more than there are
+        except IndexError:  # x[n] with n one too large
             return None
         except Exception:
             return _FAILED

@@ -1,11 +1,11 @@
-"""Bytes that sorting and selecting move: their kernels pass through memory again and again.
+"""Counts the bytes that sorting and selecting move, because their kernels pass over memory several times.
 
-Sorting (aten/src/ATen/native/cuda/SortStable.cu) is CUB's radix sort: 8 bits of the key a pass, each of which reads and
-writes keys and indices, after one that counts digits (CCCL, cub/device/dispatch/tuning/tuning_radix_sort.cuh,
-ONESWEEP_RADIX_BITS); in segments each pass reads twice. Rows that are sorted in shared memory are read and written
-once. The largest k of long rows (TensorTopK.cu, mbtopk): a pass for each 8 bits, and one that gathers. `kthvalue` and
-`median` along a dim (SortingRadixSelect.cuh, RADIX_BITS): a pass for each 2 bits, and two that count and find; each row
-is one block's, on one multiprocessor, which moves only its share of what all of them could.
+Sorting (aten/src/ATen/native/cuda/SortStable.cu) is CUB's radix sort, with 8 bits of the key per pass. Each pass reads
+and writes keys and indices, after one pass that counts digits (CCCL, cub/device/dispatch/tuning/tuning_radix_sort.cuh,
+ONESWEEP_RADIX_BITS). In segmented sorts each pass reads twice, and rows that are sorted in shared memory are read and
+written once. The largest k of long rows (TensorTopK.cu, mbtopk) need a pass per 8 bits, and one that gathers.
+`kthvalue` and `median` along a dim (SortingRadixSelect.cuh, RADIX_BITS) need a pass per 2 bits, and two that count and
+find. There, one block on one multiprocessor processes a row, so it reaches only its share of the bandwidth.
 """
 
 from math import ceil, log2
@@ -20,7 +20,7 @@ INDEX = 8
 
 
 def _rows(tensor: torch.Tensor, dim: int) -> tuple[int, int]:
-    """How many rows there are along a dim, and how long they are."""
+    """Returns the number of rows along a dim, and their length."""
     length = tensor.shape[dim] if tensor.dim() else 1
     return (tensor.numel() // length if length else 0), length
 
@@ -54,11 +54,11 @@ def _one_of_each_row(spec: Spec, tensor: torch.Tensor, dim: int) -> int:
 _ALONG_A_DIM = {"sort": _sorted, "topk": _largest, "kthvalue": _one_of_each_row, "median": _one_of_each_row}
 _ALONG_A_DIM["nanmedian"] = _one_of_each_row
 OPERATORS = {*_ALONG_A_DIM, "randperm"}
-"""Those whose bytes `moved` knows."""
+"""The operators whose bytes `moved` counts."""
 
 
 def moved(spec: Spec, name: str, operator, args, kwargs, outputs) -> int:
-    """Bytes that a call of one of `OPERATORS` takes as long to move as its kernels take, and those of its outputs."""
+    """Returns the bytes that take as long to move as the kernels of a call of one of `OPERATORS`, with its outputs."""
     results = sum(one.nbytes for one in outputs if isinstance(one, torch.Tensor))
     if name == "randperm":
         n, element = outputs[0].numel(), outputs[0].element_size()

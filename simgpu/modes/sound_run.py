@@ -1,10 +1,10 @@
-"""Whether values are finite and valid: the questions about values that the simulated GPU answers, as a sound run would.
+"""Answers whether values are finite and valid as in a sound run, because the simulated GPU has no values.
 
-Training loops guard themselves with the first: Trainer before it logs a loss, clip_grad_norm_(error_if_nonfinite=True),
-GradScaler before each step. No value exists here, and what is to be shown is the memory of a run that goes well, so
-nothing is NaN or infinite. The tensor that torch.isnan returns remembers that; any(), all(), not, and, or of such
-tensors follow. The second is PyTorch's own: some of its Python checks what it is given (no variance is negative), and
-what is not known passes. A warning, once, says what was assumed.
+Training loops check finiteness: Trainer before it logs a loss, clip_grad_norm_(error_if_nonfinite=True), GradScaler
+before each step. The memory of a run that goes well is what matters, so nothing is NaN or infinite. The result of
+torch.isnan remembers that, and any(), all(), not, and, or of such tensors follow. Validity is checked by some of
+PyTorch's own Python code (for example that no variance is negative), and unknown values pass. One warning says what was
+assumed.
 """
 
 import operator
@@ -20,20 +20,21 @@ from simgpu.tensors import residence, values
 
 Tensor = torch.Tensor
 
-# PyTorch's functions in Python that ask whether values are valid: what bool() of a tensor is in them in a sound run,
-# and whether a warning says so. They are known by their code: a function around them would hold their arguments.
+# PyTorch's Python functions that check values: what bool() of a tensor in them is in a sound run, and whether a warning
+# says so. They are identified by their code, because a wrapper would hold their arguments.
 CHECKS = {
     torch.nn.functional.gaussian_nll_loss: (False, True),  # any(var < 0)
-    torch.distributions.Distribution.__init__: (True, True),  # are all parameters as the distribution wants them?
+    torch.distributions.Distribution.__init__: (True, True),  # are all parameters valid for the distribution?
     torch.distributions.Distribution._validate_sample: (True, True),
-    TensorLikePair._compare_regular_values_close: (True, True),  # of assert_close, and with it torch.jit.trace
-    torch.nn.init._no_grad_trunc_normal_: (False, False),  # draws again while any(out of range): chance on a GPU too
+    TensorLikePair._compare_regular_values_close: (True, True),  # used by assert_close, and so by torch.jit.trace
+    # redraws while any(out of range), which is random on a GPU too
+    torch.nn.init._no_grad_trunc_normal_: (False, False),
 }
 _CODES = {function.__code__: answer for function, answer in CHECKS.items()}
 
 
 def answer(tensor):
-    """What `tensor` says of the finiteness of values in a sound run (bool or 0.0), or None for any other tensor."""
+    """Returns what `tensor` says about finiteness in a sound run (bool or 0.0), or None for any other tensor."""
     known = _known(tensor)
     if known is None or values.of(tensor) is not None:
         return None
@@ -49,7 +50,7 @@ def _warn():
 
 
 def assumed() -> bool | None:
-    """What bool() of a tensor whose value is not known is where it is asked for: in one of CHECKS, else None."""
+    """Returns what bool() of a tensor with unknown values is, if one of CHECKS calls it, else None."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _CODES:
@@ -81,19 +82,21 @@ def _known(tensor):
 @handles(torch.isnan, torch.isinf, torch.isposinf, torch.isneginf)
 @handles(Tensor.isnan, Tensor.isinf, Tensor.isposinf, Tensor.isneginf)
 def is_not_finite(mode, function, args, kwargs):
-    """isnan(), isinf() and kin: no element is, as in a sound run."""
+    """Implements isnan(), isinf() and similar: False for every element, as in a sound run."""
     return _remember(function(*args, **kwargs), False)
 
 
 @handles(torch.isfinite, Tensor.isfinite)
 def is_finite(mode, function, args, kwargs):
-    """isfinite(): every element is, as in a sound run."""
+    """Implements isfinite(): True for every element, as in a sound run."""
     return _remember(function(*args, **kwargs), True)
 
 
 @handles(torch._amp_foreach_non_finite_check_and_unscale_)
 def unscale(mode, function, args, kwargs):
-    """GradScaler's: writes 1.0 to its second argument if a gradient is not finite, and 0.0 stands there before."""
+    """Implements GradScaler's check, which writes 1.0 to its second argument (0.0 before) if a gradient is not
+    finite.
+    """
     result = function(*args, **kwargs)
     _remember(args[1], 0.0)
     return result
@@ -104,7 +107,9 @@ _OF_TWO = (operator.or_, operator.and_)
 
 @handles(torch._amp_update_scale_)
 def update_scale(mode, function, args, kwargs):
-    """GradScaler's: counts the sound steps since the scale last grew (aten/src/ATen/native/cuda/AmpKernels.cu)."""
+    """Implements GradScaler's count of sound steps since the scale last grew
+    (aten/src/ATen/native/cuda/AmpKernels.cu).
+    """
     tracker, found, interval = args[1], args[2], args[5]
     steps = None if machines.on().host_memory is not None else values.of(tracker)
     steps = None if steps is None or _known(found) != 0.0 else steps.item() + 1
@@ -114,9 +119,9 @@ def update_scale(mode, function, args, kwargs):
     return result
 
 
-@handles(Tensor.add_)  # and `+=`
+@handles(Tensor.add_)  # also `+=`
 def add_in_place(mode, function, args, kwargs):
-    """What GradScaler found for several optimizers, added up: nothing."""
+    """Adds up what GradScaler found for several optimizers, which is nothing."""
     nothing = [_known(one) for one in args] == [0.0, 0.0]
     result = function(*args, **kwargs)
     return _remember(result, 0.0) if nothing else result

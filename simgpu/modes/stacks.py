@@ -1,8 +1,8 @@
-"""The two stacks of modes that PyTorch keeps in each thread: putting a mode in, and taking it out, wherever it is.
+"""Inserts modes into, and removes them from, the two mode stacks that PyTorch keeps per thread, at any position.
 
-PyTorch's own `with mode:` takes off whatever is on top, which is somebody else's if modes are not left in the order in
-which they were entered: a simulated GPU that is entered in one cell of a notebook, inside another mode, is left in
-another. So a mode of the simulated GPU goes below those of the user, who then leaves his own.
+PyTorch's own `with mode:` removes whatever is on top. That is the wrong mode if modes are not left in reverse order: a
+simulated GPU that is entered in one notebook cell, inside a different mode, is left in a later cell. So a mode of the
+simulated GPU goes below those of the user, who then leaves their own.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -18,12 +18,14 @@ from simgpu.machine import Machine
 
 
 def functions() -> list[TorchFunctionMode]:
-    """The function modes of this thread, the innermost last."""
+    """Returns the function modes of this thread, the innermost last."""
     return overrides._get_current_function_mode_stack()
 
 
 def dispatchers() -> list[TorchDispatchMode]:
-    """The dispatch modes of this thread, the innermost last, without those that have a place of their own (fakes)."""
+    """Returns the dispatch modes of this thread, the innermost last, without those that have a slot of their own
+    (fakes).
+    """
     stack = _python_dispatch._get_current_dispatch_mode_stack()
     return [mode for mode in stack if getattr(mode, "_mode_key", None) is None]
 
@@ -35,7 +37,7 @@ def enter(mode) -> None:
 
 
 def leave(mode) -> None:
-    """Leaves a mode that was entered here; nothing if this thread does not have it."""
+    """Leaves a mode that was entered here; does nothing if this thread does not have it."""
     keep_once(mode)
     stack = _stack_of(mode)()
     if mode in stack:
@@ -44,8 +46,10 @@ def leave(mode) -> None:
 
 
 def keep_once(mode, times: int = 1) -> None:
-    """Takes a mode off that is on its stack more than so many times: an interrupt may have come just after `with mode:`
-    had put it there, inside an operator."""
+    """Removes a mode that is on its stack more than `times` times.
+
+    An interrupt may arrive just after `with mode:` has put it there, inside an operator.
+    """
     stack = _stack_of(mode)()
     while stack.count(mode) > times:
         last = len(stack) - 1 - stack[::-1].index(mode)
@@ -59,10 +63,10 @@ def _stack_of(mode) -> Callable[[], list]:
 
 
 def drop_stale(but: Collection = ()) -> None:
-    """Takes off the modes of GPUs that are off, `but` those that a GPU below others takes off when it goes off.
+    """Removes the modes of GPUs that are off, except `but`, which a GPU below others removes when it goes off.
 
-    PyTorch's own handling of modes can put one back late: if an interrupt comes just as a mode that was set aside for a
-    call is to come back, it does so when its generator is collected.
+    PyTorch's own handling of modes can restore one late. If an interrupt arrives just as a mode that was disabled for a
+    call is to be restored, that happens when its generator is collected.
     """
     for mode in {*functions(), *dispatchers()}.difference(but):
         machine = getattr(getattr(mode, "dispatch", mode), "machine", None)
@@ -75,15 +79,20 @@ def _owner(mode):
 
 
 def _others_on_top(stack: list, kind: type) -> int:
-    """How many modes on top of the stack are neither of this kind nor PyTorch's default device, which is at the bottom
-    (torch.set_default_device; a `with torch.device(...)` is on top, where it takes itself off again)."""
+    """Returns how many modes on top of the stack are neither of this kind nor PyTorch's default device.
+
+    The default device is at the bottom (torch.set_default_device). A `with torch.device(...)` is on top, and removes
+    itself.
+    """
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     below = [number for number, mode in enumerate(stack) if isinstance(mode, kind) or mode is default]
     return len(stack) - 1 - below[-1] if below else len(stack)
 
 
 def set_default_device(device: torch.device | None) -> None:
-    """torch.set_default_device, also inside a `with torch.device(...)`, where PyTorch's fails if there is a default."""
+    """Calls torch.set_default_device, also inside a `with torch.device(...)`, where PyTorch's fails if there is a
+    default.
+    """
     default, stack = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), functions()
     above = len(stack) - 1 - stack.index(default) if default in stack else 0
     with _above(above, default):
@@ -91,22 +100,24 @@ def set_default_device(device: torch.device | None) -> None:
 
 
 def below_default_device() -> torch.device | None:
-    """The device that would be the default if torch.set_default_device had not been called."""
+    """Returns the device that would be the default if torch.set_default_device had not been called."""
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return _device.CURRENT_DEVICE if default is None else default.old_device
 
 
 def leave_default_device(found: torch.device | None, below: torch.device | None) -> None:
-    """Ends a default device; `found` is what was there before it, and `below` what `below_default_device` said then.
+    """Ends a default device; `found` is the previous one, and `below` the result of `below_default_device` at that
+    time.
 
-    PyTorch enters the mode of a default device once more where a checkpoint is computed again, and the mode then takes
-    itself for what was there before: torch.set_default_device(None) does not end it, neither here nor in the program.
+    PyTorch enters the mode of a default device again when a checkpoint is recomputed, and the mode then considers
+    itself to be the previous one. After that, torch.set_default_device(None) does not end it, neither here nor in the
+    program.
     """
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     for mode in functions():
         if isinstance(mode, _device.DeviceContext) and mode.prev_mode is mode:
             mode.prev_mode, mode.old_device = None, below
-            if mode is not default:  # the program has ended it
+            if mode is not default:  # the program ended it
                 keep_once(mode, 0)
                 _device.CURRENT_DEVICE = below
     set_default_device(found)
@@ -114,7 +125,7 @@ def leave_default_device(found: torch.device | None, below: torch.device | None)
 
 @contextmanager
 def _above(count: int, mode) -> Iterator[None]:
-    """Inside the `with`, the `count` modes on top of a mode's stack are taken off."""
+    """Removes the `count` modes on top of a mode's stack, inside the `with`."""
     owner = _owner(mode)
     taken = [owner._pop_mode() for _ in range(count)]
     try:
@@ -126,7 +137,7 @@ def _above(count: int, mode) -> Iterator[None]:
 
 @contextmanager
 def none() -> Iterator[None]:
-    """Inside the `with`, no mode is on: for what is about the host alone, and brings modes of its own."""
+    """Disables all modes inside the `with`, for code that concerns only the host and may use its own modes."""
     stack = functions()
     with _python_dispatch._disable_current_modes(), _above(len(stack), stack[-1]) if stack else nullcontext():
         yield
@@ -134,7 +145,9 @@ def none() -> Iterator[None]:
 
 @contextmanager
 def also_here(modes) -> Iterator[None]:
-    """Inside the `with`, these modes are on in this thread too, if they are not: for a thread that another started."""
+    """Enables these modes in this thread too, inside the `with`, if they are not; for a thread that a program
+    started.
+    """
     missing = [mode for mode in modes if mode not in _stack_of(mode)()]
     owners = [_owner(mode) for mode in missing]
     for owner, mode in zip(owners, missing, strict=True):
@@ -148,7 +161,7 @@ def also_here(modes) -> Iterator[None]:
 
 @contextmanager
 def as_outside(modes) -> Iterator[None]:
-    """Inside the `with`, these modes are on though an operator is under way: for code of the user's that runs there."""
+    """Enables these modes inside the `with` although an operator is running, for user code that it calls."""
     with torch._C._EnableTorchFunction(), also_here(modes):  # pyright: ignore[reportAttributeAccessIssue]
         yield
 
@@ -157,15 +170,15 @@ _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 
 
 def dispatch_is_on() -> bool:
-    """Whether the dispatcher of this thread comes to dispatch modes at all, or has none to come to."""
+    """Returns whether this thread's dispatcher calls dispatch modes, or has none to call."""
     return torch._C._dispatch_tls_is_dispatch_key_included(_KEYS[0]) or torch._C._len_torch_dispatch_stack() == 0
 
 
 def switch_dispatch_on() -> None:
-    """Has the dispatcher come to the dispatch modes of this thread.
+    """Makes this thread's dispatcher call its dispatch modes.
 
-    torch.inference_mode puts the dispatch keys back, when it is left, as they were when it was entered: a mode that was
-    entered inside is then on the stack, and nobody comes to it.
+    When torch.inference_mode is left, it restores the dispatch keys of its entry. A mode that was entered inside is
+    then on the stack, but is not called.
     """
     for key in _KEYS:
         torch._C._dispatch_tls_set_dispatch_key_included(key, True)

@@ -1,4 +1,4 @@
-"""What a tensor says of itself: its device, whether it is CUDA's, its address."""
+"""Implements a tensor's attributes for the simulated GPU: its device, whether it is CUDA's, its address."""
 
 import torch
 
@@ -16,40 +16,43 @@ OF_ITSELF = frozenset(
     + [of.is_floating_point for of in (torch, Tensor)]
     + [Tensor.dim]
 )
-"""What says the same of a simulated tensor as of one of CUDA's, runs no operator, and is asked all the time."""
+"""Attributes that are the same for a simulated and a CUDA tensor, run no operator, and are read very often."""
 
 
 @handles(Tensor.device.__get__)
 def device(mode, function, args, kwargs):
-    """Tensor.device: "cuda:0", or the number of a rank's GPU, or "cpu" for a simulated tensor."""
+    """Implements Tensor.device: "cuda:0", the index of a rank's GPU, or "cpu" for a simulated tensor."""
     found = function(*args)
     return residence.device_of(args[0]) if found == META else found
 
 
 @handles(Tensor.is_cuda.__get__)  # pyright: ignore[reportAttributeAccessIssue]
 def is_cuda(mode, function, args, kwargs):
-    """Tensor.is_cuda: whether the tensor is on the simulated GPU."""
+    """Implements Tensor.is_cuda: whether the tensor is on the simulated GPU."""
     return on_gpu(args[0])
 
 
 @handles(Tensor.is_meta.__get__, Tensor.is_cpu.__get__)  # pyright: ignore[reportAttributeAccessIssue]
 def is_elsewhere(mode, function, args, kwargs):
-    """Tensor.is_meta and Tensor.is_cpu: no simulated tensor is meta."""
+    """Implements Tensor.is_meta and Tensor.is_cpu: a simulated tensor is never meta."""
     kind = "meta" if function == Tensor.is_meta.__get__ else "cpu"  # pyright: ignore[reportAttributeAccessIssue]
     return residence.device_of(args[0]).type == kind
 
 
 @handles(Tensor.get_device, torch.get_device)
 def get_device(mode, function, args, kwargs):
-    """Tensor.get_device: the number of the simulated GPU, -1 on the host."""
+    """Implements Tensor.get_device: the index of the simulated GPU, or -1 on the host."""
     where = residence.device_of(args[0])
     return where.index if where.type == "cuda" else function(*args) if where == META else -1
 
 
 @handles(Tensor.data_ptr)
 def data_ptr(mode, function, args, kwargs):
-    """Tensor.data_ptr: the address in the simulated GPU's memory; of a tensor of the host without values, a number by
-    which programs tell whether tensors share memory; 0 of a tensor that is made of others (a DTensor, a jagged one)."""
+    """Implements Tensor.data_ptr: the address in the simulated GPU's memory.
+
+    For a host tensor without values it is a number by which programs can see whether tensors share memory. For a tensor
+    that wraps others (a DTensor, a jagged one) it is 0.
+    """
     if hasattr(type(args[0]), "__tensor_flatten__"):
         return 0
     place = residence.of(args[0])

@@ -1,13 +1,13 @@
-"""Operations of products and factorizations that torch.utils.flop_counter does not know.
+"""Counts the operations of matmuls and factorizations that torch.utils.flop_counter does not know.
 
-Products: of integers, in groups, with packed weights, a batch added up. Factorizations: as textbooks count them for
-real matrices (Golub and Van Loan, Matrix Computations, 4th edition, chapters 3 to 5, 7 and 8; singular values by
-R-SVD, figure 8.6.1; a matrix exponential: the five products of Bader, Blanes and Casas, 2019). They run at the rate of
-large products, which a factorization of one matrix never reaches: its columns wait for each other, and cuSOLVER's and
-MAGMA's own rates are not published shape by shape. So those times are the least that is possible, and real ones of
-small matrices many times as long.
+Matmuls: of integers, in groups, with packed weights, summed over a batch. Factorizations: as textbooks count them for
+real matrices (Golub and Van Loan, Matrix Computations, 4th edition, chapters 3 to 5, 7 and 8; singular values by R-SVD,
+figure 8.6.1; a matrix exponential: the five matmuls of Bader, Blanes and Casas, 2019). They run at the rate of large
+matmuls, which a factorization of one matrix never reaches, because its columns depend on each other. The actual rates
+of cuSOLVER and MAGMA are not published by shape. So these times are lower bounds, and real ones of small matrices are
+many times longer.
 
-Each function takes the call's arguments by position and its outputs.
+Each function takes the call's arguments by position, and its outputs.
 """
 
 from math import prod
@@ -18,23 +18,23 @@ aten = torch.ops.aten
 
 
 def _shape(matrix: torch.Tensor) -> tuple[int, int, int]:
-    """How many matrices, of how many rows and columns."""
+    """Returns the number of matrices, and their rows and columns."""
     *batch, rows, columns = matrix.shape
     return prod(batch), rows, columns
 
 
 def _width(matrix: torch.Tensor, right: torch.Tensor) -> int:
-    """Columns of right-hand sides, which may be vectors."""
+    """Returns the columns of right-hand sides, which may be vectors."""
     return right.shape[-1] if right.dim() >= 2 and right.shape[-2] == matrix.shape[-1] else 1
 
 
 def _inner(args, outputs) -> int:
-    """A product whose sum runs over the first argument's last dim, for each number of the output."""
+    """Counts a matmul whose sum runs over the first argument's last dim, for each element of the output."""
     return 2 * outputs[0].numel() * args[0].shape[-1]
 
 
 def _grouped(args, outputs) -> int:
-    """Groups along the sum share it; else each number of the output has all of it."""
+    """Counts a grouped matmul: groups along the sum share it, and otherwise each output element sums over all of it."""
     left, right = args[:2]
     if left.dim() == right.dim() == 2:
         return 2 * left.shape[0] * left.shape[1] * right.shape[1]
@@ -64,7 +64,7 @@ def _solve(args, outputs) -> int:
 
 
 def _substitute(times: int, matrix: int, right: int):
-    """`times` n² for each right-hand side; the places of the matrix and of those among the arguments."""
+    """Returns a counter of `times` n² per right-hand side; `matrix` and `right` are positions among the arguments."""
 
     def count(args, outputs) -> int:
         return times * args[matrix].shape[-1] * args[right].numel()
@@ -84,7 +84,7 @@ def _householder(args, outputs) -> int:
 
 
 def _qr(args, outputs) -> int:
-    wanted = 1 if args[1:2] == ("r",) else 2  # Q is made from the reflections, as dear as they
+    wanted = 1 if args[1:2] == ("r",) else 2  # computing Q from the reflections costs as much as they do
     return wanted * _householder(args, outputs)
 
 
@@ -140,4 +140,4 @@ FACTORIZATIONS = {
     aten._linalg_eigvals: _cubes(10),
     aten.linalg_matrix_exp: _cubes(10),
 }
-"""Functions that give an operator's operations."""
+"""Functions that count an operator's operations."""

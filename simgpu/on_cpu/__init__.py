@@ -1,4 +1,4 @@
-"""Operators computed on the CPU beside the simulation, for a simulated GPU with the values of all tensors."""
+"""Operators that the CPU computes during the simulation, for a simulated GPU with real values in all tensors."""
 
 from simgpu.on_cpu import (  # noqa: F401  (they register what they hold)
     attention,

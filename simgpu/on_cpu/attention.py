@@ -1,7 +1,7 @@
-"""Fused attention, forward and backward: the CPU's own fused kernel where it takes the call, else plain operators.
+"""Fused attention, forward and backward: the CPU's own fused kernel if it accepts the call, else plain operators.
 
-Dropout draws a seed, which goes where CUDA's kernels put theirs (philox_seed, rng_state), so that the backward pass has
-the same mask.
+Dropout draws a seed and stores it in the outputs where CUDA's kernels return their own (philox_seed, rng_state). So the
+backward pass has the same mask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _aten = torch.ops.aten
 
 
 class Attention(NamedTuple):
-    """What forward and backward are called with. `mask` is added to the scores."""
+    """Holds the arguments of forward and backward. `mask` is added to the scores."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -31,23 +31,27 @@ class Attention(NamedTuple):
         return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def fits(self) -> bool:
-        """Whether the CPU's fused kernel takes it (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp)."""
+        """Returns whether the CPU's fused kernel accepts the call
+        (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp).
+        """
         sizes = {one.shape[-1] for one in (self.query, self.key, self.value)}
         return not self.dropout and len(sizes) == 1 and 0 not in (*self.query.shape, *self.key.shape)
 
     def dense(self) -> Attention:
-        """The same with rows that lie dense, as that kernel wants them."""
+        """Returns the same call with stride 1 in the last dim, as that kernel requires."""
         given = [one if one.stride(-1) == 1 else one.contiguous() for one in self[:3]]
         return self._replace(query=given[0], key=given[1], value=given[2])
 
     def repeated(self) -> tuple[torch.Tensor, ...]:
-        """Query, keys and values in the precision of sums, with a head for each of the query's."""
+        """Returns query, keys and values in the accumulation dtype, with keys and values repeated to one head per query
+        head.
+        """
         heads = self.query.shape[1]
         wide = [one.float() if one.dtype in (torch.float16, torch.bfloat16) else one for one in self[:3]]
         return wide[0], *(one.repeat_interleave(heads // one.shape[1], 1) for one in wide[1:])
 
     def kept(self, seed: int, scores: torch.Tensor) -> torch.Tensor | None:
-        """What dropout multiplies the weights with, or None without dropout."""
+        """Returns the factor by which dropout multiplies the weights, or None without dropout."""
         if not self.dropout:
             return None
         generator = torch.Generator("cpu").manual_seed(seed)
@@ -63,7 +67,7 @@ class Attention(NamedTuple):
 
 
 def forward(of: Attention, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and the logarithms of the sums of exponentials, [batch, heads, queries]."""
+    """Returns the output and the log-sum-exp of the scores, [batch, heads, queries]."""
     if of.fits():
         of = of.dense()
         given = (*of[:3], 0.0, of.causal)
@@ -77,7 +81,7 @@ def forward(of: Attention, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def backward(of: Attention, grad, output, logarithms, seed: int, with_mask: bool = False):
-    """The gradients of query, keys and values, and of the mask if it is wanted, else None."""
+    """Returns the gradients of query, keys and values, and of the mask if `with_mask`, else None."""
     logarithms = logarithms.reshape(*logarithms.shape[:2], -1)[..., : of.query.shape[2]]
     if of.fits() and not with_mask:
         of = of.dense()
@@ -100,7 +104,7 @@ def backward(of: Attention, grad, output, logarithms, seed: int, with_mask: bool
 
 
 def _summed(grad: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
-    """The gradient of keys or values with fewer heads than the query."""
+    """Returns the gradient of keys or values, summed over the query heads that share a head."""
     if grad.shape[1] == of.shape[1]:
         return grad
     return grad.unflatten(1, (of.shape[1], -1)).sum(2)
@@ -120,7 +124,7 @@ def _seed_of(state: torch.Tensor) -> int:
 
 
 def _padded(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The logarithms as a kernel of CUDA's keeps them: rows that are longer, a dim more, or nothing at all."""
+    """Returns the log-sum-exp in the layout of a CUDA kernel: longer rows, an extra dim, or no elements."""
     if like.numel():
         like.view(*found.shape[:2], -1)[..., : found.shape[2]].copy_(found)
     return like
@@ -132,7 +136,7 @@ def _given(call: Call, mask: torch.Tensor | None) -> Attention:
 
 
 def _attend(call: Call, mask: torch.Tensor | None, state_at: int, count: int) -> list:
-    """So many results: output, logarithms, the seed at its place, and None for the rest, which hold no values."""
+    """Returns `count` results: output, log-sum-exp, the seed at position `state_at`, and None for the rest."""
     of = _given(call, mask)
     seed = _drawn(of.dropout)
     output, logarithms = forward(of, seed)
@@ -142,7 +146,9 @@ def _attend(call: Call, mask: torch.Tensor | None, state_at: int, count: int) ->
 
 
 def _gradients(call: Call, mask: torch.Tensor | None, gradient: str, with_mask: bool = False):
-    """The gradients of query, keys, values and mask. `gradient` is the name of the output's."""
+    """Returns the gradients of query, keys, values and mask. `gradient` is the name of the output gradient's
+    argument.
+    """
     grad, output, logarithms = call[gradient, "out", "logsumexp"]
     return backward(_given(call, mask), grad, output, logarithms, _seed_of(call["philox_seed"]), with_mask)
 

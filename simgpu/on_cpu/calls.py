@@ -1,4 +1,4 @@
-"""A call of an operator on the simulated GPU, as the CPU is to compute it, and the registry of CUDA's own operators."""
+"""A call of an operator on the simulated GPU, prepared for the CPU, and the registry of CUDA-only operators."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _equivalents: dict = {}
 
 
 class Call:
-    """One call: tensors of the CPU in the place of simulated ones.
+    """Holds one call, with CPU tensors in place of the simulated ones.
 
-    `call["dropout_p"]` is the argument of that name in the operator's schema, `call["query", "key"]` are several.
-    `outputs`: the simulated results, which have their shapes, dtypes and strides.
+    `call["dropout_p"]` is the argument of that name in the operator's schema, and `call["query", "key"]` are several.
+    `outputs` holds the simulated results, which have their shapes, dtypes and strides.
     """
 
     __slots__ = ("args", "kwargs", "operator", "outputs")
@@ -31,16 +31,16 @@ class Call:
         return tuple(arguments.given(self.operator, name, self.args, self.kwargs) for name in names)
 
     def result(self, number: int) -> torch.Tensor:
-        """A tensor of zeros of the CPU with shape and dtype of a result."""
+        """Returns a CPU tensor of zeros with the shape and dtype of a result."""
         like = self.outputs[number]
         return torch.zeros(like.shape, dtype=like.dtype, device="cpu")
 
 
 def equivalent(*names: str):
-    """Registers what the CPU computes for operators that only CUDA has, or whose results it lays out otherwise.
+    """Registers the CPU computation of operators that only CUDA has, or whose results CUDA lays out differently.
 
-    "mm" is aten.mm in all its overloads, "mm.default" is one. The function takes a `Call` and returns the results, in
-    the operator's order; one that is None is left as it is, zeros.
+    "mm" is aten.mm in all its overloads, "mm.default" is one. The function takes a `Call` and returns the results in
+    the operator's order. A result that is None stays zeros.
     """
 
     def register(function: Callable) -> Callable:
@@ -51,5 +51,5 @@ def equivalent(*names: str):
 
 
 def equivalent_of(operator) -> Callable | None:
-    """What was registered for an OpOverload, or None."""
+    """Returns the function registered for an OpOverload, or None."""
     return _equivalents.get(operator)

@@ -8,7 +8,7 @@ from simgpu.on_cpu.calls import Call, equivalent
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in the precision of sums."""
+    """Returns a tensor in the accumulation dtype."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
@@ -19,7 +19,7 @@ def _sum(*tensors: torch.Tensor | None) -> torch.Tensor:
 
 @equivalent("_thnn_fused_lstm_cell.default")
 def lstm(call: Call):
-    """Hidden and cell states, and the four gates, activated, for the backward pass."""
+    """Returns the hidden and cell states, and for the backward pass the four activated gates."""
     of_input, of_hidden, cells, *biases = call["input_gates", "hidden_gates", "cx", "input_bias", "hidden_bias"]
     enter, forget, new, leave = _sum(of_input, of_hidden, *biases).chunk(4, 1)
     gates = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
@@ -29,7 +29,7 @@ def lstm(call: Call):
 
 @equivalent("_thnn_fused_lstm_cell_backward_impl.default")
 def lstm_backward(call: Call):
-    """The gradients of the gates, of the cells before, and of each bias."""
+    """Returns the gradients of the gates, of the previous cells, and of each bias."""
     grad_hidden, grad_cells, *kept = call["grad_hy", "grad_cy", "cx", "cy", "workspace"]
     if grad_hidden is None and grad_cells is None:
         return [None, None, None]
@@ -53,7 +53,10 @@ def lstm_backward(call: Call):
 
 @equivalent("_thnn_fused_gru_cell.default")
 def gru(call: Call):
-    """The hidden state; and for the backward pass: the gates, the state before, and what the reset gate multiplies."""
+    """Returns the hidden state and a workspace for the backward pass.
+
+    The workspace holds the gates, the previous state, and the values that the reset gate multiplies.
+    """
     of_input, of_hidden, before, *biases = call["input_gates", "hidden_gates", "hx", "input_bias", "hidden_bias"]
     of_input, of_hidden = _sum(of_input, biases[0]).chunk(3, 1), _sum(of_hidden, biases[1]).chunk(3, 1)
     before = _wide(before)
@@ -65,7 +68,7 @@ def gru(call: Call):
 
 @equivalent("_thnn_fused_gru_cell_backward.default")
 def gru_backward(call: Call):
-    """The gradients of both kinds of gates, of the hidden state before, and of both biases."""
+    """Returns the gradients of the input and hidden gates, of the previous hidden state, and of both biases."""
     grad, workspace = map(_wide, call["grad_hy", "workspace"])
     reset, update, new, before, of_hidden = workspace.chunk(5, 1)
     of_update = grad * (before - new) * (1 - update) * update

@@ -1,4 +1,4 @@
-"""Embedding bags, with what CUDA notes of each index and each bag (aten/src/ATen/native/cuda/EmbeddingBag.cu)."""
+"""Embedding bags, with what CUDA saves about each index and each bag (aten/src/ATen/native/cuda/EmbeddingBag.cu)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from simgpu.on_cpu.calls import Call, equivalent
 
 @equivalent("_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(call: Call):
-    """The bags; the bag of each index, the number of indices of each bag, and where the maxima come from."""
+    """Returns the bags, the bag of each index, the number of indices per bag, and the indices of the maxima."""
     if not call.outputs[0].numel():
-        return [None] * 4  # the CPU's kernel reads past the end of no offsets
+        return [None] * 4  # without offsets the CPU's kernel reads past the end
     names = "weight", "indices", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights"
     found = call.operator(*call[names], *call["include_last_offset", "padding_idx"])
     indices, offsets = call["indices", "offsets"]

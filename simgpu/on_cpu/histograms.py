@@ -1,4 +1,4 @@
-"""Histograms of whole numbers, which only CUDA computes (aten/src/ATen/native/cuda/SummaryOps.cu)."""
+"""Histograms of integers, which only CUDA computes (aten/src/ATen/native/cuda/SummaryOps.cu)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from simgpu.on_cpu.calls import Call, equivalent
 
 @equivalent("histc.default", "histc.out")
 def histogram(call: Call):
-    """_histc_cuda_template: bins of whole numbers by whole numbers; the CPU's own of floats."""
+    """Returns the histogram; integers are binned with integer arithmetic, floats by the CPU's own operator.
+
+    (_histc_cuda_template)
+    """
     given = call["self"]
     if given.dtype.is_floating_point:
         return call.operator(*call.args, **call.kwargs)
@@ -18,7 +21,9 @@ def histogram(call: Call):
 
 
 def _counts(given: torch.Tensor, bins: int, least: int, most: int) -> torch.Tensor:
-    """How many lie in each of `bins` between two numbers, both included; without a range, in that of the values."""
+    """Counts the values in each of `bins` between `least` and `most`, both included; equal limits mean the values'
+    range.
+    """
     if least == most and given.numel():
         least, most = (int(one) for one in given.aminmax())
     if least == most:

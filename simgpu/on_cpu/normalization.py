@@ -1,4 +1,4 @@
-"""Normalizations that only CUDA has as operators of their own: cuDNN's batch norm, and RMS norm's gradient."""
+"""Normalizations that only CUDA has as operators: cuDNN's batch norm, SyncBatchNorm and the gradient of RMS norm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _aten = torch.ops.aten
 
 @equivalent("native_batch_norm.default", "_native_batch_norm_legit.default")
 def native_batch_norm(call: Call):
-    """The output, the mean and the inverse deviation, in evaluation the running ones (Normalization.cu)."""
+    """Returns the output, the mean and the inverse standard deviation, in evaluation the running ones
+    (Normalization.cu).
+    """
     names = "input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"
     output, *saved = call.operator(*call[names])
     mean, variance = call["running_mean", "running_var"]
@@ -22,7 +24,7 @@ def native_batch_norm(call: Call):
 
 @equivalent("cudnn_batch_norm.default")
 def batch_norm(call: Call):
-    """The output, and in training the mean and the inverse deviation of the batch."""
+    """Returns the output, and in training the mean and inverse standard deviation of the batch."""
     given = call["input", "weight", "bias", "running_mean", "running_var", "training"]
     found = _aten.native_batch_norm(*given, *call["exponential_average_factor", "epsilon"])
     return [found[0], *(found[1:] if call["training"] else (None, None)), None]
@@ -30,28 +32,31 @@ def batch_norm(call: Call):
 
 @equivalent("cudnn_batch_norm_backward.default")
 def batch_norm_backward(call: Call):
-    """The gradients of the input, the weight and the bias."""
+    """Returns the gradients of the input, the weight and the bias."""
     names = "grad_output", "input", "weight", "running_mean", "running_var", "save_mean", "save_var"
     return _aten.native_batch_norm_backward(*call[names], True, call["epsilon"], [True] * 3)
 
 
 @equivalent("batch_norm_backward.default")
 def new_batch_norm_backward(call: Call):
-    """The same, whichever kernel went forward."""
+    """Returns the gradients that `output_mask` requests, for any forward kernel."""
     names = "grad_out", "input", "weight", "running_mean", "running_var", "save_mean", "save_var", "update", "eps"
     return _aten.native_batch_norm_backward(*call[names], call["output_mask"])
 
 
 @equivalent("_batch_norm_with_update.default")
 def batch_norm_with_update(call: Call):
-    """Batch norm in training."""
+    """Returns batch norm in training mode, with an empty reserve."""
     names = "input", "weight", "bias", "running_mean", "running_var"
     return [*_aten.native_batch_norm(*call[names], True, *call["momentum", "eps"]), None]
 
 
 @equivalent("batch_norm_stats.default")
 def batch_norm_stats(call: Call):
-    """The mean and the inverse deviation of each channel (Normalization.cuh, as all of SyncBatchNorm's)."""
+    """Returns the mean and inverse standard deviation of each channel.
+
+    (Normalization.cuh, like all operators of SyncBatchNorm below)
+    """
     tensor = call["input"].to(call.outputs[0].dtype)
     over = [0, *range(2, tensor.dim())]
     return tensor.mean(over), (tensor.var(over, unbiased=False) + call["eps"]).rsqrt()
@@ -59,7 +64,9 @@ def batch_norm_stats(call: Call):
 
 @equivalent("batch_norm_gather_stats_with_counts.default")
 def batch_norm_gather_stats(call: Call):
-    """Those of all ranks' batches together; the running ones follow in place (batch_norm_reduce_statistics_kernel)."""
+    """Returns the statistics over all ranks and updates the running ones in place
+    (batch_norm_reduce_statistics_kernel).
+    """
     names = "mean", "invstd", "running_mean", "running_var", "momentum", "eps", "counts"
     means, invstds, running_mean, running_var, momentum, eps, counts = call[names]
     dtype = call.outputs[0].dtype
@@ -75,7 +82,7 @@ def batch_norm_gather_stats(call: Call):
 
 @equivalent("batch_norm_elemt.default")
 def batch_norm_elemt(call: Call):
-    """The batch, normalized by the given mean and inverse deviation."""
+    """Returns the batch, normalized by the given mean and inverse standard deviation."""
     tensor, weight, bias, mean, invstd = call["input", "weight", "bias", "mean", "invstd"]
     found = (tensor - _along(mean, tensor)) * _along(invstd, tensor)
     found = found if weight is None else found * _along(weight, tensor)
@@ -84,8 +91,10 @@ def batch_norm_elemt(call: Call):
 
 @equivalent("batch_norm_backward_reduce.default")
 def batch_norm_backward_reduce(call: Call):
-    """The sums of the gradient, and of its products with the distances from the mean; the gradients of weight and
-    bias."""
+    """Returns two sums and the gradients of weight and bias.
+
+    The sums are those of the gradient, and of the gradient times the deviation from the mean.
+    """
     grad, tensor, mean, invstd = call["grad_out", "input", "mean", "invstd"]
     grad, tensor = grad.to(mean.dtype), tensor.to(mean.dtype)
     over = [0, *range(2, tensor.dim())]
@@ -96,7 +105,7 @@ def batch_norm_backward_reduce(call: Call):
 
 @equivalent("batch_norm_backward_elemt.default")
 def batch_norm_backward_elemt(call: Call):
-    """The gradient of the batch, from the sums over all ranks."""
+    """Returns the gradient of the batch, from the sums over all ranks."""
     names = "grad_out", "input", "mean", "invstd", "weight", "sum_dy", "sum_dy_xmu", "count"
     grad, tensor, mean, invstd, weight, total, product, counts = call[names]
     count = counts.sum()
@@ -111,7 +120,7 @@ def _along(channels: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 @equivalent("_fused_rms_norm_backward.default")
 def rms_norm_backward(call: Call):
-    """The gradients of the input and of the weight (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
+    """Returns the gradients of the input and of the weight (aten/src/ATen/native/cuda/layer_norm_kernel.cu)."""
     grad, given, rstd, weight = call["grad_out", "input", "rstd", "weight"]
     grad, given = grad.to(rstd.dtype), given.to(rstd.dtype)
     dims = list(range(-len(call["normalized_shape"]), 0))

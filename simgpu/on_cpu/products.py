@@ -1,4 +1,4 @@
-"""Products of half precision whose results are in single, which only CUDA has (aten/src/ATen/native/cuda/Blas.cpp)."""
+"""Matmuls with half-precision inputs and fp32 results, which only CUDA has (aten/src/ATen/native/cuda/Blas.cpp)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from simgpu.on_cpu.calls import Call, equivalent
 
 
 def _result(call: Call, product: torch.Tensor):
-    """The product itself, or in the tensor that the call gives for it."""
+    """Returns the result of a matmul, or copies it into the call's `out` and returns that."""
     return call["out"].copy_(product) if call.operator._overloadname.endswith("out") else product
 
 
 @equivalent("mm.dtype", "mm.dtype_out", "bmm.dtype", "bmm.dtype_out")
 def product(call: Call):
-    """A product of matrices, or of batches of them."""
+    """Returns a matmul, or a batched one, in `out_dtype`."""
     left, right = (one.to(call["out_dtype"]) for one in call["self", "mat2"])
     return _result(call, left @ right)
 
 
 @equivalent("addmm.dtype", "addmm.dtype_out")
 def sum_and_product(call: Call):
-    """A matrix and a product of two."""
+    """Returns a matrix plus a matmul of two, in `out_dtype`."""
     wide = [one.to(call["out_dtype"]) for one in call["self", "mat1", "mat2"]]
     return _result(call, torch.addmm(*wide, beta=call["beta"], alpha=call["alpha"]))
 
 
 @equivalent("baddbmm.dtype", "baddbmm.dtype_out")
 def sum_and_products(call: Call):
-    """The same of batches."""
+    """Returns a batch of matrices plus a batched matmul, in `out_dtype`."""
     wide = [one.to(call["out_dtype"]) for one in call["self", "batch1", "batch2"]]
     return _result(call, torch.baddbmm(*wide, beta=call["beta"], alpha=call["alpha"]))

@@ -1,4 +1,4 @@
-"""Random numbers of operators that run on the simulated GPU: those of the generator that the code names."""
+"""Random numbers for operators on the simulated GPU, drawn from the generator that the code passes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from simgpu.streams import Generator
 
 @contextlib.contextmanager
 def of(machine, kwargs):
-    """Inside, the CPU draws from the generator that a call names, else from the GPU's own. Gives the call's named
-    arguments, in which a generator is one that the CPU knows.
+    """Makes the CPU draw from the generator that a call passes, else from the GPU's default generator.
 
-    Not all operators that draw take a generator (dropout does not), so the CPU's own stands in for the GPU's, and gets
-    back what it was.
+    Yields the call's keyword arguments without the generator. Not all operators that draw accept a generator (dropout
+    does not). So the CPU's default generator temporarily has the state of the GPU's, and its own state is restored
+    afterwards.
     """
     given = kwargs.get("generator") or machine.named_generator
     generator = given if isinstance(given, Generator) else machine.generator

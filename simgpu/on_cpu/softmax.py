@@ -1,4 +1,4 @@
-"""Softmax from half precision to single in one kernel, which only CUDA has (aten/src/ATen/native/cuda/SoftMax.cu)."""
+"""Softmax from half precision to fp32 in one kernel, which only CUDA has (aten/src/ATen/native/cuda/SoftMax.cu)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from simgpu.on_cpu.calls import Call, equivalent
 
 @equivalent("_softmax.default", "_log_softmax.default")
 def softmax(call: Call):
-    """The result, in single precision where that is wanted."""
+    """Returns the result, in fp32 if `half_to_float`."""
     tensor, dim, to_single = call["self", "dim", "half_to_float"]
     return call.operator(tensor.float() if to_single else tensor, dim, False)
 
 
 @equivalent("_softmax_backward_data.default", "_log_softmax_backward_data.default")
 def softmax_backward(call: Call):
-    """The gradient, which comes back in the precision of the input."""
+    """Returns the gradient, in the dtype of the input."""
     grad, output, dim = call["grad_output", "output", "dim"]
     return call.operator(grad, output, dim, torch.promote_types(grad.dtype, output.dtype))

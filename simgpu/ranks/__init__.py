@@ -1,1 +1,1 @@
-"""One rank of N: torch.distributed on one simulated GPU, which answers as one of many."""
+"""Makes one simulated GPU act as one rank of N for torch.distributed."""

@@ -1,12 +1,12 @@
-"""torch.distributed.checkpoint on one rank of many: the plans of the others, which its coordinator puts together.
+"""Implements torch.distributed.checkpoint on one rank of many: makes the other ranks' plans for its coordinator.
 
-A plan says which part of each tensor a rank writes. Of a DTensor the mesh and the placements tell the part of every
-rank, of a ShardedTensor (FSDP1's) its metadata; other tensors and objects every rank has as this one has them. A rank
-that is not the coordinator gets its part of what the coordinator would make of them
+A plan says which part of each tensor a rank writes. For a DTensor, mesh and placements give the part of every rank, and
+for a ShardedTensor (FSDP1's) its metadata does. Every rank has the same other tensors and objects. A rank that is not
+the coordinator receives its part of what the coordinator would make of the plans
 (torch/distributed/checkpoint/utils.py, _DistWrapper.reduce_scatter).
 
-What every rank has, rank 0 writes. What another rank would have written is not there to be loaded: a tensor without
-values stands for it.
+Rank 0 writes what every rank has. What a different rank would have written does not exist when a checkpoint is loaded,
+so a tensor without values represents it.
 """
 
 import dataclasses
@@ -25,8 +25,10 @@ from simgpu.tensors import residence
 
 
 def gathering(gather, group_of):
-    """gather_object (`gather` is PyTorch's own): plans of a checkpoint are those of each rank. `group_of`: finds the
-    group of a call, if it is one of a world."""
+    """Wraps gather_object (`gather`), so that a checkpoint's plans are those of each rank.
+
+    `group_of` returns the group of a call if it belongs to a world.
+    """
 
     @wraps(gather)
     def gather_object(obj, object_gather_list=None, dst=None, group=None, *args, **kwargs):
@@ -39,18 +41,20 @@ def gathering(gather, group_of):
 
 
 def scattered(group, frame) -> list | None:
-    """What the coordinator would scatter in the step of a checkpoint that asks for it; None if no such step does."""
+    """Returns what the coordinator would scatter in the checkpoint step that made this call, or None for any other
+    call.
+    """
     asking = _asking(frame)
     if asking is None:
         return None
     local = asking["local_data"]
-    if isinstance(local, tuple):  # an exception and its traceback, which the coordinator hands on
+    if isinstance(local, tuple):  # an exception and its traceback, which the coordinator passes on
         raise local[0]
     return asking["reduce_fun"](_of_all(local, group, asking))
 
 
 def _asking(frame) -> dict[str, Any] | None:
-    """The variables of the step of a checkpoint from which a call comes."""
+    """Returns the variables of the checkpoint step that made a call, or None."""
     utils = sys.modules.get("torch.distributed.checkpoint.utils")
     code = None if utils is None else utils._DistWrapper.reduce_scatter.__code__
     for _ in range(3):
@@ -78,7 +82,10 @@ def _of_all(local, group, asking) -> list:
 
 
 def _of_what_is_there(plan, planner, reader, rank: int):
-    """A rank's plan for loading, without the parts that another rank would have written: they are loaded here."""
+    """Returns a rank's plan for loading without the parts that a different rank would have written.
+
+    Those parts are loaded here as tensors without values. Raises NoValueError if they cannot be.
+    """
     written = getattr(reader, "storage_data", None)
     if planner is None or not written:
         return plan
@@ -88,8 +95,8 @@ def _of_what_is_there(plan, planner, reader, rank: int):
             if target is None or residence.of(target) is None or machines.on().host_memory is not None:
                 raise NoValueError(
                     f"rank {rank} loads {item.dest_index.fqn!r}, which another rank would have written into this "
-                    "checkpoint, and no other rank was there. A simulated GPU without values=True takes tensors "
-                    "without values for them; let rank 0 load what it has saved itself"
+                    "checkpoint, but no other rank ran. A simulated GPU without values=True loads tensors without "
+                    "values for them; otherwise let rank 0 load only what it has saved itself"
                 )
             target.copy_(_without_values(target))
             planner.commit_tensor(item, target)
@@ -97,7 +104,7 @@ def _of_what_is_there(plan, planner, reader, rank: int):
 
 
 def _without_values(like: torch.Tensor) -> torch.Tensor:
-    """A tensor on the host, of this shape and dtype."""
+    """Returns a host tensor of this shape and dtype without values."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         made = torch.empty(like.shape, dtype=like.dtype, device="meta")
     residence.settle_on_host(made.untyped_storage(), machines.on(), made.nbytes)
@@ -105,8 +112,10 @@ def _without_values(like: torch.Tensor) -> torch.Tensor:
 
 
 def _plan_of(plan, state: dict[str, Any], rank: int, alone: bool):
-    """The plan of a rank of the world whose tensors are placed like those of this one's plan; `alone`: what all ranks
-    have is this one's to write."""
+    """Returns the plan of a rank whose tensors are placed like those of this rank's plan.
+
+    `alone` says that this rank writes what all ranks have.
+    """
     from torch.distributed._shard.sharded_tensor import ShardedTensor
     from torch.distributed.checkpoint import planner_helpers
     from torch.distributed.tensor import DTensor
@@ -123,7 +132,7 @@ def _plan_of(plan, state: dict[str, Any], rank: int, alone: bool):
         if found:
             items.append(_part_of(item, tensor, found[0]))
     for name, tensor in state.items():
-        if isinstance(tensor, ShardedTensor):  # of which this rank may have nothing
+        if isinstance(tensor, ShardedTensor):  # this rank may have no shard of it
             shards = [one for one in tensor.metadata().shards_metadata if _rank_of(one) == rank]
             items += [planner_helpers._create_write_item_for_shard(name, tensor, one) for one in shards]
     mine = {item.index for item in plan.items} if alone else ()
@@ -131,12 +140,12 @@ def _plan_of(plan, state: dict[str, Any], rank: int, alone: bool):
 
 
 def _rank_of(shard) -> int | None:
-    """The rank of the world on which a ShardedTensor's shard lies."""
+    """Returns the rank of the world that holds a ShardedTensor's shard, or None."""
     return None if shard.placement is None else shard.placement.rank()
 
 
 def _part_of(item, tensor, coordinate: list[int]):
-    """A DTensor's item for the rank at a place of its mesh."""
+    """Returns a DTensor's item for the rank at a coordinate of its mesh."""
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset as part
 

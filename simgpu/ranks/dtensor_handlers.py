@@ -1,8 +1,8 @@
-"""What DTensor's C++ calls in Python of an operator: there the GPU is seen too, as it is on one.
+"""Makes the Python functions that DTensor's C++ calls per operator see the GPU, as they would see a real one.
 
-PyTorch calls these functions where no function mode is on: of each operator, `OpDispatcher`'s own methods, and of some,
-a handler of its own (torch/distributed/tensor/_dispatch.py, `_custom_op_handlers`), to which loss_parallel and context
-parallel add theirs.
+PyTorch calls these functions while no function mode is on. For each operator these are `OpDispatcher`'s own methods,
+and for some a handler (torch/distributed/tensor/_dispatch.py, `_custom_op_handlers`). loss_parallel and context
+parallelism add handlers of their own.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ HANDLERS = "_custom_op_handlers"
 
 
 def patch(patches, seen: Callable[[Callable], Callable]) -> None:
-    """Puts it into DTensor. `seen`: makes a function see the GPU that is on."""
+    """Replaces them in DTensor. `seen` wraps a function so that it sees the GPU that is on."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dispatch import OpDispatcher
 
@@ -26,7 +26,7 @@ def patch(patches, seen: Callable[[Callable], Callable]) -> None:
 
 
 class _Handlers(dict):
-    """Handlers by operator. They are wrapped when they come in: C++ reads a dictionary without calling its methods."""
+    """Handlers by operator, wrapped when they are added, because C++ reads a dictionary without calling its methods."""
 
     def __init__(self, handlers: dict, seen: Callable):
         super().__init__()
@@ -45,7 +45,7 @@ class _Handlers(dict):
 
 
 def _property(handlers: dict, seen: Callable) -> property:
-    """The attribute, of PyTorch's only dispatcher, as it is while a GPU is on."""
+    """Returns the replacement for the attribute of PyTorch's only dispatcher while a GPU is on."""
     kept = [_Handlers(handlers, seen)]
 
     def assigned(_, others):

@@ -1,7 +1,7 @@
-"""torch.distributed while a simulated GPU is on: "nccl" is the group of one rank of N, and so is "gloo" in a world.
+"""Replaces functions of torch.distributed while a simulated GPU is on: "nccl" becomes the group of one rank of N.
 
-Alone, gloo on CPU tensors is PyTorch's own, and collectives of it that are given simulated tensors are refused by the
-dispatch mode (`modes/dispatch_mode.py`).
+In a world "gloo" does too. Without a world, gloo on CPU tensors is PyTorch's own, and the dispatch mode refuses its
+collectives of simulated tensors (`modes/dispatch_mode.py`).
 """
 
 import contextlib
@@ -19,11 +19,13 @@ from simgpu.ranks import dtensor_handlers, meeting, objects, pipelines, processe
 from simgpu.ranks.traffic import Traffic
 
 TIMEOUT = timedelta(minutes=10)
-"""Of NCCL's groups, if none is given (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
+"""The default timeout of NCCL's groups (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
 
 
 def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
-    """Puts it into torch. `seeing`: makes a context in which Python sees the GPU, though an operator is under way."""
+    """Replaces them in torch. `seeing` returns a context in which Python sees the GPU although an operator is
+    running.
+    """
     if not torch.distributed.is_available():
         return
     from torch.distributed import device_mesh
@@ -63,7 +65,7 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
 
 
 class _Face:
-    """The replacements of torch.distributed's functions for one GPU."""
+    """Replacements of torch.distributed's functions for one GPU."""
 
     seeing = staticmethod(contextlib.nullcontext)
 
@@ -72,8 +74,8 @@ class _Face:
         self.patches = patches
         patches.apply(_Face, "seeing", staticmethod(seeing))
         self.group = group
-        self.ours = False  # whether the default group that is made is one of a world, or NCCL's
-        self.nccl = False  # whether the group that is made is NCCL's
+        self.ours = False  # whether the default group being made belongs to a world, or is NCCL's
+        self.nccl = False  # whether the group being made is NCCL's
         self.opened = False
 
     @property
@@ -82,11 +84,11 @@ class _Face:
 
     @property
     def covered(self) -> bool:
-        """Whether another simulated GPU was entered inside this one: groups are that one's."""
+        """Returns whether a second simulated GPU was entered inside this one, so that groups belong to that one."""
         return machines.current() not in (None, self.machine)
 
     def initialized(self, make):
-        """init_process_group (`make` is PyTorch's own): its rank and size are the world's, or 0 of 1."""
+        """Wraps init_process_group (`make`): rank and size are the world's, or 0 of 1."""
         signature = inspect.signature(make)
 
         @wraps(make)
@@ -112,8 +114,9 @@ class _Face:
         return init_process_group
 
     def open_dtensor(self) -> None:
-        """What DTensor makes in Python of an operator sees the GPU too, as it does on one: PyTorch calls it where no
-        function mode is on."""
+        """Makes the Python code that DTensor runs per operator see the GPU, because PyTorch calls it without a function
+        mode.
+        """
         if self.opened:
             return
         self.opened = True
@@ -121,7 +124,7 @@ class _Face:
 
     @staticmethod
     def seen(method):
-        """A method, with the GPU that is on seen inside: C++ may keep it for longer than one GPU is on."""
+        """Wraps a method so that it sees the GPU that is on; C++ may keep the method for longer than one GPU is on."""
 
         @wraps(method)
         def call(*args, **kwargs):
@@ -131,8 +134,7 @@ class _Face:
         return call
 
     def logged(self, log):
-        """Logger.set_runtime_stats_and_log (`log` is PyTorch's own): DDP's times of real kernels, of which there are
-        none; PyTorch would say so on the error stream."""
+        """Wraps Logger.set_runtime_stats_and_log (`log`), which would report on stderr that DDP has no kernel times."""
 
         @wraps(log)
         def set_runtime_stats_and_log(logger):
@@ -142,7 +144,7 @@ class _Face:
         return set_runtime_stats_and_log
 
     def check(self, given: dict) -> None:
-        """ValueError if a rank or a size is named that is not this process's."""
+        """Raises ValueError if a rank or a size is given that is not this process's."""
         rank, size = self.named(given, "rank", "RANK"), self.named(given, "world_size", "WORLD_SIZE")
         here = self.world
         if here is not None:
@@ -169,7 +171,7 @@ class _Face:
 
     @staticmethod
     def named(given: dict, argument: str, variable: str) -> int | None:
-        """A rank or a size that the call names, or else the environment."""
+        """Returns a rank or a size from the call, or else from the environment, or None."""
         value = given.get(argument, -1)
         if value is not None and value != -1:
             return value
@@ -177,7 +179,7 @@ class _Face:
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
     def rendezvous(self, meet):
-        """rendezvous (`meet` is PyTorch's own): a store of this process's is all, unless the other ranks really run."""
+        """Wraps rendezvous (`meet`): a store of this process is enough, unless the other ranks actually run."""
 
         @wraps(meet)
         def rendezvous(url, rank=-1, world_size=-1, **kwargs):
@@ -193,7 +195,9 @@ class _Face:
         return rendezvous
 
     def gloo(self, kind):
-        """ProcessGroupGloo (`kind` is PyTorch's own): in a world, or beside NCCL, there is nobody to talk to."""
+        """Wraps ProcessGroupGloo (`kind`): in a world, or together with NCCL, there are no other processes to talk
+        to.
+        """
         face = self
 
         class Gloo(type):
@@ -211,7 +215,7 @@ class _Face:
         return Gloo("ProcessGroupGloo", (), {})
 
     def made(self, make):
-        """_new_process_group_helper (`make` is PyTorch's own): the group knows its backends."""
+        """Wraps _new_process_group_helper (`make`), so that the group knows its backends."""
         signature = inspect.signature(make)
 
         @wraps(make)

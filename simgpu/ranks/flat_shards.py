@@ -1,6 +1,6 @@
-"""FSDP1's flat parameters, of which each rank has a shard: what the others would say of theirs where states are saved.
+"""Provides the other ranks' shards of FSDP1's flat parameters when states are saved.
 
-A flat parameter is cut into as many equal pieces as there are ranks, the last ones with less
+A flat parameter is split into as many equal pieces as there are ranks, and the last ones may be shorter
 (torch/distributed/fsdp/_flat_param.py, FlatParamHandle._get_shard).
 """
 
@@ -14,8 +14,11 @@ from simgpu.ranks import meeting
 
 
 def gathering(gather, group_of):
-    """all_gather_object (`gather` is PyTorch's own): of shards each rank's is another part, and an optimizer's states
-    that this rank does not have are refused. `group_of`: finds the group of a call, if it is one of a world."""
+    """Wraps all_gather_object (`gather`): returns each rank's own shard, and refuses optimizer states that are missing
+    here.
+
+    `group_of` returns the group of a call if it belongs to a world.
+    """
 
     @wraps(gather)
     def all_gather_object(object_list, obj, group=None, *args, **kwargs):
@@ -30,16 +33,16 @@ def gathering(gather, group_of):
 
 
 def _shard_of(metadata, rank: int, group):
-    """What a rank of the group says of its shard; None if it has none."""
+    """Returns the metadata of a rank's shard, or None if it has none."""
     if rank == group.rank():
         return metadata
     most = -(-metadata.size[0] // group.size()) if len(metadata.size) == 1 else 0
     mine = [(one.shard_offsets, one.shard_sizes) for one in metadata.shards_metadata]
     if mine != [([most * group.rank()], [_length(metadata, most, group.rank())])]:
         raise NoValueError(
-            f"rank {group.rank()} makes a ShardedTensor of size {tuple(metadata.size)} of shards of its own choice, "
-            "and the other ranks, which would say which are theirs, are not there: use DTensor (distribute_tensor, "
-            "DTensor.from_local), whose placements tell"
+            f"rank {group.rank()} makes a ShardedTensor of size {tuple(metadata.size)} with custom shards. The other "
+            "ranks would have to report their shards, but they do not run: use DTensor (distribute_tensor, "
+            "DTensor.from_local), whose placements describe the shards of every rank"
         )
     length = _length(metadata, most, rank)
     if length <= 0:
@@ -58,7 +61,7 @@ def _length(metadata, most: int, rank: int) -> int:
 
 
 def _refuse_states(group, frame) -> None:
-    """NoValueError where FSDP1 asks the other ranks for states of parameters of which this rank has nothing."""
+    """Raises NoValueError if FSDP1 requests states from other ranks for parameters of which this rank has no shard."""
     utils = sys.modules.get("torch.distributed.fsdp._optim_utils")
     for _ in range(2):
         if frame is None or utils is None:
@@ -73,8 +76,8 @@ def _refuse_states(group, frame) -> None:
             ]
             if missing and asking["optim_state_dict"]["state"]:
                 raise NoValueError(
-                    f"rank {group.rank()} has no optimizer state of {', '.join(missing)}, whose values lie on other "
-                    "ranks, and these are not there: FSDP(..., use_orig_params=False) or FSDP2 (fully_shard) gives "
-                    "every rank a part of each state; or save each rank's own, optimizer.state_dict()"
+                    f"rank {group.rank()} has no optimizer state of {', '.join(missing)}: the values are on other "
+                    "ranks, which do not run. Use FSDP(..., use_orig_params=False) or FSDP2 (fully_shard), which "
+                    "give every rank a part of each state, or save each rank's own optimizer.state_dict()"
                 )
         frame = frame.f_back

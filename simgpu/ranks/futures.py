@@ -1,7 +1,8 @@
-"""The futures of collectives: who waits for one makes the current stream wait, and what follows one runs on a stream of
-PyTorch's pool (aten/src/ATen/core/ivalue_inl.h, Future::then, invokeCallback, synchronizeWithCurrentStreams).
+"""Implements the futures of collectives: waiting for one makes the current stream wait, and callbacks run on pool
+streams.
 
-Communication hooks of DDP are written so: what they do after the sum takes memory, and workspaces, of those streams.
+Source: aten/src/ATen/core/ivalue_inl.h, Future::then, invokeCallback, synchronizeWithCurrentStreams. DDP's
+communication hooks use these, so what they do after the sum allocates memory and workspaces on those streams.
 """
 
 import weakref
@@ -18,9 +19,9 @@ from simgpu.tensors import residence
 
 
 class Awaited(Future):
-    """A future that is done, of `value`: its tensors are there at `arrival`; None where that takes no time.
+    """A completed future of `value`, whose tensors are ready at `arrival` (None if that takes no time).
 
-    DDP's reducer waits for its buckets in C++, at the end of the backward pass: so the stream does there.
+    DDP's reducer waits for its buckets in C++ at the end of the backward pass, so the stream waits there.
     """
 
     def __init__(self, value, arrival: "Arrival | Arrivals | _Event | None"):
@@ -33,12 +34,12 @@ class Awaited(Future):
             Variable._execution_engine.queue_callback(self._waiting.at_the_end)
 
     def wait(self):
-        """Its values; the current stream waits for them, and has used them."""
+        """Returns the values; the current stream waits for them and is recorded as their user."""
         self._waiting.synchronize()
         return super().wait()
 
     def then(self, callback):
-        """The future of what `callback(self)` gives, which runs now, on a stream of the pool."""
+        """Returns the future of the result of `callback(self)`, which runs now, on a stream of the pool."""
         machine = self._waiting.machine
         if machine is None:
             return super().then(callback)
@@ -48,7 +49,7 @@ class Awaited(Future):
             self._waiting.synchronize()
             value = callback(self)
             return Awaited(value, _Event(machine))
-        except Exception as error:  # it is the result: whoever waits for it gets it
+        except Exception as error:  # the error is the result, and is raised by `wait`
             failed = Future()
             failed.set_exception(error)
             return failed
@@ -61,8 +62,10 @@ class Awaited(Future):
 
 
 class _Waiting:
-    """What it is to wait for tensors that are there at `arrival`. They are not kept alive. `machine`: the simulated GPU
-    on which they are, if they are; `followed`: whether something else is waited for in their place."""
+    """Models the wait for tensors that are ready at `arrival`, without keeping them alive.
+
+    `machine` is their simulated GPU, or None. `followed` says whether something else is waited for in their place.
+    """
 
     def __init__(self, tensors: list[torch.Tensor], arrival):
         self.machine = machines.current() if any(map(residence.on_gpu, tensors)) else None
@@ -71,12 +74,12 @@ class _Waiting:
         self._tensors = [weakref.ref(one) for one in tensors]
 
     def at_the_end(self) -> None:
-        """Waits, unless something that follows is waited for."""
+        """Waits, unless the program waits for a future that follows from this one."""
         if not self.followed:
             self.synchronize()
 
     def synchronize(self) -> None:
-        """The current stream waits for the tensors, and has used them."""
+        """Makes the current stream wait for the tensors, and records it as their user."""
         if self._arrival is not None:
             self._arrival.wait()
         machine = self.machine
@@ -89,13 +92,13 @@ class _Waiting:
 
 
 class _Event:
-    """When what the current stream was given so far is done."""
+    """The time at which the current stream's work so far is done."""
 
     def __init__(self, machine: Machine):
         self._machine, self._stream = machine, machine.stream
         self._time = machine.clock.record(machine.stream)
 
     def wait(self) -> None:
-        """The current stream waits for it."""
+        """Makes the current stream wait for it."""
         if self._machine.active and self._machine.stream != self._stream:
             self._machine.clock.hold(self._machine.stream, self._time)

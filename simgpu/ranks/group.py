@@ -1,12 +1,12 @@
-"""The process group of one rank of N: every collective of torch.distributed is counted, and answered at once.
+"""The process group of one rank of N, which counts every collective of torch.distributed and answers at once.
 
-`RankGroup` takes the place of ProcessGroupNCCL, and of ProcessGroupGloo in a world whose other ranks are not there. A
-method is named as torch.distributed's C++ and Python call it (torch/csrc/distributed/c10d/ProcessGroup.hpp); names that
-changed with PyTorch 2.12 are here in both forms.
+`RankGroup` replaces ProcessGroupNCCL, and ProcessGroupGloo in a world whose other ranks don't run. Methods are named as
+torch.distributed's C++ and Python call them (torch/csrc/distributed/c10d/ProcessGroup.hpp). Names that changed with
+PyTorch 2.12 are here in both forms.
 """
 
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
-# PyTorch's stubs have one of the names that a method had in its versions.
+# PyTorch's stubs have only one of the names that a method had in different versions.
 
 from datetime import timedelta
 
@@ -25,7 +25,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 class Config:
-    """ProcessGroupNCCL.NCCLConfig: what is set for the communicator is kept, and changes nothing here."""
+    """ProcessGroupNCCL.NCCLConfig: settings for the communicator are stored, and have no effect here."""
 
     def __init__(self) -> None:
         self.blocking = self.cga_cluster_size = self.min_ctas = self.max_ctas = -(2**31)
@@ -33,7 +33,7 @@ class Config:
 
 
 class Options:
-    """ProcessGroupNCCL.Options: they are kept, and change nothing here."""
+    """ProcessGroupNCCL.Options: they are stored, and have no effect here."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -47,14 +47,14 @@ class Options:
 
 
 class RankGroup(ProcessGroup):
-    """Rank `rank` of a group of `size`, the others of which are not there.
+    """Rank `rank` of a group of `size`, whose other ranks don't exist.
 
-    `traffic`: what this group has moved (`Traffic`). `devices`: the backend of each type of device, "nccl" or "gloo".
+    `traffic` is what this group has moved (`Traffic`). `devices` is the backend per type of device, "nccl" or "gloo".
     """
 
     Options = Options
     NCCLConfig = Config
-    making: tuple = ({"cuda": "nccl"}, None)  # backends and world's traffic of the groups that are made
+    making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic, for groups being made
 
     def __init__(self, store, rank: int, size: int, options=None, timeout=None):
         super().__init__(rank, size)
@@ -63,35 +63,35 @@ class RankGroup(ProcessGroup):
         self.options = options if options is not None else Options()
         self._store = store
         self._sequence = 0
-        self._names = ["", ""]  # and description
-        self._streams: dict = {}  # of each communicator
+        self._names = ["", ""]  # name and description
+        self._streams: dict = {}  # stream of each communicator
         self._coalescing = False
-        self._together: list = []  # when the collectives end that are one call of NCCL's
+        self._together: list = []  # end times of the collectives of one coalesced NCCL call
         self.expected: list = []  # see objects.py
         self._shelves = Shelves()
 
     # --- what it is
 
     def getBackendName(self) -> str:
-        """nccl, or gloo where the group is for CPU tensors alone."""
+        """Returns "nccl", or "gloo" if the group is for CPU tensors only."""
         return self.devices.get("cuda") or next(iter(self.devices.values()))
 
     name = _get_backend_name = getBackendName
 
     def getGroupName(self) -> str:
-        """The name that the group is known by."""
+        """Returns the group's name."""
         return self._names[0]
 
     def setGroupName(self, name: str) -> None:
-        """Gives it that name."""
+        """Sets the group's name."""
         self._names[0] = name
 
     def getGroupDesc(self) -> str:
-        """What the group is for."""
+        """Returns the group's description."""
         return self._names[1]
 
     def setGroupDesc(self, description: str) -> None:
-        """Says what it is for."""
+        """Sets the group's description."""
         self._names[1] = description
 
     group_name, group_desc = property(getGroupName), property(getGroupDesc)
@@ -109,30 +109,30 @@ class RankGroup(ProcessGroup):
 
     @property
     def supports_splitting(self) -> bool:
-        """Whether the backend makes groups of a part of its ranks by itself, as NCCL's does."""
+        """Returns whether the backend can split off groups itself, as NCCL's does."""
         return "nccl" in self.devices.values()
 
     supports_coalescing = supports_splitting
     supports_time_estimate = False
 
     def get_group_store(self):
-        """The store that the group was made with."""
+        """Returns the store that the group was made with."""
         return self._store
 
     def eager_connect_single_device(self, device) -> None:
-        """NCCL would make its communicator now, whose memory is none of the allocator's."""
+        """Does nothing: NCCL would create its communicator now, whose memory is not the allocator's."""
 
     def perform_nocolor_split(self, device) -> None:
-        """Nothing: this rank is not in the group that the others make."""
+        """Does nothing, because this rank is not in the group that the others make."""
 
     def comm_split_count(self) -> int:
-        """How many groups were split off."""
+        """Returns the number of groups that were split off."""
         return self._sequence
 
     def split_group(
         self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None
     ) -> "RankGroup | None":
-        """The group of a part of the ranks; None if this one is not among them."""
+        """Returns the group of a subset of the ranks, or None if this rank is not in it."""
         if self.rank() not in new_ranks:
             return None
         self._sequence += 1
@@ -145,17 +145,17 @@ class RankGroup(ProcessGroup):
         return made
 
     def abort(self) -> None:
-        """Nothing is under way."""
+        """Does nothing, because no collective is ever pending."""
 
     shutdown = abort
 
     def set_timeout(self, timeout) -> None:
-        """Nothing is waited for."""
+        """Does nothing, because nothing is waited for."""
 
     _set_default_timeout = _add_ephemeral_timeout = set_timeout
 
     def _set_sequence_number_for_group(self) -> None:
-        """Sequence numbers tell ranks apart that are out of step; there is one."""
+        """Does nothing: sequence numbers detect ranks that are out of step, and there is only one rank."""
 
     def _get_sequence_number_for_group(self) -> int:
         return len(self.traffic)
@@ -167,18 +167,18 @@ class RankGroup(ProcessGroup):
         return False
 
     def _wait_for_pending_works(self) -> None:
-        """None are pending."""
+        """Does nothing, because none are pending."""
 
     def _is_initialized(self) -> bool:
         return True
 
     def _group_start(self) -> None:
-        """What follows would be one call of NCCL's."""
+        """Does nothing: what follows would be one NCCL call."""
 
     _group_end = _group_start
 
     def register_mem_pool(self, pool, symm=False) -> None:
-        """NCCL would map the pool's memory for the others."""
+        """Does nothing: NCCL would map the pool's memory for the other ranks."""
 
     deregister_mem_pool = register_mem_pool
 
@@ -195,7 +195,7 @@ class RankGroup(ProcessGroup):
     def _count(
         self, name: str, tensors, nbytes: int, root: bool = True, opts=None, peer: int | None = None, operation=None
     ) -> transfers.Arrival | None:
-        """Notes a collective of `nbytes` on `tensors`, and puts it on the clock: when it is done."""
+        """Records a collective of `nbytes` on `tensors`, and adds it to the clock; returns when it is done."""
         self._check(name, tensors, operation)
         machine, size = machines.current(), self.size()
         if machine is not None and "nccl" in self.devices.values():
@@ -214,8 +214,11 @@ class RankGroup(ProcessGroup):
         return arrival
 
     def _take_time(self, one: Collective, waited_for: bool, peer: int | None) -> transfers.Arrival | None:
-        """On the clock a collective that Python waits for at once is on the current stream, another on the group's, a
-        message on that of the pair. Messages that are sent at once run side by side. None if it takes no time."""
+        """Adds a collective to the clock; returns its arrival, or None if it takes no time.
+
+        A collective that Python waits for at once runs on the current stream, any other on the group's, and a message
+        on the stream of its pair. Messages that are coalesced run in parallel.
+        """
         machine, ranks = machines.current(), self._ranks()
         if machine is None or one.ranks == 1 or machine.links is None:
             return None
@@ -226,7 +229,7 @@ class RankGroup(ProcessGroup):
         return transfers.message(machine, one, ranks, ranks[self.rank()], ranks[peer], own)
 
     def _work(self, outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
-        """The handle of a collective, which keeps the inputs until it is waited for, if the program goes on."""
+        """Returns the handle of a collective, which keeps the inputs until it is waited for, if it is asynchronous."""
         work = Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
         self._shelves.add(work.kept)
         return work
@@ -234,7 +237,7 @@ class RankGroup(ProcessGroup):
     # --- collectives
 
     def allreduce(self, tensors, opts=None, timeout=None) -> Finished:
-        """Every rank has the sum, or what else `opts.reduceOp` says, of all."""
+        """Gives every rank the sum of all tensors, or another reduction by `opts.reduceOp`."""
         tensors = _listed(tensors)
         operation = getattr(opts, "reduceOp", opts)
         done = self._count("all_reduce", tensors, _bytes(tensors), opts=opts, operation=operation)
@@ -243,25 +246,25 @@ class RankGroup(ProcessGroup):
         return self._work(tensors, tensors, opts, done)
 
     def allreduce_coalesced(self, tensors, opts=None) -> Finished:
-        """Several tensors in one all-reduce."""
+        """Reduces several tensors in one all-reduce."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors, opts=None, timeout=None) -> Finished:
-        """Every rank has the root's, which are this one's."""
+        """Gives every rank the root's tensors, which have this rank's values."""
         tensors = _listed(tensors)
         done = self._count("broadcast", tensors, _bytes(tensors), opts=opts)
         self._bring(tensors, getattr(opts, "rootRank", opts))
         return self._work(tensors, tensors, opts, done)
 
     def _bring(self, tensors, root) -> None:
-        """What objects.py expects of another rank comes here."""
+        """Writes what objects.py expects from the root."""
         if root != self.rank() and self.expected:
             peers.copy(tensors, [self.expected.pop(0)])
         elif root != self.rank():
             objects.refuse_states(self.rank(), root)
 
     def reduce(self, tensors, opts=None, op=None, timeout=None) -> Finished:
-        """The root has the sum of all."""
+        """Gives the root the sum of all."""
         tensors = _listed(tensors)
         operation = op if op is not None else getattr(opts, "reduceOp", None)
         done = self._count("reduce", tensors, _bytes(tensors), opts=opts, operation=operation)
@@ -271,7 +274,7 @@ class RankGroup(ProcessGroup):
         return Finished(tensors, arrival=done)
 
     def allgather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
-        """Every rank has a list of all tensors."""
+        """Gives every rank a list of all tensors."""
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         done = self._count("all_gather", [*inputs, *_flat(outputs)], self.size() * _bytes(inputs), opts=opts)
@@ -282,7 +285,7 @@ class RankGroup(ProcessGroup):
         return self._work(held or _flat(outputs), inputs, opts, done)
 
     def all_gather_single(self, output, given, opts=None, timeout=None) -> Finished:
-        """Every rank has all tensors, one after the other, in one."""
+        """Gives every rank all tensors, concatenated in one."""
         done = self._count("all_gather", [output, given], output.nbytes, opts=opts)
         peers.repeat(output, given, self.size())
         return self._work([output], [given], opts, done)
@@ -290,7 +293,7 @@ class RankGroup(ProcessGroup):
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Finished:
-        """Several tensors in one all-gather."""
+        """Gathers several tensors in one all-gather."""
         done = self._count("all_gather", [*outputs, *inputs], _bytes(outputs), opts=opts)
         for output, given in zip(outputs, inputs, strict=True):
             peers.repeat(output, given, self.size())
@@ -299,14 +302,14 @@ class RankGroup(ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather_coalesced(self, outputs, inputs, opts=None) -> Finished:
-        """Every rank has lists of all tensors."""
+        """Gives every rank lists of all tensors."""
         done = self._count("all_gather", [*inputs, *_flat(outputs)], self.size() * _bytes(inputs), opts=opts)
         for ones in outputs:
             peers.copy(ones, inputs)
         return Finished(_flat(outputs), arrival=done)
 
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None) -> Finished:
-        """Each rank has its own one of the sums of a list."""
+        """Gives each rank its own entry of a list of sums."""
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         operation = getattr(opts, "reduceOp", opts)
@@ -319,7 +322,7 @@ class RankGroup(ProcessGroup):
         return self._work(outputs, [*given, *held], opts, done)
 
     def reduce_scatter_single(self, output, given, opts=None, timeout=None) -> Finished:
-        """Each rank has its own part of the sum."""
+        """Gives each rank its own part of the sum."""
         operation = getattr(opts, "reduceOp", opts)
         done = self._count("reduce_scatter", [output, given], given.nbytes, opts=opts, operation=operation)
         peers.reduce_part(output, given, operation, self.rank(), self.size())
@@ -328,7 +331,7 @@ class RankGroup(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Finished:
-        """Several tensors in one reduce-scatter."""
+        """Reduces several tensors in one reduce-scatter."""
         operation = getattr(opts, "reduceOp", opts)
         done = self._count("reduce_scatter", [*outputs, *inputs], _bytes(inputs), opts=opts, operation=operation)
         for output, given in zip(outputs, inputs, strict=True):
@@ -338,7 +341,7 @@ class RankGroup(ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def all_to_all_single(self, output, given, output_sizes=None, input_sizes=None, opts=None, timeout=None):
-        """Each rank gives every other one a part of its tensor. RuntimeError where the sizes are not the tensor's."""
+        """Gives each rank a part of every rank's tensor. Raises RuntimeError if the sizes don't match the tensor."""
         _check_parts(output_sizes, output, self.size())
         _check_parts(input_sizes, given, self.size())
         done = self._count("all_to_all", [output, given], given.nbytes, opts=opts)
@@ -348,7 +351,7 @@ class RankGroup(ProcessGroup):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs, inputs, opts=None, timeout=None) -> Finished:
-        """Each rank gives every other one a tensor of its list."""
+        """Gives each rank a tensor of every rank's list."""
         done = self._count("all_to_all", [*outputs, *inputs], _bytes(inputs), opts=opts)
         mine = inputs[self.rank()]
         alike = [one for one in outputs if one.shape == mine.shape]
@@ -357,7 +360,7 @@ class RankGroup(ProcessGroup):
         return self._work(outputs, inputs, opts, done)
 
     def gather(self, outputs, inputs, opts=None, timeout=None) -> Finished:
-        """The root has a list of all tensors."""
+        """Gives the root a list of all tensors."""
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         root = getattr(opts, "rootRank", opts) == self.rank()
@@ -367,7 +370,7 @@ class RankGroup(ProcessGroup):
         return Finished(_flat(outputs), arrival=done)
 
     def scatter(self, outputs, inputs, opts=None, timeout=None) -> Finished:
-        """Each rank has its own one of the root's list."""
+        """Gives each rank its own entry of the root's list."""
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         root = getattr(opts, "rootRank", opts) == self.rank()
@@ -380,14 +383,17 @@ class RankGroup(ProcessGroup):
         return Finished(outputs, arrival=done)
 
     def send(self, tensors, dst: int = -1, tag: int = 0) -> Finished:
-        """To one other rank."""
+        """Sends tensors to one other rank."""
         done = self._count("send", tensors, _bytes(tensors), peer=dst)
         for tensor in tensors:
             messages.send((self._ranks(), self.rank(), dst), tensor)
         return self._point_to_point(tensors, dst, done)
 
     def recv(self, tensors, src: int = -1, tag: int = 0) -> Finished:
-        """From one other rank: what arrives is not known, unless it is a message that decides what follows."""
+        """Receives tensors from one other rank.
+
+        Their values are unknown, unless the message decides what follows.
+        """
         done = self._count("recv", tensors, _bytes(tensors), peer=src)
         for tensor in tensors:
             if not messages.receive((self._ranks(), src, self.rank()), tensor):
@@ -400,7 +406,9 @@ class RankGroup(ProcessGroup):
         return min(self.rank(), peer), max(self.rank(), peer)
 
     def _point_to_point(self, tensors, peer: int, done: transfers.Arrival | None) -> Finished:
-        """NCCL's stream has used these tensors (pointToPoint records it), and the work of a single one holds them."""
+        """Records these tensors as used on NCCL's stream (pointToPoint records it); a single message's work holds
+        them.
+        """
         pair = "device" if self._coalescing else self._pair(peer)
         for tensor in tensors:
             place = residence.of(tensor)
@@ -409,30 +417,33 @@ class RankGroup(ProcessGroup):
         return Finished(() if self._coalescing else tensors, arrival=done)
 
     def _stream_of(self, who, machine) -> int:
-        """The stream of a communicator: the group's own is that of its "device", and each pair that talks alone has
-        one. It is taken from PyTorch's pool when it is first needed (initNCCLComm)."""
+        """Returns the stream of a communicator.
+
+        The group's own is that of "device", and each pair that sends separately has one. It is taken from PyTorch's
+        pool at first use (initNCCLComm).
+        """
         if who not in self._streams:
             self._streams[who] = machine.new_stream_id(-int(self.options.is_high_priority_stream))
         return self._streams[who]
 
     def _ranks(self) -> tuple[int, ...]:
-        """The ranks of the world that are in this group."""
+        """Returns the ranks of the world that are in this group."""
         known = torch.distributed.distributed_c10d._world.pg_group_ranks.get(self)
         return tuple(range(self.size())) if known is None else tuple(known)
 
     def recv_anysource(self, tensors, tag: int = 0) -> Finished:
-        """From any other rank: it came from the next one."""
+        """Receives from any other rank, which is taken to be the next one."""
         return self.recv(tensors, (self.rank() + 1) % self.size(), tag)
 
     def barrier(self, opts=None, timeout=None) -> Finished:
-        """All ranks come here before any goes on."""
+        """Waits until all ranks have arrived."""
         done = self._count("barrier", (), 0, opts=opts)
         self._meet()
         kept = scratch.barrier(self, getattr(opts, "device", None), not getattr(opts, "asyncOp", False))
         return Finished(kept=kept, arrival=done)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
-        """A barrier of gloo's."""
+        """Implements gloo's barrier."""
         self._count("barrier", (), 0)
         self._meet()
 
@@ -442,11 +453,11 @@ class RankGroup(ProcessGroup):
             meeting.here.barrier(self._ranks())
 
     def start_coalescing(self, device) -> None:
-        """What follows would be one call of NCCL's."""
+        """Begins a series of collectives that would be one NCCL call."""
         self._coalescing, self._together = True, []
 
     def end_coalescing(self, device) -> Finished:
-        """The end of what would be one call of NCCL's."""
+        """Ends such a series."""
         self._coalescing = False
         return Finished(arrival=transfers.Arrivals(self._together))
 
@@ -454,7 +465,7 @@ class RankGroup(ProcessGroup):
 
 
 def _check_parts(sizes, tensor: torch.Tensor, ranks: int) -> None:
-    """torch/csrc/distributed/c10d/Utils.hpp, checkSplitSizes."""
+    """Raises PyTorch's error for invalid split sizes (torch/csrc/distributed/c10d/Utils.hpp, checkSplitSizes)."""
     if not sizes:
         if tensor.shape[0] % ranks:
             raise RuntimeError("Tensor's dim 0 does not divide equally across group size")

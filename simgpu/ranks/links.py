@@ -1,4 +1,4 @@
-"""What connects the ranks of a world: the link inside a machine, and the network between machines."""
+"""Describes what connects the ranks of a world: the link inside a machine, and the network between machines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +13,22 @@ if TYPE_CHECKING:
 NAMES = ("nvlink", "pcie", "infiniband")
 
 ETHERNET = 12.5e9
-"""Bytes/s in each direction for each GPU, of the network between machines with GPUs that come in no DGX: 100 Gb/s, an
-assumption, as 100 Gb/s Ethernet has it. Whoever has another one names it: `link=`, in bytes/s."""
+"""Bytes/s per GPU in each direction, of the network between machines whose GPUs are not sold in a DGX. It is an
+assumption: 100 Gb/s Ethernet. For a different network, give `link=` in bytes/s.
+"""
 
 BRIDGED = 2
-"""GPUs that an NVLink bridge joins: cards that come in no DGX have their NVLink by such bridges (NVIDIA RTX A6000
-datasheet, NVLink bridge)."""
+"""GPUs that an NVLink bridge joins. Cards that are not sold in a DGX have NVLink by such bridges (NVIDIA RTX A6000
+datasheet, NVLink bridge).
+"""
 
 
 def checked(link: str | float | None) -> str | float | None:
-    """What a world was given for `link`. TypeError for what is neither text nor number, ValueError for another name or
-    for a number that is no bandwidth."""
+    """Returns a world's `link`, checked.
+
+    Raises TypeError if it is neither text nor number, and ValueError for an unknown name or for a number that is not a
+    bandwidth.
+    """
     if link is None:
         return None
     if isinstance(link, str):
@@ -41,12 +46,12 @@ def checked(link: str | float | None) -> str | float | None:
 
 
 class Links:
-    """The links of the ranks of `world` on GPUs of kind `spec`.
+    """The links of the ranks of `world` on GPUs of model `spec`.
 
-    `world.link`: "nvlink" or "pcie", inside a machine; "infiniband", the network of the GPU's DGX, for every message;
-    a number, the bytes/s that a rank reaches in each direction to any other, without latency; None for NVLink inside a
-    machine where the GPU has it, else PCIe. Between machines it is the network. ValueError for a link that the GPU does
-    not have.
+    `world.link` is "nvlink" or "pcie" for the link inside a machine, or "infiniband" for the network of the GPU's DGX
+    for every message. A number is the bytes/s that a rank reaches in each direction to any other, without latency. None
+    is NVLink inside a machine if the GPU has it, else PCIe. Between machines it is the network. Raises ValueError for a
+    link that the GPU does not have.
     """
 
     def __init__(self, spec: Spec, world: "World"):
@@ -71,7 +76,7 @@ class Links:
         self._inside = link if isinstance(link, str) else default
 
     def path(self, ranks: Sequence[int]) -> Path:
-        """How a group of ranks of the world reach each other."""
+        """Returns the path by which a group of ranks of the world communicate."""
         if self._given is not None:
             return Path("given", self._given, len(ranks))
         if self._inside == "infiniband":

@@ -1,8 +1,8 @@
-"""What one rank gave its host, its GPU and its links to do, in order: the log that `simgpu.together` plays.
+"""Records in order what one rank's host issued to its GPU and its links: the log that `simgpu.together` plays.
 
-While a log is taken the machine's clock is of a class that writes down each call that counts: launches, copies,
-transfers, and who waits for what. Times are the clock's seconds since the log began; a moment that somebody waits for
-is written by its number, for it comes at another time when the rank is played beside others.
+While a log is recorded, the machine's clock has a class that records each relevant call: launches, copies, transfers,
+and waits. Times are the clock's seconds since the log began. A moment that is waited for is recorded by its number,
+because it comes at a different time when several ranks are played together.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ FORWARD, BACKWARD, WEIGHTS, GRADIENTS = "forward", "backward", "weights", "gradi
 class Piece(NamedTuple):
     """A named part of a rank's work: what it does for one micro-batch of one stage, or a range that the program named.
 
-    `name`: "forward 3". `kind`: "forward", "backward" or, where a schedule computes the weights' gradients apart from
-    those of the inputs, "weights"; "gradients" where a stage's gradients are reduced and divided by the number of
-    micro-batches, once a step; "" of another name. `stage`, `microbatch`: None where nobody said.
+    `name` is for example "forward 3". `kind` is "forward", "backward", or "weights" if a schedule computes the weights'
+    gradients separately from the inputs'. It is "gradients" when a stage's gradients are reduced and divided by the
+    number of micro-batches, once per step, and "" for any other name. `stage` and `microbatch` are None if unknown.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Piece(NamedTuple):
 
 
 class Moment(float):
-    """A moment of the clock, and its number in the log."""
+    """A time on the clock, with its number in the log."""
 
     number: int
 
     @classmethod
     def of(cls, time: float, number: int) -> "Moment":
-        """The moment `time`, with that number."""
+        """Returns the moment `time`, with that number."""
         made = cls(time)
         made.number = number
         return made
@@ -52,9 +52,9 @@ class Moment(float):
 
 @dataclass
 class RankLog:
-    """What rank `rank` of `ranks` did on a GPU of kind `spec`, with a host that is `slowness` times slower.
+    """Holds what rank `rank` of `ranks` did on a GPU of model `spec`, with a host that is `slowness` times slower.
 
-    `entries`: (what, arguments ...), in the order in which the host issued it.
+    `entries` are (what, arguments ...), in the order in which the host issued them.
     """
 
     rank: int
@@ -69,14 +69,14 @@ class RankLog:
 
 
 class WritingClock(Clock):
-    """A clock that writes down what it is given, in `log`."""
+    """A clock that records its calls in `log`."""
 
     log: RankLog
-    _at: float  # the host's time after what was written last
+    _at: float  # the host's time after the last recorded call
     _inside: bool
 
     def _write(self, call: Callable, what: str, *arguments) -> Any:
-        """One call, and what the host did since the last."""
+        """Runs one call, and records it and what the host did since the last."""
         if self._inside:
             return call()
         if self.host > self._at:
@@ -99,14 +99,14 @@ class WritingClock(Clock):
     def launch(
         self, stream: int, work: float, kernels: int = 1, overhead: float = rates.OPERATOR, name: str = ""
     ) -> None:
-        """An operator."""
+        """Records an operator."""
         call = partial(Clock.launch, self, stream, work, kernels, overhead, name)
         if self._captures(stream):
             return call()
         return self._write(call, "launch", stream, work, kernels, overhead, name)
 
     def copy(self, stream: int, nbytes: int, direction: str, *, pinned: bool, blocking: bool) -> None:
-        """A copy between host and GPU."""
+        """Records a copy between host and GPU."""
         self.settle()
         call = partial(Clock.copy, self, stream, nbytes, direction, pinned=pinned, blocking=blocking)
         if self._captures(stream):
@@ -114,7 +114,7 @@ class WritingClock(Clock):
         return self._write(call, "copy", stream, nbytes, direction, pinned, blocking)
 
     def communicate(self, stream: int, own: Hashable, transfer: Transfer) -> float:
-        """A collective, a send or a receive."""
+        """Records a collective, a send or a receive."""
         self.settle()
         call = partial(Clock.communicate, self, stream, own, transfer)
         if self._captures(stream):
@@ -122,38 +122,38 @@ class WritingClock(Clock):
         return self._number(self._write(call, "transfer", stream, own, transfer, self.log.moments))
 
     def record(self, stream: int) -> float:
-        """An event."""
+        """Records an event."""
         self.settle()
         call = partial(Clock.record, self, stream)
         return self._number(self._write(call, "record", stream, self.log.moments))
 
     def hold(self, stream: int, time: float) -> None:
-        """A stream waits for a moment."""
+        """Records that a stream waits for a moment."""
         self.settle()
         call = partial(Clock.hold, self, stream, time)
         return self._write(call, "hold", stream, getattr(time, "number", None))
 
     def synchronize(self, stream: int | None = None) -> None:
-        """The host waits for a stream, or for all."""
+        """Records that the host waits for a stream, or for all."""
         self.settle()
         call = partial(Clock.synchronize, self, stream)
         return self._write(call, "synchronize", stream)
 
     def wait_until(self, time: float) -> None:
-        """The host waits for a moment; for one that is none of the log's, as long as it did."""
+        """Records that the host waits for a moment; for one outside the log, the waiting time counts as host time."""
         if not isinstance(time, Moment):
             return super().wait_until(time)
         return self._write(partial(Clock.wait_until, self, time), "wait", time.number)
 
     def mark(self, what: str, piece: Piece) -> None:
-        """A piece of work begins, or ends."""
+        """Records the beginning or the end of a piece of work."""
         self.settle()
         self._write(lambda: None, what, piece)
 
 
 @contextlib.contextmanager
 def record_rank() -> Iterator[RankLog]:
-    """Takes the log of what this rank does inside the `with`, for `simgpu.together`.
+    """Records what this rank does inside the `with`, for `simgpu.together`.
 
         logs = []
         for rank in range(4):
@@ -164,11 +164,11 @@ def record_rank() -> Iterator[RankLog]:
                 logs.append(log)
         timeline = simgpu.together(logs)
 
-    The GPU is waited for first, so that the log begins with nothing under way. What stages of
-    torch.distributed.pipelining do for each micro-batch has its name in it, and what the program names itself with
-    torch.profiler.record_function.
+    It waits for the GPU first, so no work is pending when the log begins. Stages of torch.distributed.pipelining are
+    recorded by name for each micro-batch, and so are ranges that the program names with torch.profiler.record_function.
 
-    Raises RuntimeError if this process is no rank of a world (`simgpu.one_rank`), or if a log is taken already.
+    Raises RuntimeError if this process is not a rank of a world (`simgpu.one_rank`), or if a log is already being
+    recorded.
     """
     machine = machines.current()
     if machine is None or machine.world is None:
@@ -200,7 +200,7 @@ _REDUCED = re.compile(r"PP:(\d+)REDUCE_GRAD")  # torch/distributed/pipelining/sc
 
 
 def named(name: str) -> Piece:
-    """The piece that a range of this name is: "Forward 3" is that of micro-batch 3."""
+    """Returns the piece of a range with this name: "Forward 3" is that of micro-batch 3."""
     if reduced := _REDUCED.fullmatch(name):
         return Piece(f"gradients of stage {reduced[1]}", GRADIENTS, int(reduced[1]))
     found = _NUMBERED.fullmatch(name)
@@ -211,7 +211,7 @@ def named(name: str) -> Piece:
 
 @contextlib.contextmanager
 def _names_of_pieces(clock: WritingClock) -> Iterator[None]:
-    """Pieces of work are written down as they begin and end: of pipeline stages, and of ranges with names."""
+    """Records the begin and the end of pieces of work: of pipeline stages, and of named ranges."""
 
     def around(method, piece_of):
         @wraps(method)
@@ -285,5 +285,5 @@ def _weights(stage, bwd_chunk_id, *args, **kwargs) -> Piece:
 
 
 def _loss(schedule, stage, output, target_mbs, mb_index, *args, **kwargs) -> Piece | None:
-    """The loss is part of the last stage's forward pass."""
+    """Returns the loss as a part of the last stage's forward pass, or None for other stages."""
     return _of_stage(FORWARD, stage, mb_index) if stage.is_last else None

@@ -1,7 +1,7 @@
-"""What ranks that really run, as processes, tell each other: that they have come to a barrier, and objects.
+"""Exchanges objects and barriers between ranks that run as processes.
 
-They use the store that PyTorch's rendezvous gives them, as the program's own processes do. Tensors' values are not
-exchanged, because simulated tensors have none.
+They use the store from PyTorch's rendezvous, as the program's own processes do. Tensors' values are not exchanged,
+because simulated tensors have none.
 """
 
 import inspect
@@ -16,16 +16,16 @@ from typing import Any
 from simgpu.errors import NoValueError
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another one (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
+"""Maximum time that a rank waits for another (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
 
 PAUSE = 0.02
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 
 _sleep = time.sleep
 
 
 class Meeting:
-    """The place where the ranks of a world meet: `store`, which all of them have, and this one's number, `rank`."""
+    """Connects the ranks of a world: `store` is shared by all of them, and `rank` is this process's rank."""
 
     def __init__(self, store, rank: int) -> None:
         self._store = store
@@ -33,22 +33,24 @@ class Meeting:
         self._counts: dict[tuple, int] = {}
 
     def leave(self) -> None:
-        """Says that this rank has ended, so that no other one waits for it."""
+        """Announces that this rank has ended, so that no other rank waits for it."""
         try:
             self._store.set(f"simgpu/ended/{self.rank}", "")
-        except Exception:  # the process that kept the store has ended
+        except Exception:  # the process that hosted the store has ended
             return
 
     def barrier(self, ranks: tuple[int, ...]) -> None:
-        """Waits until all of these ranks have come here or have ended. RuntimeError after TIMEOUT."""
+        """Waits until all of these ranks have arrived or ended. Raises RuntimeError after TIMEOUT."""
         key = self._key("barrier", ranks)
         self._store.set(f"{key}/{self.rank}", "")
         for one in ranks:
             self._wait(f"{key}/{one}", one)
 
     def broadcast(self, ranks: tuple[int, ...], source: int, given: Any) -> Any:
-        """What rank `source` gives: this rank's own where that cannot be pickled. RuntimeError after TIMEOUT,
-        NoValueError if that rank has ended."""
+        """Returns what rank `source` gives, or this rank's own object if that cannot be pickled.
+
+        Raises RuntimeError after TIMEOUT, and NoValueError if that rank has ended.
+        """
         key = self._key("broadcast", ranks)
         if source == self.rank:
             self._post(key, given)
@@ -56,17 +58,17 @@ class Meeting:
         return self._read(key, source, given)
 
     def all_gather(self, ranks: tuple[int, ...], given: Any) -> list:
-        """What each of these ranks gives; otherwise as `broadcast`."""
+        """Returns what each of these ranks gives; otherwise as `broadcast`."""
         key = self._key("all_gather", ranks)
         self._post(f"{key}/{self.rank}", given)
         return [given if one == self.rank else self._read(f"{key}/{one}", one, given) for one in ranks]
 
     def send(self, way: tuple, given: Any) -> None:
-        """To another rank, for its next `receive` of this way (`messages.Way`)."""
+        """Sends an object to the rank that next calls `receive` with this way (`messages.Way`)."""
         self._post(self._key("sent", way), given)
 
     def receive(self, way: tuple, wait: bool) -> Any:
-        """The next thing that was sent this way; None if there is none yet and `wait` is false."""
+        """Returns the next object that was sent this way, or None if there is none yet and `wait` is false."""
         count = self._counts.get(("sent", way), 0)
         key = f"simgpu/sent/{way}/{count}"
         if not wait and not self._store.check([key]):
@@ -75,7 +77,7 @@ class Meeting:
         return self._read(key, way[0][way[1]], None)
 
     def _key(self, kind: str, what: tuple) -> str:
-        """The name of the next one of a kind, the same on every rank."""
+        """Returns the name of the next exchange of a kind, the same on every rank."""
         count = self._counts.get((kind, what), 0)
         self._counts[kind, what] = count + 1
         return f"simgpu/{kind}/{what}/{count}"
@@ -83,7 +85,7 @@ class Meeting:
     def _post(self, key: str, given: Any) -> None:
         try:
             content = pickle.dumps(given)
-        except Exception:  # such as a simulated tensor, which has no bytes
+        except Exception:  # for example a simulated tensor, which has no bytes
             content = b""
         self._store.set(key, content)
 
@@ -94,7 +96,7 @@ class Meeting:
         return pickle.loads(content) if content else otherwise
 
     def _wait(self, key: str, sender: int) -> bool:
-        """Waits for a key of a rank's; whether it came before that rank ended."""
+        """Waits for a rank's key; returns whether it came before that rank ended."""
         deadline = time.monotonic() + TIMEOUT.total_seconds()
         while not self._store.check([key]):
             if self._store.check([f"simgpu/ended/{sender}"]):
@@ -106,17 +108,17 @@ class Meeting:
 
 
 here: Meeting | None = None
-"""That of this process, if it is a rank of a world whose ranks really run."""
+"""This process's meeting, if it is a rank of a world whose ranks actually run."""
 
 
 def enter(store, rank: int) -> None:
-    """This process meets the other ranks at `store`."""
+    """Makes this process meet the other ranks at `store`."""
     global here
     here = Meeting(store, rank)
 
 
 def leave() -> None:
-    """This process is a rank of no world any more."""
+    """Ends this process's membership in its world."""
     global here
     if here is not None:
         here.leave()
@@ -127,7 +129,7 @@ def leave() -> None:
 
 
 def broadcasting(broadcast: Callable) -> Callable:
-    """broadcast_object_list (`broadcast` is the one for a single rank): the list is the source's."""
+    """Wraps broadcast_object_list (`broadcast` is the version for a single rank): the list is the source's."""
 
     def before(here: Meeting, ranks: tuple, given: dict) -> None:
         objects = given["object_list"]
@@ -137,7 +139,7 @@ def broadcasting(broadcast: Callable) -> Callable:
 
 
 def scattering(scatter: Callable) -> Callable:
-    """scatter_object_list: the list that is scattered is the source's."""
+    """Wraps scatter_object_list: the scattered list is the source's."""
 
     def before(here: Meeting, ranks: tuple, given: dict) -> None:
         name = "scatter_object_input_list"
@@ -147,7 +149,7 @@ def scattering(scatter: Callable) -> Callable:
 
 
 def gathering(gather: Callable) -> Callable:
-    """gather_object: the destination's list has each rank's object."""
+    """Wraps gather_object: the destination's list has each rank's object."""
 
     def after(here: Meeting, ranks: tuple, given: dict) -> None:
         found = here.all_gather(ranks, given["obj"])
@@ -158,7 +160,7 @@ def gathering(gather: Callable) -> Callable:
 
 
 def all_gathering(gather: Callable) -> Callable:
-    """all_gather_object: the list has each rank's object."""
+    """Wraps all_gather_object: the list has each rank's object."""
 
     def after(here: Meeting, ranks: tuple, given: dict) -> None:
         given["object_list"][:] = here.all_gather(ranks, given["obj"])
@@ -167,7 +169,7 @@ def all_gathering(gather: Callable) -> Callable:
 
 
 def _exchanging(function: Callable, before: Callable | None = None, after: Callable | None = None) -> Callable:
-    """A function of one rank, with an exchange before or after it where the other ranks really run."""
+    """Wraps a single-rank function with an exchange before or after it, if the other ranks actually run."""
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -196,7 +198,7 @@ _exchanges: set = set()
 
 
 def callers_frame():
-    """Returns the frame that called the function of torch.distributed which calls this, without the exchange."""
+    """Returns the frame that called the torch.distributed function that calls this one, skipping the exchange."""
     frame = sys._getframe(2)
     while frame.f_code in _exchanges and frame.f_back is not None:
         frame = frame.f_back
@@ -204,7 +206,7 @@ def callers_frame():
 
 
 def _source(ranks: tuple[int, ...], given: dict, of_world: str, of_group: str) -> int:
-    """The rank of the world that a call names as the source."""
+    """Returns the rank of the world that a call names as the source."""
     if given.get(of_group) is not None:
         return ranks[given[of_group]]
     return given.get(of_world) or 0

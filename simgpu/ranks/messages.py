@@ -1,9 +1,9 @@
-"""What ranks send to each other one by one, as far as it decides what they do: small whole numbers, objects as bytes.
+"""Delivers the messages between ranks that decide what they do: small integers, and objects as bytes.
 
-A pipeline's ranks vote, and tell each other the shapes of what follows (torch/distributed/pipelining/stage.py). One
-rank runs at a time, so a message is kept for the rank that it goes to: run in turn in one process, 0 first, each finds
-what those before it have sent. What nobody has sent yet is answered where there is one answer only: a vote, with the
-votes of this rank alone; gradients' shapes, which are those of what they are the gradients of.
+A pipeline's ranks vote, and send each other the shapes of what follows (torch/distributed/pipelining/stage.py). One
+rank runs at a time, so a message is stored for its receiver. If the ranks run in turn in one process, 0 first, each
+finds what earlier ranks have sent. A message that was not sent yet is answered if only one answer is possible: a vote,
+with the votes of this rank alone, and gradients' shapes, which are those of the corresponding outputs.
 """
 
 import pickle
@@ -21,12 +21,14 @@ Way = tuple[tuple[int, ...], int, int]  # the ranks of the group, the sender and
 
 _kept: dict[Way, list[torch.Tensor]] = {}
 _read: dict[Way, int] = {}
-_wanted: list["NotSentError"] = []  # of the run that ends when it has been sent
+_wanted: list["NotSentError"] = []  # the wanted message of a run that ends when it has been sent
 
 
 class NotSentError(NoValueError):
-    """A rank waits for an object that nobody has sent: the one with this `number`, from 1, on its way. `sender` and
-    `receiver` are ranks of the world."""
+    """Raised when a rank waits for an object that was not sent, the one with this `number` (from 1) on its way.
+
+    `sender` and `receiver` are ranks of the world.
+    """
 
     def __init__(self, text: str, way: Way, number: int):
         super().__init__(text)
@@ -38,12 +40,12 @@ class NotSentError(NoValueError):
 
 
 class Enough(BaseException):
-    """What was wanted of a rank has been sent. Not an Exception, so that programs let it through."""
+    """Raised when a rank has sent what was wanted. Not an Exception, so that programs let it pass."""
 
 
 @contextmanager
 def until_sent(wanted: NotSentError) -> Iterator[None]:
-    """Inside, Enough is raised in the rank that has sent what is wanted."""
+    """Raises Enough, inside the `with`, in the rank that has sent what is wanted."""
     _wanted.append(wanted)
     try:
         yield
@@ -52,7 +54,9 @@ def until_sent(wanted: NotSentError) -> Iterator[None]:
 
 
 def begin(rank: int, ranks: int) -> None:
-    """Rank `rank` of a world of `ranks` starts: what it sent before is void, and it reads from the first on."""
+    """Starts rank `rank` of a world of `ranks`: drops what it sent before, and lets it read from the first message
+    on.
+    """
     for way in [*_kept]:
         group, sender, receiver = way
         if group[-1] < ranks and group[sender] == rank:
@@ -63,19 +67,19 @@ def begin(rank: int, ranks: int) -> None:
 
 
 def clear() -> None:
-    """Another program begins: what ranks have sent before is none of its ranks'."""
+    """Drops all messages, for a new program."""
     _kept.clear()
     _read.clear()
 
 
 def send(way: Way, tensor: torch.Tensor) -> None:
-    """Keeps what goes to another rank, if it is of whole numbers that are known."""
+    """Stores a message to another rank, if it consists of known integers."""
     if tensor.is_floating_point() or tensor.is_complex():
         return
     known = tensor if residence.of(tensor) is None else values.of(tensor)
     if known is not None:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            # To the host: on a real GPU what is kept for another rank takes none of this one's memory.
+            # Copied to the host, so that on a real GPU a stored message uses none of this rank's memory.
             copy = known.detach().to("cpu", copy=True)
             _kept.setdefault(way, []).append(copy)
             if meeting.here is not None:
@@ -85,7 +89,7 @@ def send(way: Way, tensor: torch.Tensor) -> None:
 
 
 def receive(way: Way, tensor: torch.Tensor) -> bool:
-    """Puts into `tensor` what the other rank has sent, or what it can only have sent; whether anything is known."""
+    """Writes into `tensor` what the other rank has sent, or must send; returns whether anything is known."""
     if tensor.is_floating_point() or tensor.is_complex():
         return False
     _fetch(way, wait=False)
@@ -101,7 +105,9 @@ def receive(way: Way, tensor: torch.Tensor) -> bool:
 
 
 def _vote(way: Way) -> int:
-    """The product of all votes, where this rank alone may have voted no: what it last sent to that peer, or 1."""
+    """Returns the product of all votes, where only this rank may have voted no: what it last sent to that peer, or
+    1.
+    """
     group, sender, receiver = way
     sent = [one for one in _kept.get((group, receiver, sender), ()) if one.dtype == torch.int32 and one.numel() == 1]
     return int(sent[-1]) if sent else 1
@@ -116,7 +122,7 @@ def _put(tensor: torch.Tensor, known: torch.Tensor) -> None:
 
 
 def waiting(way: Way) -> bool:
-    """Whether an object is what comes next: its size, then its bytes. It is waited for if its sender really runs."""
+    """Returns whether an object comes next: its size, then its bytes. Waits for it if its sender actually runs."""
     _fetch(way, wait=False)
     while meeting.here is not None and len(_kept.get(way, [])) < _read.get(way, 0) + 2:
         _fetch(way, wait=True)
@@ -125,7 +131,7 @@ def waiting(way: Way) -> bool:
 
 
 def _fetch(way: Way, wait: bool) -> None:
-    """Keeps what a rank that really runs has sent; `wait`: until there is one message more."""
+    """Stores what an actually running rank has sent; with `wait`, until there is one more message."""
     while meeting.here is not None:
         found = meeting.here.receive(way, wait)
         if found is None:
@@ -135,12 +141,12 @@ def _fetch(way: Way, wait: bool) -> None:
 
 
 def _objects(messages: list[torch.Tensor]) -> int:
-    """How many of them are an object's bytes."""
+    """Counts the messages that are an object's bytes."""
     return sum(one.dtype == torch.uint8 for one in messages)
 
 
 def expect(way: Way, made) -> None:
-    """An object that the other rank can only send, `made()`, is kept as if it had, unless something is there of it."""
+    """Stores the only object that the other rank can send, `made()`, as if it was sent, unless one is waiting."""
     if waiting(way):
         return
     content = torch.frombuffer(bytearray(pickle.dumps(made())), dtype=torch.uint8)
@@ -148,7 +154,7 @@ def expect(way: Way, made) -> None:
 
 
 def not_sent(way: Way) -> NotSentError:
-    """What explains that a rank waits for an object that nobody has sent."""
+    """Returns the error for a rank that waits for an object that was not sent."""
     group, sender, receiver = way
     peer, rank = group[sender], group[receiver]
     return NotSentError(

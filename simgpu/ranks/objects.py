@@ -1,7 +1,7 @@
-"""Objects that one rank gives to all: broadcast_object_list and scatter_object_list on a rank that is not their source.
+"""Implements broadcast_object_list and scatter_object_list on a rank that is not their source.
 
-They are what this rank has itself, as if every rank had the same. What comes over the wire for them, sizes and bytes,
-is expected here, so that PyTorch's own functions unpack it, and take the memory that they take.
+The objects are this rank's own, as if every rank had the same. The sizes and bytes that would be received are prepared
+here, so that PyTorch's own functions unpack them and allocate what they normally allocate.
 """
 
 import pickle
@@ -15,7 +15,7 @@ from simgpu.ranks import checkpoints, flat_shards, meeting, operators
 
 
 def broadcasting(broadcast):
-    """broadcast_object_list (`broadcast` is PyTorch's own): the list is this rank's own."""
+    """Wraps broadcast_object_list (`broadcast`): the list is this rank's own."""
 
     @wraps(broadcast)
     def broadcast_object_list(object_list, *args, **kwargs):
@@ -31,7 +31,7 @@ def broadcasting(broadcast):
 
 
 def scattering(scatter):
-    """scatter_object_list (`scatter` is PyTorch's own): this rank's object is that of its own list."""
+    """Wraps scatter_object_list (`scatter`): this rank's object is that of its own list."""
 
     @wraps(scatter)
     def scatter_object_list(scatter_object_output_list, scatter_object_input_list=None, *args, **kwargs):
@@ -58,20 +58,21 @@ def scattering(scatter):
 
 
 def gathering(gather):
-    """gather_object (`gather` is PyTorch's own): each rank's object is this one's, but for a checkpoint's plans."""
+    """Wraps gather_object (`gather`): each rank's object is this rank's, except for a checkpoint's plans."""
     return checkpoints.gathering(gather, lambda group: _group((group,), {}))
 
 
 def all_gathering(gather):
-    """all_gather_object (`gather` is PyTorch's own): each rank's object is this one's, but for what it says of
-    shards."""
+    """Wraps all_gather_object (`gather`): each rank's object is this rank's, except for shards."""
     return flat_shards.gathering(gather, lambda group: _group((group,), {}))
 
 
 def _of_the_source(object_list, asking: dict):
-    """What the source's list is like: this rank's. But FSDP1's ranks hand over the keys of an optimizer's state to the
-    others, and keep theirs, which are the same, beside (torch/distributed/fsdp/_optim_utils.py,
-    _map_param_key_to_optim_keys)."""
+    """Returns the source's list, which is this rank's.
+
+    As an exception, FSDP1's ranks send the keys of an optimizer's state to the others, and keep their own equal ones in
+    a separate variable (torch/distributed/fsdp/_optim_utils.py, _map_param_key_to_optim_keys).
+    """
     if list(object_list) == [{}] and all(one in asking for one in ("full_state_dict", "local_state_dict")):
         return [_told_of(asking["local_state_dict"])]
     keys = asking.get("optim_state_key_to_param_key")
@@ -79,8 +80,11 @@ def _of_the_source(object_list, asking: dict):
 
 
 def _told_of(states: dict) -> dict:
-    """What rank 0 tells of the whole tensors that it then broadcasts, of which each rank has a part: their sizes; other
-    values as they are (torch/distributed/_state_dict_utils.py, _broadcast_state_dict)."""
+    """Returns what rank 0 sends about the whole tensors that it then broadcasts: their sizes, and other values as they
+    are.
+
+    Each rank has a shard of these tensors (torch/distributed/_state_dict_utils.py, _broadcast_state_dict).
+    """
     from torch.distributed._state_dict_utils import _TensorInfo
 
     whole = {key: torch.is_tensor(one) and one.dim() > 0 for key, one in states.items()}
@@ -88,8 +92,11 @@ def _told_of(states: dict) -> dict:
 
 
 def list_of_all() -> list[torch.Tensor] | None:
-    """The list that DTensor's first rank scatters, where another rank has been called with the same one: each has the
-    whole tensor (torch/distributed/tensor/_collective_utils.py, mesh_scatter). None for any other scatter."""
+    """Returns the list that DTensor's first rank scatters, for a rank that was called with the same list.
+
+    Each rank has the whole tensor (torch/distributed/tensor/_collective_utils.py, mesh_scatter). Returns None for any
+    other scatter.
+    """
     utils = sys.modules.get("torch.distributed.tensor._collective_utils")
     frame = sys._getframe(1) if utils is not None else None
     for _ in range(8):
@@ -102,7 +109,7 @@ def list_of_all() -> list[torch.Tensor] | None:
 
 
 def refuse_states(rank: int, root) -> None:
-    """NoValueError where ZeroRedundancyOptimizer gathers its states, of which each rank has another part."""
+    """Raises NoValueError if ZeroRedundancyOptimizer gathers its states, of which each rank has a different part."""
     zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     frame = sys._getframe(1) if zero is not None else None
     for _ in range(8):
@@ -118,7 +125,7 @@ def refuse_states(rank: int, root) -> None:
 
 
 class _Expected:
-    """Inside the `with`, these are what a group's broadcasts and scatters bring to a rank that is not their source."""
+    """Sets what a group's broadcasts and scatters deliver, inside the `with`, to a rank that is not their source."""
 
     def __init__(self, group, coming: list[torch.Tensor]):
         self.group, self.coming = group, coming
@@ -131,7 +138,7 @@ class _Expected:
 
 
 def _group(position, kwargs):
-    """The group of a call, if it is one of this package's and this rank is in it."""
+    """Returns the group of a call if it is a RankGroup that contains this rank, else None."""
     from torch.distributed import distributed_c10d as c10d
 
     group = kwargs.get("group", position[0] if position else None)
@@ -140,7 +147,7 @@ def _group(position, kwargs):
 
 
 def _is_source(group, position, kwargs) -> bool:
-    """Whether this rank is the source of a call's objects: `src`, of the world, or `group_src`, of the group."""
+    """Returns whether this rank is the source of a call's objects: `src` of the world, or `group_src` of the group."""
     if kwargs.get("group_src") is not None:
         return kwargs["group_src"] == group.rank()
     source = kwargs.get("src", position[0] if position else None)

@@ -1,7 +1,7 @@
-"""Operators of torch.distributed's that come to the dispatcher (namespace c10d): the group answers them.
+"""Answers operators of torch.distributed that reach the dispatcher (namespace c10d), by the group's methods.
 
-Python calls a group's methods, and so does most C++. What reaches the dispatcher is what C++ calls of a group that
-Python cannot answer in every version (torch/csrc/distributed/c10d/Ops.cpp).
+Python calls a group's methods, and so does most C++ code. The dispatcher receives what C++ calls on a group that Python
+cannot answer in every version (torch/csrc/distributed/c10d/Ops.cpp).
 """
 
 import torch
@@ -38,7 +38,7 @@ def _names(operator) -> list[str]:
 
 
 def group_of(arguments):
-    """The process group among an operator's arguments; None if there is none."""
+    """Returns the process group among an operator's arguments, or None."""
     for one in arguments:
         if isinstance(one, torch.ScriptObject) and "ProcessGroup" in str(one._type()):
             return torch.distributed.ProcessGroup.unbox(one)
@@ -46,14 +46,14 @@ def group_of(arguments):
 
 
 def is_rank(group) -> bool:
-    """Whether a process group is one of this package's."""
+    """Returns whether a process group is a RankGroup."""
     from simgpu.ranks.group import RankGroup
 
     return isinstance(group, RankGroup)
 
 
 def run(group, operator, args, kwargs):
-    """What the operator returns, after `group` has answered: the tensors that it wrote, and a finished work."""
+    """Returns the operator's results after `group` has answered: the tensors that it wrote, and a finished work."""
     given = {**dict(zip(_names(operator), args, strict=False)), **kwargs}
     method, *names = _METHODS[operator._schema.name.removeprefix("c10d::")]
     getattr(group, method)(*(_plain(given[name]) for name in names))

@@ -1,8 +1,8 @@
-"""What the other ranks would send, as far as it is known: every rank has the values that this one has.
+"""Computes what the other ranks would send, as far as it is known: every rank has this rank's values.
 
-So a gather repeats this rank's tensor, a sum multiplies it by the number of ranks, an average or a maximum leaves it as
-it is. Small values that are known, sizes and flags, and with values=True all of them, are followed so; what cannot be
-known is forgotten.
+So a gather repeats this rank's tensor, a sum multiplies it by the number of ranks, and an average or a maximum leaves
+it unchanged. This covers known small values (sizes and flags), and with values=True all of them. What cannot be known
+is marked as unknown.
 """
 
 import torch
@@ -18,20 +18,20 @@ _SAME = (ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.BAND, ReduceOp.BOR)
 
 
 def copy(outputs, inputs) -> None:
-    """Each output has the values of its input."""
+    """Copies the values of each input to its output."""
     for output, given in zip(outputs, inputs, strict=False):
         _run(_aten.copy_.default, output, given)
 
 
 def repeat(output: torch.Tensor, given: torch.Tensor, ranks: int) -> None:
-    """`output` has those of `given`, `ranks` times over."""
+    """Writes the values of `given` to `output`, `ranks` times."""
     flat = _flat(output)
     for part in flat.chunk(ranks) if flat.numel() else ():
         _run(_aten.copy_.default, part, _flat(given))
 
 
 def reduce(output: torch.Tensor, given: torch.Tensor, operation, ranks: int) -> None:
-    """`output` has what `ranks` tensors like `given` come to."""
+    """Writes the reduction of `ranks` tensors like `given` to `output`."""
     if output is not given:
         _run(_aten.copy_.default, output, given)
     kind = _kind(operation)
@@ -48,13 +48,15 @@ def reduce(output: torch.Tensor, given: torch.Tensor, operation, ranks: int) -> 
 
 
 def reduce_part(output: torch.Tensor, given: torch.Tensor, operation, rank: int, ranks: int) -> None:
-    """`output` has what part `rank` of `ranks` tensors like `given` comes to."""
+    """Writes part `rank` of the reduction of `ranks` tensors like `given` to `output`."""
     part = _flat(given).narrow(0, rank * output.numel(), output.numel())
     reduce(_flat(output), part, operation, ranks)
 
 
 def exchange(output, given, output_sizes, input_sizes, rank: int, ranks: int) -> None:
-    """`output` has, of each rank, the part that is for this one: the same that this one has for itself."""
+    """Writes to `output` the part of each rank that is for this one, which equals the part that this rank has for
+    itself.
+    """
     if output_sizes or input_sizes:
         sizes = input_sizes or [given.shape[0] // ranks] * ranks
         mine = given.narrow(0, sum(sizes[:rank]), sizes[rank])
@@ -71,7 +73,7 @@ def exchange(output, given, output_sizes, input_sizes, rank: int, ranks: int) ->
 
 
 def forget(tensors) -> None:
-    """What these held is not known any more."""
+    """Marks the values of these tensors as unknown."""
     for tensor in tensors:
         place = residence.of(tensor)
         if place is not None and place.machine.host_memory is None:
@@ -88,7 +90,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _run(operator, output: torch.Tensor, *others) -> None:
-    """An operator that writes to `output`, on values alone: it takes no memory and no time of the GPU."""
+    """Runs an operator that writes to `output` on values only, without memory or time of the GPU."""
     place = residence.of(output)
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         if place is None:
@@ -116,7 +118,7 @@ def _known(others) -> bool:
 
 
 def _blank(output: torch.Tensor, place) -> None:
-    """Zeros for memory that nobody has written to, so that parts of it can be known."""
+    """Fills unwritten memory with zeros, so that parts of it can be known."""
     if place.nbytes > values.LIMIT:
         return
     whole = torch.empty(0, dtype=torch.uint8, device="meta").set_(output.untyped_storage())

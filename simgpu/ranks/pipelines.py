@@ -1,5 +1,4 @@
-"""What a pipeline's ranks send each other: several messages at once, and objects that a rank waits for, by which stages
-tell each other the shapes of what follows."""
+"""Handles what a pipeline's ranks send each other: coalesced messages, and objects that describe the shapes to come."""
 
 import sys
 from functools import wraps
@@ -8,7 +7,7 @@ from simgpu.ranks import messages, operators
 
 
 def receiving(receive):
-    """recv_object_list (`receive` is PyTorch's own): the sender must have run, unless it can only send one thing."""
+    """Wraps recv_object_list (`receive`): the sender must have run, unless it can only send one thing."""
 
     @wraps(receive)
     def recv_object_list(object_list, src=None, group=None, *args, **kwargs):
@@ -20,7 +19,7 @@ def receiving(receive):
         ranks = tuple(c10d.get_process_group_ranks(one))
         sender = kwargs.get("group_src")
         if sender is None and src not in ranks:
-            return receive(object_list, src, group, *args, **kwargs)  # from any: whose error it then is
+            return receive(object_list, src, group, *args, **kwargs)  # from any rank, so PyTorch raises its own error
         sender = ranks.index(src) if sender is None else sender
         way = (ranks, sender, one.rank())
         asking = sys._getframe(1).f_locals
@@ -35,7 +34,7 @@ def receiving(receive):
 
 
 def batching(batch):
-    """batch_isend_irecv (`batch` is PyTorch's own): one call of NCCL's, which PyTorch makes of its own class's only."""
+    """Wraps batch_isend_irecv (`batch`) as one NCCL call, which PyTorch makes only for its own class."""
 
     @wraps(batch)
     def batch_isend_irecv(p2p_op_list):
@@ -61,7 +60,7 @@ def _is_stage(one) -> bool:
 
 
 def _gradients(stage):
-    """What the next stage tells of the gradients that it sends back: they are as what it was sent."""
+    """Returns what the next stage reports about the gradients that it sends back: they are like what it was sent."""
     from torch.distributed.pipelining import _utils
 
     return _utils._StageBackwardMeta(backward_metas=_utils._derive_grad_metas(stage._stage_meta.outputs))

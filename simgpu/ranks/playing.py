@@ -1,5 +1,6 @@
-"""Playing the logs of several ranks against each other, each on a clock of its own: messages and collectives are where
-one waits for another."""
+"""Plays the logs of several ranks together, each on its own clock; ranks wait for each other at messages and
+collectives.
+"""
 
 from collections import defaultdict
 from collections.abc import Hashable
@@ -14,28 +15,28 @@ from simgpu.timing.lanes import COMPUTE, Lanes
 
 @dataclass(eq=False)
 class Awaited:
-    """A transfer of one rank whose time depends on others: a receive, or a collective that others take part in."""
+    """A transfer of one rank whose time depends on others: a receive, or a collective with other participants."""
 
     player: "Player"
     own: Hashable
     transfer: Transfer
-    place: int  # among those of its kind, of the same ranks
-    ready: float  # when its own rank is
-    before: "Awaited | None"  # on the same stream
+    place: int  # its index among those of its kind and ranks
+    ready: float  # when its own rank is ready
+    before: "Awaited | None"  # the previous one on the same stream
     end: float | None = None
 
     @property
     def free(self) -> bool:
-        """Whether it is known when its stream is free."""
+        """Returns whether it is known when its stream is free."""
         return self.before is None or self.before.end is not None
 
     @property
     def begin(self) -> float:
-        """When its own rank lets it begin."""
+        """Returns the earliest time at which its own rank lets it begin."""
         return max(self.ready, self.player.clock.streams.get(self.own, 0.0))
 
     def carry(self, begin: float) -> None:
-        """It begins then."""
+        """Lets it begin at that time."""
         self.end = self.player.clock.carried(self.own, self.transfer, begin)
 
     def __str__(self) -> str:
@@ -47,16 +48,17 @@ class Awaited:
 
 
 class Players:
-    """The ranks that are played, and what they have given each other so far."""
+    """The ranks that are played, and what they have exchanged so far."""
 
     def __init__(self, logs: list[RankLog]):
         self.each = [Player(self, log) for log in logs]
         self.present = frozenset(log.rank for log in logs)
-        self.sent: dict[Hashable, list[float]] = defaultdict(list)  # when messages began to move, by who to whom
-        self.met: dict[Hashable, dict[int, Awaited]] = defaultdict(dict)  # the ranks that came to a collective
+        # times at which messages began to move, by sender and receiver
+        self.sent: dict[Hashable, list[float]] = defaultdict(list)
+        self.met: dict[Hashable, dict[int, Awaited]] = defaultdict(dict)  # the ranks that have arrived at a collective
 
     def play(self) -> None:
-        """All logs, to their ends."""
+        """Plays all logs to their ends. Raises RuntimeError if the ranks wait for each other forever."""
         waiting = self.each
         while waiting:
             if not [player for player in waiting if player.advance()]:
@@ -66,7 +68,7 @@ class Players:
             waiting = [player for player in waiting if not player.finished]
 
     def settle(self, one: Awaited) -> bool:
-        """Whether it is known now when a transfer ends."""
+        """Returns whether it is known now when a transfer ends."""
         if one.end is None and one.before is not None:
             self.settle(one.before)
         if one.end is not None or not one.free:
@@ -93,7 +95,7 @@ class Players:
 
 
 class Player:
-    """One rank that is played: its clock, and how far it has come in its log."""
+    """One rank that is played: its clock, and its position in its log."""
 
     def __init__(self, players: Players, log: RankLog):
         self.players, self.log = players, log
@@ -103,13 +105,13 @@ class Player:
         self.finished = False
         self._at = 0
         self._moments: dict[int, float | Awaited] = {}
-        self._last: dict[Hashable, Awaited] = {}  # that each stream was given
+        self._last: dict[Hashable, Awaited] = {}  # the last transfer on each stream
         self._places: dict[Hashable, int] = defaultdict(int)
         self._open: list[tuple[Piece, int]] = []
-        self._done: list[tuple[Piece, int, int]] = []  # pieces, and the intervals between their beginning and end
+        self._done: list[tuple[Piece, int, int]] = []  # pieces, with the range of their intervals
 
     def advance(self) -> bool:
-        """Goes on as far as it can; whether that was anywhere."""
+        """Continues as far as possible; returns whether there was any progress."""
         begun = self._at, self.finished
         while self._at < len(self.log.entries):
             what, *arguments = self.log.entries[self._at]
@@ -121,7 +123,7 @@ class Player:
         return (self._at, self.finished) != begun
 
     def _must_wait(self, what: str, arguments: list) -> bool:
-        """Whether the next entry needs a moment that is not known yet."""
+        """Returns whether the next entry needs a moment that is not known yet."""
         if what == "hold":
             return not self._known(self._moments.get(arguments[1]))
         if what == "wait":
@@ -141,7 +143,7 @@ class Player:
         return all(map(self._known, self._last.values()))
 
     def _time(self, number: int | None) -> float:
-        """The time of a moment that is known; the beginning for one from before."""
+        """Returns the time of a known moment; the beginning for one from before the log."""
         found = 0.0 if number is None else self._moments[number]
         return (found.end or 0.0) if isinstance(found, Awaited) else found
 
@@ -194,8 +196,10 @@ class Player:
         self._moments[number] = self._last[own] = awaited
 
     def stretches(self) -> list[tuple[Piece, float, float]]:
-        """When the pieces ran; what a stage did for one micro-batch counts once, and is not said again by a range
-        around it."""
+        """Returns when the pieces ran.
+
+        What a stage did for one micro-batch counts once, and a named range around it is not added.
+        """
         spans: dict[tuple[Piece, int], tuple[float, float]] = {}
         seen: dict[Piece, int] = defaultdict(int)
         for piece, first, last in sorted(self._done, key=lambda one: one[1:]):

@@ -1,4 +1,6 @@
-"""A script that starts its ranks itself, with torch.multiprocessing.spawn: of a world's ranks this one runs, here."""
+"""Handles a script that starts its ranks itself with torch.multiprocessing.spawn: only this rank of the world runs,
+here.
+"""
 
 from functools import wraps
 
@@ -9,14 +11,16 @@ from simgpu.machine import Machine
 from simgpu.ranks.world import Alone
 
 UNSEEN = ("_cuda_setDevice", "not compiled with CUDA", "No CUDA GPUs")
-"""What a process without a simulated GPU says where it asks for one, on PyTorch's build for the CPU."""
+"""Errors of a process without a simulated GPU that requests one, on PyTorch's build for the CPU."""
 
 
 def spawning(machine: "Machine | Alone", spawn):
-    """torch.multiprocessing.spawn (`spawn` is PyTorch's own). In a world it calls the function once, in this process,
-    as the process of this rank's number on its machine would; ValueError if it is to start another number of processes
-    than the machine has ranks. Alone it starts processes, and those see no simulated GPU: NotModelledError if they ask
-    for one."""
+    """Wraps torch.multiprocessing.spawn (`spawn`).
+
+    In a world it calls the function once, in this process, with this rank's local index. Raises ValueError if the
+    number of processes differs from the machine's ranks. Without a world it starts processes, which see no simulated
+    GPU, and raises NotModelledError if they request one.
+    """
 
     @wraps(spawn)
     def one(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
@@ -45,14 +49,14 @@ def spawning(machine: "Machine | Alone", spawn):
 
 
 class _Ended:
-    """What spawn(join=False) gives: the processes, all at their end."""
+    """The result of spawn(join=False): all processes have ended."""
 
     processes: tuple = ()
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """True: they have ended."""
+        """Returns True, because they have ended."""
         return True
 
     def pids(self) -> list[int]:
-        """There are none."""
+        """Returns an empty list."""
         return []

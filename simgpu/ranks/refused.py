@@ -1,7 +1,8 @@
-"""What PyTorch refuses to hand to NCCL: numbers that NCCL does not carry, and reductions that it does not know.
+"""Refuses what PyTorch refuses to pass to NCCL: dtypes that NCCL does not support, and reductions that it does not
+know.
 
-In the words of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (getNcclDataType, getNcclReduceOp, and what reductions
-ask first) and of torch/csrc/cuda/nccl.cpp (to_nccl_data_type), as the oracle says them, torch 2.13.0.
+The words are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (getNcclDataType, getNcclReduceOp, and the
+checks before reductions) and of torch/csrc/cuda/nccl.cpp (to_nccl_data_type), compared with the oracle, torch 2.13.0.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ _CARRIED = {
 _NOT_REDUCED = {*_FLOATS_OF_OTHERS, torch.float8_e8m0fnu}
 _SCALED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _BY_TORCH_CUDA = ("gather", "scatter", "all_to_all")  # torch::cuda::nccl sends them
-_AS_PAIRS = ("all_reduce", "reduce", "broadcast", "send", "recv")  # complex numbers go as real ones
+_AS_PAIRS = ("all_reduce", "reduce", "broadcast", "send", "recv")  # complex numbers are sent as real ones
 _UNKNOWN = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _NAMES = {  # c10/core/ScalarType.h
     torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
@@ -26,8 +27,10 @@ _NAMES = {  # c10/core/ScalarType.h
 
 
 def check(name: str, tensors: Sequence[torch.Tensor], operation=None) -> None:
-    """TypeError, ValueError or RuntimeError, as from PyTorch, where a collective of these tensors, all on GPUs, is none
-    of NCCL's. `name`: as in `traffic.KINDS`. `operation`: how they are reduced; None for a sum, or where they are not.
+    """Raises PyTorch's TypeError, ValueError or RuntimeError if NCCL does not support a collective of these GPU
+    tensors.
+
+    `name` is one of `traffic.KINDS`. `operation` is the reduction; None for a sum, or if there is none.
     """
     kind = getattr(operation, "op", operation)
     for dtype in {tensor.dtype: None for tensor in tensors}:
@@ -35,7 +38,7 @@ def check(name: str, tensors: Sequence[torch.Tensor], operation=None) -> None:
             raise RuntimeError("Unsupported Float8 type for NCCL reduction")
         if dtype.is_complex and name in _AS_PAIRS:
             if kind not in (None, ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
-                number = chr(kind.value)  # of the operation, which C++ writes as a character
+                number = chr(kind.value)  # the operation's number, which C++ writes as a character
                 raise RuntimeError(f"{name} does not support{number}on complex tensors")
             continue
         if dtype not in _CARRIED:

@@ -1,11 +1,10 @@
-"""What is remembered of a world, which another world in the same process must not be answered with: by DTensor, of
-meshes, and by accelerate, of its process.
+"""Clears caches that must not carry over to another world in the same process: DTensor's, and accelerate's.
 
-Two meshes of the same shape are equal to PyTorch, whichever rank they were made on; but the process groups of their
+For PyTorch, two meshes of the same shape are equal, whichever rank they were made on. But the process groups of their
 dimensions are this rank's (torch/distributed/device_mesh.py, __eq__), and so are plans that were made with them. Fake
-tensors, of which DTensor makes these plans, remember under "cuda" the number of the GPU that it meant
-(torch/_subclasses/fake_tensor.py, _cache_key). The first Accelerator of a process says for all later ones which rank
-they are, on which GPU (accelerate/state.py).
+tensors, with which DTensor makes these plans, cache under "cuda" the index of the GPU that it meant
+(torch/_subclasses/fake_tensor.py, _cache_key). The first Accelerator of a process determines for all later ones which
+rank they are, on which GPU (accelerate/state.py).
 """
 
 import contextlib
@@ -17,8 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def begin(leave: contextlib.ExitStack) -> None:
-    """Forgets what is remembered of former worlds; `leave` forgets this one's, and puts back what draws random
-    numbers for DTensors."""
+    """Clears the caches of earlier worlds.
+
+    `leave` clears this world's, and restores the generator of DTensor's random numbers.
+    """
     _forget()
     random = sys.modules.get("torch.distributed.tensor._random")
     leave.callback(_tracker, getattr(random, "_rng_tracker", None))
@@ -29,8 +30,9 @@ def begin(leave: contextlib.ExitStack) -> None:
 
 
 def _shared(states: dict[str, dict]) -> dict[str, dict]:
-    """What accelerate's classes of state share becomes this, and nothing for those of which it says nothing. Returns
-    what it was."""
+    """Sets the shared state of accelerate's state classes, empty for those not in `states`; returns the previous
+    one.
+    """
     accelerate: Any = sys.modules.get("accelerate.state")
     before = {}
     for name in ("PartialState", "AcceleratorState", "GradientState") if accelerate is not None else ():
@@ -42,7 +44,7 @@ def _shared(states: dict[str, dict]) -> dict[str, dict]:
 
 
 def _of_fake_tensors(results: dict) -> dict:
-    """What fake tensors remember of operators becomes this. Returns what it was."""
+    """Sets the fake tensors' cache of operators; returns the previous one."""
     before, FakeTensorMode.cache = FakeTensorMode.cache, results
     return before
 

@@ -1,5 +1,7 @@
-"""What PyTorch's host code of NCCL takes from the caching allocator for a collective, besides the program's tensors
-(torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
+"""Allocates what PyTorch's NCCL host code allocates for a collective in addition to the program's tensors.
+
+Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+"""
 
 import torch
 
@@ -8,8 +10,11 @@ from simgpu.tensors import residence
 
 
 def flat(group, tensors) -> list[torch.Tensor]:
-    """The tensors of a list in one piece, as NCCL wants them in all_gather and reduce_scatter (newLikeFlat): to be held
-    until the collective is done. None are made where their sizes differ, and each goes alone then, or on the host."""
+    """Returns the contiguous copy of a list that NCCL needs in all_gather and reduce_scatter (newLikeFlat).
+
+    It has to be held until the collective is done. Returns [] on the host, and if the sizes differ, because then each
+    tensor is sent separately.
+    """
     alike = all(one.shape == tensors[0].shape for one in tensors)
     if not (alike and tensors and _is_nccls(group, tensors[0])):
         return []
@@ -17,8 +22,10 @@ def flat(group, tensors) -> list[torch.Tensor]:
 
 
 def barrier(group, device, waits: bool) -> list[torch.Tensor]:
-    """A barrier is an all-reduce of one number in single precision, to be held until it is done. While it begins there
-    is a byte, by whose device the dispatcher finds NCCL (ProcessGroup.hpp, barrier)."""
+    """Returns the float32 scalar of a barrier, which is an all-reduce; it has to be held until the barrier is done.
+
+    While it begins, one byte is allocated, by whose device the dispatcher finds NCCL (ProcessGroup.hpp, barrier).
+    """
     if "nccl" not in group.devices.values() or (device is not None and device.type == "cpu"):
         return []
     byte = _taken(1)

@@ -1,10 +1,9 @@
-"""What NCCL's process group keeps of collectives that nobody waits for by their handle: it is let go by a later one,
-after NCCL's watchdog has seen that they are over (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, runLoop and
-workEnqueue, shelvesToUnstash_).
+"""Keeps the tensors of NCCL collectives whose handles are not waited for, until a later collective releases them.
 
-The watchdog looks every 0.1 s, so that when it does is none of the program's. Here it looks between one backward pass
-and the next collective outside of it, as on a GPU whose steps take longer than that; where something is freed so, it is
-named (`left_out.WATCHDOG`).
+NCCL does so after its watchdog has seen that they are over (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, runLoop
+and workEnqueue, shelvesToUnstash_). The watchdog checks every 0.1 s, so the program does not control when. Here it
+checks between one backward pass and the next collective outside of it, as on a GPU whose steps take longer than that.
+If something is freed in this way, the report names it (`left_out.WATCHDOG`).
 """
 
 import torch
@@ -20,7 +19,7 @@ class Shelves:
         self._kept: list[tuple[int, list[torch.Tensor]]] = []
 
     def add(self, kept: list[torch.Tensor]) -> None:
-        """Another collective begins, which keeps these until its handle is waited for: `kept` is empty from then on."""
+        """Adds a collective that keeps these tensors until its handle is waited for; `kept` is empty from then on."""
         task = torch._C._current_graph_task_id()
         before, self._kept = self._kept, [(made, one) for made, one in self._kept if one and made == task != -1]
         for made, one in before:

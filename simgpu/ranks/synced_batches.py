@@ -1,7 +1,7 @@
-"""Which ranks have a batch: SyncBatchNorm leaves those out that have none, by a mask of the counts that all ranks gave.
+"""Tells SyncBatchNorm that all ranks have a batch; it excludes ranks without one, by a mask of all ranks' counts.
 
-The counts come in one tensor with the statistics, whose values nobody knows. Every rank has what this one has, and this
-one has a batch where it asks (torch/nn/modules/_functions.py, SyncBatchNorm.forward).
+The counts are in one tensor with the statistics, whose values are unknown. Every rank has what this one has, and this
+one has a batch when it calls (torch/nn/modules/_functions.py, SyncBatchNorm.forward).
 """
 
 import sys
@@ -13,11 +13,11 @@ from simgpu import machine as machines
 from simgpu.tensors import residence, values
 
 _ASKING = SyncBatchNorm.forward.__code__
-_NEAR = 6  # frames between an index and who asks for it: those of the function mode
+_NEAR = 6  # frames between an index and the code that uses it, which are the function mode's
 
 
 def know(mask: torch.Tensor) -> None:
-    """Lets a mask be true of all ranks where SyncBatchNorm selects by it, and its values are not known."""
+    """Makes a mask with unknown values true for all ranks if SyncBatchNorm selects by it."""
     machine = machines.current()
     if machine is None or machine.world is None or residence.of(mask) is None or values.of(mask) is not None:
         return

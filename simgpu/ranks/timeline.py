@@ -1,4 +1,4 @@
-"""Several ranks together: their logs played against each other, so that who waits for whom comes out of what ran."""
+"""Combines several ranks: plays their logs together, so that the result shows which rank waits for which."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from simgpu.timing.lanes import COMPUTE, Interval
 
 @dataclass(frozen=True)
 class Stretch:
-    """When a rank did a piece of its work: from `start`, its first kernel, to `end`, its last; in seconds."""
+    """When a rank did a piece of its work, in seconds: from its first kernel (`start`) to its last (`end`)."""
 
     rank: int
     piece: Piece
@@ -19,16 +19,16 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Returns how long it took."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the ranks did when, in seconds since all of them began.
+    """Holds what the ranks did and when, in seconds since all of them began.
 
-    `pieces`: the named parts of their work (`Stretch`), by rank and start. `lanes`: everything that each rank's host,
-    kernels and links did. `seconds`: until the last of them was done.
+    `pieces` are the named parts of their work (`Stretch`), by rank and start. `lanes` is everything that each rank's
+    host, kernels and links did. `seconds` is the time until the last rank was done.
     """
 
     ranks: tuple[int, ...]
@@ -37,20 +37,20 @@ class Timeline:
     seconds: float
 
     def of(self, rank: int) -> tuple[Stretch, ...]:
-        """The pieces of one rank. Raises KeyError, naming those there are, for another one."""
+        """Returns the pieces of one rank. Raises KeyError, which lists the ranks, for an unknown one."""
         if rank not in self.ranks:
             raise KeyError(f"rank {rank} is none of this timeline: they are {', '.join(map(str, self.ranks))}")
         return tuple(one for one in self.pieces if one.rank == rank)
 
     @property
     def span(self) -> tuple[float, float]:
-        """From the start of the first piece to the end of the last; from 0 to `seconds` without pieces."""
+        """Returns the start of the first piece and the end of the last; 0 and `seconds` without pieces."""
         if not self.pieces:
             return 0.0, self.seconds
         return min(one.start for one in self.pieces), max(one.end for one in self.pieces)
 
     def idle(self, rank: int) -> float:
-        """Seconds of the span in which a rank works on no piece; without pieces, in which it runs no kernel."""
+        """Returns the seconds of the span in which a rank works on no piece, or without pieces, runs no kernel."""
         start, end = self.span
         spans = [(one.start, one.end) for one in self.of(rank)]
         if not self.pieces:
@@ -59,9 +59,12 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The share of the span in which ranks are idle, over all ranks: of GPipe and 1F1B with P equal stages, M equal
-        micro-batches and links that take no time it is (P - 1) / (M + P - 1) (Huang et al., GPipe, 2019; Narayanan et
-        al., "Efficient large-scale language model training on GPU clusters", 2021, give it over the time without)."""
+        """Returns the idle share of the span, over all ranks.
+
+        For GPipe and 1F1B with P equal stages, M equal micro-batches and links that take no time it is (P - 1) / (M + P
+        - 1) (Huang et al., GPipe, 2019; Narayanan et al., "Efficient large-scale language model training on GPU
+        clusters", 2021, divide by the time without idling).
+        """
         start, end = self.span
         whole = (end - start) * len(self.ranks)
         return sum(map(self.idle, self.ranks)) / whole if whole else 0.0
@@ -79,16 +82,16 @@ class Timeline:
 
 
 def together(logs: Iterable[RankLog]) -> Timeline:
-    """Plays the logs of ranks that were simulated one after the other (`simgpu.record_rank`) against each other.
+    """Plays the logs of ranks that were simulated one after the other (`simgpu.record_rank`) together.
 
-    All begin at once. A message moves when the sender has sent it and the receiver has asked for it; messages from one
-    rank to another are matched in their order. A collective begins when the last of its ranks that are among the logs
-    has come to it. The host of a rank that waits does what it did after it came back, as soon as it comes back. A
-    sender goes on when its links have carried the message, whether it was asked for or not: NCCL, which keeps large
-    messages on the sender's side until then, may hold it longer.
+    All ranks begin at once. A message moves when the sender has sent it and the receiver has requested it, and messages
+    from one rank to another are matched in order. A collective begins when the last of its ranks among the logs has
+    reached it. When the host of a waiting rank continues, it does at once what it did after that wait. A sender
+    continues when its links have carried the message, whether or not it was requested. NCCL may hold it longer, because
+    it keeps large messages on the sender's side until then.
 
-    Raises TypeError for what is no log; ValueError for no log, for two of one rank, or for logs of different worlds;
-    RuntimeError, saying who waits for what, where ranks wait for each other for ever.
+    Raises TypeError for an argument that is not a log, and ValueError for no log, for two logs of one rank, or for logs
+    of different worlds. Raises RuntimeError, which says who waits for what, if ranks wait for each other forever.
     """
     players = Players(_checked(logs))
     players.play()
@@ -117,7 +120,7 @@ def _checked(logs: Iterable[RankLog]) -> list[RankLog]:
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Seconds that spans cover; what overlaps counts once."""
+    """Returns the seconds that spans cover, counting overlaps once."""
     total, last = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, last))

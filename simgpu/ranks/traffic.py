@@ -1,9 +1,9 @@
-"""What one rank's collectives move: how many of each kind, the bytes of their messages, and the bytes that it sends.
+"""Counts what one rank's collectives move: their number per kind, the bytes of their messages, and the bytes sent.
 
-The bytes sent are those of the ring, the algorithm that NCCL takes for large messages: a message of S bytes is cut into
-N parts that go round (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009;
-NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus bandwidth"). A rank receives as
-much as it sends.
+The bytes sent are those of the ring, the algorithm that NCCL uses for large messages: a message of S bytes is split
+into N parts that go round (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+2009; NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus bandwidth"). A rank receives
+the same number of bytes as it sends.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ def _share(ranks: int) -> Fraction:
     return Fraction(ranks - 1, ranks)
 
 
-# Of a message of S bytes each rank sends so many times S, in a group of N. S is the size of the tensor that all ranks
-# have alike at the start (all_reduce, reduce_scatter's input) or at the end (all_gather's output).
+# The factor of S that each rank sends for a message of S bytes in a group of N. S is the size of the tensor that is
+# equal on all ranks at the start (all_reduce, reduce_scatter's input) or at the end (all_gather's output).
 RING = {
     "all_reduce": lambda n: 2 * _share(n),
     "all_gather": _share,
     "reduce_scatter": _share,
-    "all_to_all": _share,  # S: what a rank has for all; its own part stays
+    "all_to_all": _share,  # S is what a rank has for all; its own part stays
     "broadcast": lambda n: Fraction(1 if n > 1 else 0),  # passed on once by every rank but the last of the chain
     "reduce": lambda n: Fraction(1 if n > 1 else 0),
 }
@@ -29,8 +29,11 @@ KINDS = (*RING, "gather", "scatter", "send", "recv", "barrier")
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective that a rank took part in. `nbytes`: of its message, as `RING` has it; `ranks`: of its group;
-    `sent`: bytes that this rank sends by the ring."""
+    """One collective that a rank took part in.
+
+    `nbytes` is its message's size as in `RING`, `ranks` its group's size, and `sent` the bytes that this rank sends by
+    the ring.
+    """
 
     name: str
     nbytes: int
@@ -41,7 +44,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Sum:
-    """How often a kind of collective ran, the bytes of its messages, and the bytes that this rank sent for them."""
+    """The count of one kind of collective, the bytes of its messages, and the bytes that this rank sent for them."""
 
     count: int
     nbytes: int
@@ -49,20 +52,21 @@ class Sum:
 
 
 class Traffic:
-    """The collectives of one rank, in their order, and their sums by kind.
+    """The collectives of one rank in order, and their sums by kind.
 
-    `traffic["all_reduce"].sent`, `traffic.sent` in bytes; iterating gives each `Collective`; `clear()` begins anew.
+    `traffic["all_reduce"].sent` and `traffic.sent` are in bytes. Iterating yields each `Collective`, and `clear()`
+    starts afresh.
     """
 
     def __init__(self) -> None:
         self._collectives: list[Collective] = []
 
     def add(self, collective: Collective) -> None:
-        """Notes one collective."""
+        """Records one collective."""
         self._collectives.append(collective)
 
     def clear(self) -> None:
-        """Forgets what was noted."""
+        """Drops what was recorded."""
         self._collectives.clear()
 
     def __iter__(self):
@@ -72,13 +76,15 @@ class Traffic:
         return len(self._collectives)
 
     def __getitem__(self, kind: str) -> Sum:
-        """The sum of one kind, zeros if there were none. Raises KeyError, naming the known ones, for another name."""
+        """Returns the sum of one kind, zeros if there were none. Raises KeyError, which lists the kinds, for an unknown
+        one.
+        """
         if kind not in KINDS:
             raise KeyError(f"{kind!r} is no kind of collective; they are {', '.join(KINDS)}")
         return self.by_kind().get(kind, Sum(0, 0, 0))
 
     def by_kind(self) -> dict[str, Sum]:
-        """The sums of the kinds that ran, in the order in which they first did."""
+        """Returns the sums of the kinds that ran, in the order in which they first did."""
         sums: dict[str, Sum] = {}
         for one in self._collectives:
             old = sums.get(one.name, Sum(0, 0, 0))
@@ -87,7 +93,7 @@ class Traffic:
 
     @property
     def sent(self) -> int:
-        """Bytes that this rank has sent."""
+        """Returns the bytes that this rank has sent."""
         return sum(one.sent for one in self._collectives)
 
     def __str__(self) -> str:
@@ -101,11 +107,11 @@ class Traffic:
 
 
 def sent_by_ring(name: str, nbytes: int, ranks: int, root: bool = True) -> int:
-    """Bytes that one rank sends in a collective of `nbytes` among `ranks`, rounded up to a whole byte.
+    """Returns the bytes that one rank sends in a collective of `nbytes` among `ranks`, rounded up to a whole byte.
 
-    `gather`: `nbytes` is one rank's part, which all but the root send. `scatter`: `nbytes` is one rank's part, of which
-    the root sends one to each other. `send`: all of it; `recv` and `barrier`: nothing. Raises ValueError for another
-    name.
+    For `gather`, `nbytes` is one rank's part, which all but the root send. For `scatter`, it is one rank's part, of
+    which the root sends one to each other rank. `send` counts all of it, `recv` and `barrier` nothing. Raises
+    ValueError for an unknown name.
     """
     if name in RING:
         return -((-RING[name](ranks) * nbytes) // 1)

@@ -1,8 +1,8 @@
-"""Collectives on the clock: how long one takes, and who waits for it.
+"""Adds collectives to the clock: how long one takes, and what waits for it.
 
-By torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: a collective that Python waits for at once runs on the current
-stream, any other on a stream of NCCL's, after what the current stream was given so far. A work's `wait()` makes the
-current stream wait, and a barrier's the host. Collectives of gloo on CPU tensors take no time.
+As in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, a collective that Python waits for at once runs on the current
+stream. Any other runs on one of NCCL's streams, after what was submitted to the current stream so far. A work's
+`wait()` makes the current stream wait, and a barrier's also the host. Collectives of gloo on CPU tensors take no time.
 """
 
 from collections.abc import Hashable
@@ -15,7 +15,9 @@ ONE_WAY = {"send": "out", "recv": "in"}
 
 
 class Arrival:
-    """When a collective is done: at `time` of the clock, on the stream `own`. `host`: whether the host waits for it."""
+    """When a collective is done: at `time` of the clock, on the stream `own`. `host` says whether the host waits for
+    it.
+    """
 
     def __init__(self, machine: Machine, own: Hashable, time: float, host: bool):
         self._machine, self._own = machine, own
@@ -23,11 +25,11 @@ class Arrival:
 
     @property
     def past(self) -> bool:
-        """Whether it is over for the host; asking takes time."""
+        """Returns whether it is over for the host; each check takes time."""
         return self._machine.clock.passed(self.time)
 
     def wait(self) -> None:
-        """What the current stream is given from now on comes after it."""
+        """Makes what is submitted to the current stream from now on run after it."""
         machine = self._machine
         if not machine.active:
             return
@@ -38,14 +40,14 @@ class Arrival:
 
 
 def collective(machine: Machine, one: Collective, ranks: tuple[int, ...], own: Hashable) -> Arrival:
-    """Puts a collective of these ranks of the world on the clock, on the stream `own`."""
+    """Adds a collective of these ranks of the world to the clock, on the stream `own`."""
     path = machine.links.path(ranks)
     seconds = path.seconds(one.sent, steps(one.name, len(ranks)))
     return _arrival(machine, own, Transfer(one.name, ranks, seconds, (path.link, "out"), one.group))
 
 
 def message(machine: Machine, one: Collective, ranks: tuple[int, ...], rank: int, peer: int, own: Hashable) -> Arrival:
-    """Puts a message of a group of these ranks on the clock, from `rank` to `peer` or the other way, on `own`."""
+    """Adds a message of a group of these ranks to the clock, between `rank` and `peer`, on the stream `own`."""
     path = machine.links.path((rank, peer))
     seconds = path.seconds(one.nbytes, steps(one.name, 2))
     return _arrival(machine, own, Transfer(one.name, ranks, seconds, (path.link, ONE_WAY[one.name]), one.group, peer))
@@ -57,17 +59,17 @@ def _arrival(machine: Machine, own: Hashable, transfer: Transfer) -> Arrival:
 
 
 class Arrivals:
-    """When several are done that are one call of NCCL's."""
+    """When the collectives of one NCCL call are all done."""
 
     def __init__(self, each: list[Arrival]):
         self._each = each
 
     @property
     def past(self) -> bool:
-        """Whether they are over for the host; asking takes time."""
+        """Returns whether they are over for the host; each check takes time."""
         return all(one.past for one in self._each)
 
     def wait(self) -> None:
-        """What the current stream is given from now on comes after them."""
+        """Makes what is submitted to the current stream from now on run after them."""
         for one in self._each:
             one.wait()

@@ -1,4 +1,4 @@
-"""A world of N ranks, of which this process is one: `simgpu.one_rank`, and what torchrun would have told it."""
+"""Makes this process one rank of a world of N: `simgpu.one_rank`, with the environment that torchrun would set."""
 
 import contextlib
 import operator
@@ -15,16 +15,19 @@ from simgpu.ranks import links, meeting, messages, remembered
 from simgpu.ranks.traffic import Traffic
 
 PER_NODE = 8
-"""GPUs of a machine, as on the HGX boards of A100, H100, H200 and B200 (NVIDIA's datasheets of these)."""
+"""GPUs per machine, as on the HGX boards of A100, H100, H200 and B200 (NVIDIA's datasheets)."""
 
 ADDRESS, PORT = "127.0.0.1", "29500"
-"""What torchrun gives a run on one machine for MASTER_ADDR and MASTER_PORT (torch/distributed/run.py)."""
+"""MASTER_ADDR and MASTER_PORT as torchrun sets them for a run on one machine (torch/distributed/run.py)."""
 
 
 @dataclass(frozen=True)
 class World:
-    """`ranks` processes of one GPU each, `per_node` to a machine; this one is `rank`. `link`: what connects them
-    (`links.Links`). `started`: whether the other ranks are processes that really run, each on a simulated GPU."""
+    """A world of `ranks` processes with one GPU each, `per_node` per machine; this one is `rank`.
+
+    `link` is what connects them (`links.Links`). `started` says whether the other ranks are processes that actually
+    run, each on a simulated GPU.
+    """
 
     rank: int
     ranks: int
@@ -34,27 +37,29 @@ class World:
 
     @property
     def local_rank(self) -> int:
-        """The number of this rank's GPU on its machine."""
+        """Returns the index of this rank's GPU on its machine."""
         return self.rank % self.per_node
 
     @property
     def node(self) -> int:
-        """The number of the machine that this rank runs on."""
+        """Returns the index of the machine that this rank runs on."""
         return self.rank // self.per_node
 
     @property
     def nodes(self) -> int:
-        """How many machines there are."""
+        """Returns the number of machines."""
         return -(-self.ranks // self.per_node)
 
     @property
     def local_ranks(self) -> int:
-        """How many ranks run on this rank's machine."""
+        """Returns the number of ranks on this rank's machine."""
         return min(self.per_node, self.ranks - self.node * self.per_node)
 
     def environment(self) -> dict[str, str]:
-        """The environment variables that torchrun sets for this rank (torch/distributed/elastic/agent/server/
-        local_elastic_agent.py, _start_workers)."""
+        """Returns the environment variables that torchrun sets for this rank.
+
+        (torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers)
+        """
         return {
             "LOCAL_RANK": str(self.local_rank),
             "RANK": str(self.rank),
@@ -74,8 +79,11 @@ class World:
 
 
 def world_of(rank, ranks, per_node=None, link=None, started: bool = False) -> World:
-    """A world, checked: TypeError for what is no whole number, ValueError for a rank that the world does not have, or
-    for a link that nobody knows."""
+    """Returns a checked world.
+
+    Raises TypeError for values that are not whole numbers, and ValueError for a rank that the world does not have, or
+    for an unknown link.
+    """
     ranks = _whole("ranks", ranks)
     rank = _whole("rank", rank)
     if ranks < 1:
@@ -96,13 +104,13 @@ def _whole(name: str, number) -> int:
 
 
 def current() -> World | None:
-    """The world that this process is one rank of; None if it is alone."""
+    """Returns the world that this process is one rank of, or None."""
     machine = machines.current()
     return None if machine is None else machine.world
 
 
 class Alone:
-    """The part of a machine that a rank needs where the GPU is no simulated one."""
+    """The part of a machine that a rank needs if the GPU is not simulated."""
 
     spec: Any = None
     links: Any = None
@@ -112,8 +120,10 @@ class Alone:
 
 
 def traffic() -> Traffic:
-    """What the collectives of the process have moved: since it became one rank of a world, or since the simulated GPU
-    is on. RuntimeError outside any."""
+    """Returns what this process's collectives have moved, since it became a rank or since the simulated GPU is on.
+
+    Raises RuntimeError outside any simulated GPU.
+    """
     machine = machines.current()
     if machine is None or machine.traffic is None:
         raise RuntimeError("traffic() is that of a process on a simulated GPU, and none is on")
@@ -121,26 +131,27 @@ def traffic() -> Traffic:
 
 
 class one_rank(contextlib.ContextDecorator):
-    """Inside the `with`, this process is rank `rank` of a world of `of` ranks, on the simulated GPU that is on.
+    """Makes this process rank `rank` of a world of `of` ranks inside the `with`, on the simulated GPU that is on.
 
-    Where none is on, and the machine has a GPU, on that one: PyTorch's own counters then count one rank's memory.
+    If none is on and the machine has a GPU, it uses that one, so PyTorch's own counters count one rank's memory.
 
         with simgpu.one_rank(3, of=8) as rank:
             dist.init_process_group("nccl")        # os.environ has what torchrun would have set
             ...                                    # DDP, FSDP2, DTensor: as on that rank's GPU
             print(rank.traffic)                    # bytes of each kind of collective
 
-    Its GPU is cuda:LOCAL_RANK of a machine with `per_node` of them (8, or `of` if that is less). The other ranks are
-    not there: collectives are counted, and answered as if every rank had this one's values. At the end, also after an
-    exception, process groups are destroyed, and os.environ is as it was.
+    Its GPU is cuda:LOCAL_RANK of a machine with `per_node` GPUs (8, or `of` if that is less). The other ranks don't
+    exist: collectives are counted, and answered as if every rank had this one's values. At the end, also after an
+    exception, process groups are destroyed and os.environ is restored.
 
-    `link`: what connects the GPUs of a machine, "nvlink" or "pcie"; by default NVLink where the GPU has it. Between
-    machines it is the network of the DGX with this GPU, or 100 Gb/s for GPUs without one. "infiniband": that network
-    between all. A number: the bytes/s that a rank reaches in each direction to any other, without latency; `math.inf`
-    for links that take no time.
+    `link` is what connects the GPUs of a machine, "nvlink" or "pcie"; by default NVLink if the GPU has it. Between
+    machines it is the network of the DGX with this GPU, or 100 Gb/s for GPUs without one. "infiniband" uses that
+    network between all ranks. A number is the bytes/s that a rank reaches in each direction to any other, without
+    latency, and `math.inf` means links that take no time.
 
-    Raises TypeError and ValueError for numbers that are no rank of such a world, and for a link that is not known or
-    that the GPU does not have; RuntimeError where there is no GPU, simulated or real, or a process group already.
+    Raises TypeError and ValueError for numbers that are not a rank of such a world, and ValueError for a link that is
+    unknown or that the GPU does not have. Raises RuntimeError if there is no GPU, simulated or real, or if a process
+    group already exists.
     """
 
     def __init__(self, rank: int, of: int, *, per_node: int | None = None, link: str | float | None = None):
@@ -156,7 +167,7 @@ class one_rank(contextlib.ContextDecorator):
                         "one_rank() is one rank on a GPU, and there is none: enter simulated_gpu(...) first, or say "
                         f"simulated_gpu(..., ranks={world.ranks}, rank={world.rank})"
                     )
-                machine, world = _real(leave), replace(world, per_node=1)  # its GPU is the only one
+                machine, world = _real(leave), replace(world, per_node=1)  # its GPU is the only one there
             rank = enter(machine, world, leave)
             self._entered.append(leave.pop_all())
         return rank
@@ -169,7 +180,7 @@ class one_rank(contextlib.ContextDecorator):
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of a world: its number, the world's size, and what it has sent (`traffic`)."""
+    """One rank of a world: its rank, the world's size, and what it has sent (`traffic`)."""
 
     rank: int
     ranks: int
@@ -181,7 +192,7 @@ class Rank:
 
 
 def enter(machine: machines.Machine | Alone, world: World, leave: contextlib.ExitStack) -> Rank:
-    """Makes the process one rank of `world`; `leave` puts everything back."""
+    """Makes the process one rank of `world`; `leave` restores everything."""
     if group_is_on():
         raise RuntimeError(
             "a process group is there already: call torch.distributed.destroy_process_group() before this process "
@@ -190,7 +201,7 @@ def enter(machine: machines.Machine | Alone, world: World, leave: contextlib.Exi
     traffic, connected = Traffic(), links.Links(machine.spec, world) if machine.spec else None
     leave.callback(_set, machine, machine.world, machine.traffic, machine.links)
     leave.callback(_put_back, dict(os.environ))
-    leave.callback(setattr, sys, "excepthook", sys.excepthook)  # init_process_group's own says which rank raised
+    leave.callback(setattr, sys, "excepthook", sys.excepthook)  # init_process_group's hook reports which rank raised
     remembered.begin(leave)
     leave.callback(destroy_groups)
     leave.callback(meeting.leave)
@@ -202,7 +213,7 @@ def enter(machine: machines.Machine | Alone, world: World, leave: contextlib.Exi
 
 
 def _real(leave: contextlib.ExitStack) -> Alone:
-    """torch.distributed answers as one rank of N on this machine's GPU, until `leave` is closed."""
+    """Makes torch.distributed act as one rank of N on this machine's GPU, until `leave` is closed."""
     from simgpu.ranks import face
 
     patches, machine = Patches(), Alone()
@@ -226,11 +237,11 @@ def _put_back(before: dict[str, str]) -> None:
 
 
 def group_is_on() -> bool:
-    """Whether there is a process group."""
+    """Returns whether a process group exists."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def destroy_groups() -> None:
-    """Destroys the process groups that are still there."""
+    """Destroys all process groups."""
     if group_is_on():
         torch.distributed.destroy_process_group()

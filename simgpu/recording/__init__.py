@@ -1,1 +1,1 @@
-"""What a workload did to a GPU's memory and how long it took, kept in a small file."""
+"""A workload's effect on a GPU's memory and its time, stored in a small file."""

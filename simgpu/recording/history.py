@@ -1,4 +1,4 @@
-"""Run a workload on the current device, real, stubbed or simulated, and write down what it allocated.
+"""Runs a workload on the current device, real, stubbed or simulated, and records what it allocates.
 
 A workload is a function `workload(stage)` that calls `stage("forward")` wherever the counters are to be read.
 """
@@ -24,15 +24,15 @@ def record(
     nvml: Callable[[], int | None] = lambda: None,
     stacks: str = "all",
 ) -> tuple[Trace, object]:
-    """The trace of `workload(stage)`, and what the workload returned, None after an error.
+    """Returns the trace of `workload(stage)`, and the workload's return value, None after an error.
 
-    `where(frames)` says in a line where an event came from, from its stack of Python and C++; without it no stacks are
-    kept, and `stacks="python"` leaves out those of C++, which take long to read. `nvml()` is NVML's figure for the
-    device, asked at each stage.
+    `where(frames)` describes an event's origin in a line, from its stack of Python and C++. Without it no stacks are
+    recorded; `stacks="python"` omits those of C++, which are slow to read. `nvml()` returns NVML's figure for the
+    device and is called at each stage.
 
-    Automatic garbage collection is off meanwhile, and done at each stage: when it runs depends on how many
-    Python objects a process has made, not on the workload. Events after the last stage are left out. An
-    `OutOfMemoryError` ends the workload; its text is kept, and a stage "after the error" is added.
+    Automatic garbage collection is off during the run, and runs at each stage. Otherwise its time would depend on the
+    number of Python objects in the process, not on the workload. Events after the last stage are dropped. An
+    `OutOfMemoryError` ends the workload; its message is stored, and a stage "after the error" is added.
     """
     marks: list[tuple[str, dict[str, int], int | None]] = []
 
@@ -64,7 +64,7 @@ def record(
 
 
 def _events(history: Sequence[Mapping], where: Callable[[Sequence[Mapping]], str] | None) -> list[Event]:
-    """The events of a history as `_snapshot()` gives it."""
+    """Returns the events of a history as `_snapshot()` gives it."""
     events: list[Event] = []
     block_at: dict[int, int] = {}
     made = 0
@@ -90,7 +90,10 @@ def _completes(entry: Mapping | None, address: int) -> bool:
 
 
 def _cut(events: list[Event], marks: list[tuple[str, dict[str, int], int | None]]) -> tuple[list[Event], list[Stage]]:
-    """Each stage's place among the events, by the allocations and frees counted there; drop later events."""
+    """Returns the events up to the last stage, and each stage's position among them.
+
+    The position follows from the numbers of allocations and frees counted at the stage.
+    """
     stages, at, allocations, frees = [], 0, 0, 0
     for title, stats, used in marks:
         wanted = (stats.get("allocation.all.allocated", 0), stats.get("active.all.freed", 0))

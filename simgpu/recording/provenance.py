@@ -1,4 +1,4 @@
-"""Which device, versions, settings and commit a recording is of."""
+"""The device, versions, settings and commit of a recording."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CHECKOUT = Path(__file__).parents[2]
 GPU = "a GPU"
 SIMULATED = "the simulated GPU; no GPU was involved"
 STUBS = "PyTorch's CUDA host code under stub libraries; no GPU was involved"
-CHANGED = ", with changes"  # after a commit: what ran is not what was committed
+CHANGED = ", with changes"  # follows a commit if the files that ran differ from it
 
-# A recording that lacks one of these could not be told from another, nor made again.
+# A recording without one of these could not be distinguished from another, or repeated.
 WANTED = ("made by", "gpu", "total memory", "driver", "torch", "cuda", "cudnn", "transformers", "date", "commit")
-# What all recordings of a folder have in common. The date may be another: a run that was interrupted goes on later.
+# What all recordings of a folder share. The date may differ, because an interrupted run can continue later.
 SHARED = tuple(key for key in WANTED if key != "date")
-# They change how much memory is taken, or how long a step takes: recordings are made without them, but for a workload's
-# own settings.
+# These variables change the memory or the time of a step. Recordings run without them, except for a workload's own
+# settings.
 VARIABLES = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -44,11 +44,11 @@ VARIABLES = (
 
 
 class ProvenanceError(RuntimeError):
-    """A recording would not say what it is of."""
+    """Raised if a recording would lack its provenance."""
 
 
 def of_device(commit: str | None = None) -> dict[str, object]:
-    """The provenance of what "cuda" is in this process: None for what cannot be told. It touches the device.
+    """Returns the provenance of the "cuda" device in this process, with None for unknown values. It uses the device.
 
     `commit`: see `commit_of`.
     """
@@ -74,12 +74,14 @@ def of_device(commit: str | None = None) -> dict[str, object]:
 
 
 def of_workload(workload: Callable, settings: Mapping[str, str]) -> dict[str, object]:
-    """What one recording has besides: the workload's source and arguments, and the variables it ran under."""
+    """Returns the further provenance of one recording: the workload's source and arguments, and its environment
+    variables.
+    """
     return {"source": digest(workload), "arguments": _arguments(workload), "settings": dict(settings)}
 
 
 def check(provenance: Mapping[str, object]) -> None:
-    """Raises ProvenanceError, naming it, if something that every recording must say is missing."""
+    """Raises ProvenanceError with the names of required values that are missing."""
     missing = [key for key in WANTED if not provenance.get(key)]
     if missing:
         hint = "; outside a git checkout, --commit says which one this is" if "commit" in missing else ""
@@ -87,7 +89,7 @@ def check(provenance: Mapping[str, object]) -> None:
 
 
 def check_same(folder: Path, kept: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Raises ProvenanceError if the recordings that lie in `folder` are of something else than this run."""
+    """Raises ProvenanceError if the recordings in `folder` have another provenance than this run."""
     differing = [f"{key} {kept.get(key)!r} there, {now.get(key)!r} now" for key in SHARED if kept.get(key) != now[key]]
     if differing:
         raise ProvenanceError(
@@ -96,8 +98,7 @@ def check_same(folder: Path, kept: Mapping[str, object], now: Mapping[str, objec
 
 
 def digest(workload: Callable) -> str:
-    """Tells whether a trace is of this very workload: a hash of the module that defines it, however laid out; or what
-    the workload says itself, as `source`."""
+    """Returns a hash that identifies a workload: of the module that defines it, without whitespace, or its `source`."""
     if hasattr(workload, "source"):
         return workload.source
     while isinstance(workload, partial):
@@ -107,16 +108,16 @@ def digest(workload: Callable) -> str:
 
 
 def _arguments(workload: Callable) -> dict[str, str]:
-    """The arguments of a partial, as text that is the same in every process."""
+    """Returns the arguments of a partial, as text that is the same in every process."""
     if not isinstance(workload, partial):
         return {}
     return {name: getattr(value, "__qualname__", None) or str(value) for name, value in workload.keywords.items()}
 
 
 def commit_of(given: str | None = None, checkout: Path = CHECKOUT) -> str | None:
-    """The commit that simgpu is at, followed by `CHANGED` if its files differ from it; `given` where there is no git.
+    """Returns the commit of simgpu, followed by `CHANGED` if its files differ from it; without git, `given`.
 
-    Raises ProvenanceError if there is one, and it is not the one that is given.
+    Raises ProvenanceError if `given` does not match the commit.
     """
     known = _git(checkout, "rev-parse", "HEAD")
     if known is None:
@@ -137,20 +138,20 @@ def _git(checkout: Path, *arguments: str) -> str | None:
 
 
 def is_simulated() -> bool:
-    """Whether "cuda" is a simulated GPU. On a real one nothing of the simulator is imported."""
+    """Returns whether "cuda" is a simulated GPU. With a real one it imports nothing of the simulator."""
     machine = sys.modules.get("simgpu.machine")
     return machine is not None and machine.current() is not None
 
 
 def _made_by() -> str:
-    """Who answers for "cuda": a device that adds up is a GPU, the stub libraries read back zeros."""
+    """Returns what provides "cuda": a device that adds correctly is a GPU, but the stub libraries return zeros."""
     if is_simulated():
         return SIMULATED
     return GPU if torch.ones(2, device="cuda").sum().item() == 2 else STUBS
 
 
 def _driver() -> str | None:
-    import pynvml  # here: this file can be read where only a recorder would want it
+    import pynvml  # imported here, because pynvml is only needed by a recorder
 
     try:
         pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""A recording beside the simulated GPU of the same kind: events, peaks, reserved memory, NVML's figure, time."""
+"""Compares a recording with the simulated GPU of the same kind: events, peaks, reserved memory, NVML's figure, time."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEGMENT = 20 * 2**20
-"""Bytes of the allocator's usual large segment (kLargeBuffer): how far reserved memory may be off."""
+"""Bytes of the allocator's usual large segment (kLargeBuffer): the accepted error of reserved memory."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One workload, `recorded` on a device and `simulated`."""
+    """Holds one workload, `recorded` on a device and `simulated`."""
 
     recorded: Trace
     simulated: Trace
 
     @property
     def events(self) -> tuple[int, int]:
-        """How many events the recording has, and how many of them are also the simulated ones, in the same order.
+        """Returns the number of events in the recording, and how many of them the simulation has in the same order.
 
-        Blocks that are freed one directly after the other may be so in another order: at the end of an autocast region
-        it is that of a hash map.
+        Consecutive frees may be in another order. At the end of an autocast region it is the order of a hash map.
         """
         ours, theirs = _steps(self.simulated.events), _steps(self.recorded.events)
         wrong = sum(one != other for one, other in zip(ours, theirs, strict=False)) + abs(len(ours) - len(theirs))
@@ -39,30 +38,34 @@ class Replay:
 
     @property
     def stages(self) -> list[tuple[Stage, Stage]]:
-        """Each stage, recorded and simulated."""
+        """Returns pairs of stages, recorded and simulated."""
         return list(zip(self.recorded.stages, self.simulated.stages, strict=False))
 
     @property
     def same_course(self) -> bool:
-        """Whether both went through the same stages, to the same end."""
+        """Returns whether both went through the same stages to the same end."""
         names = [[stage.name for stage in trace.stages] for trace in (self.recorded, self.simulated)]
         return names[0] == names[1] and (self.recorded.oom is None) == (self.simulated.oom is None)
 
     @property
     def peak_error(self) -> int:
-        """Most bytes that a stage's peak of allocated memory, or what is allocated at its end, is off by."""
+        """Returns the largest error in bytes of a stage's peak of allocated memory, or of its allocated memory at the
+        end.
+        """
         pairs = [(getattr(a, of), getattr(b, of)) for a, b in self.stages for of in ("peak", "allocated")]
         return max((abs(theirs - ours) for theirs, ours in pairs), default=0)
 
     @property
     def reserved_error(self) -> int:
-        """Most bytes that the reserved memory at a stage's end is off by."""
+        """Returns the largest error in bytes of the reserved memory at a stage's end."""
         return max((abs(a.reserved - b.reserved) for a, b in self.stages), default=0)
 
     @property
     def outside(self) -> list[tuple[int, int]]:
-        """At each stage the bytes that NVML shows besides reserved memory and what was there before: (recorded,
-        simulated). They are the CUDA context, loaded kernels, and what libraries took for themselves.
+        """Returns for each stage the bytes that NVML shows beyond reserved memory and earlier use: (recorded,
+        simulated).
+
+        These are the CUDA context, loaded kernels, and allocations of libraries.
         """
         return [
             (theirs, ours)
@@ -72,12 +75,12 @@ class Replay:
 
     @property
     def time_error(self) -> float | None:
-        """How far the simulated time of a step is off, as a share of the recorded; None if one was not timed."""
+        """Returns the relative error of a step's simulated time; None if one was not timed."""
         ours, theirs = self.simulated.median_ms, self.recorded.median_ms
         return ours / theirs - 1 if ours and theirs else None
 
     def differences(self) -> list[str]:
-        """What of memory is not as it should be: allocated to the byte, reserved within one segment."""
+        """Returns the errors in memory: allocated bytes have to be equal, reserved bytes within one segment."""
         found = []
         if not self.same_course:
             found.append(f"recorded {_course(self.recorded)}, simulated {_course(self.simulated)}")
@@ -92,9 +95,9 @@ class Replay:
 
 
 def replay(recording: Trace, timed: bool = True) -> Replay:
-    """The recording and the same workload on the simulated GPU of its kind, with the memory its driver reported.
+    """Runs a recording's workload on the simulated GPU of its kind, with the memory its driver reported.
 
-    Raises ValueError if its workload has gone or changed since, and for a GPU that labkit does not know.
+    Raises ValueError if the workload was removed or has changed since, and for an unknown GPU.
     """
     name, kept = recording.workload, recording.provenance
     if name not in WORKLOADS:
@@ -108,7 +111,7 @@ def replay(recording: Trace, timed: bool = True) -> Replay:
 
 
 def table(replays: Sequence[Replay]) -> pd.DataFrame:
-    """A row for each replay: what is equal, by how much the rest is off, and the times of a step."""
+    """Returns a row for each replay: what is equal, the error of the rest, and the times of a step."""
     import pandas as pd
 
     return pd.DataFrame([_row(one) for one in replays]).set_index("workload")
@@ -132,7 +135,7 @@ def _row(one: Replay) -> dict[str, object]:
 
 
 def _steps(events: Sequence[Event]) -> list[tuple[str, int]]:
-    """(action, bytes) of each event, those of frees in an unbroken run sorted."""
+    """Returns (action, bytes) of each event, with consecutive frees sorted."""
     steps: list[tuple[str, int]] = []
     run: list[tuple[str, int]] = []
     for event in events:

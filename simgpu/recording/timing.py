@@ -1,4 +1,4 @@
-"""How long a step takes on the device."""
+"""The time of a step on the device."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from itertools import pairwise
 import torch
 
 WARM_UP, STEPS = 3, 10
-SIMULATED = 1, 3  # of the simulated GPU, whose steps take the same time each
+SIMULATED = 1, 3  # for the simulated GPU, whose steps all have the same time
 
 
 def step_times(step: Callable[[], object], warm_up: int = WARM_UP, steps: int = STEPS) -> tuple[float, ...]:
-    """Milliseconds of each of `steps` repetitions of `step()`, after `warm_up` more, by CUDA events between them.
+    """Returns the milliseconds of each of `steps` repetitions of `step()`, after `warm_up` more, by CUDA events between
+    them.
 
-    The host is not held up between steps, so that a step's time is the device's wherever the host is ahead of it.
+    The host does not wait between steps. So a step's time is that of the device if the host is ahead of it.
     """
     for _ in range(warm_up):
         step()

@@ -1,4 +1,4 @@
-"""What a workload did to the caching allocator: events, counters at each stage and step times, in a small file."""
+"""A workload's use of the caching allocator: events, counters at each stage and step times, in a small file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FORMAT = 1
-# One letter for each action of `torch.cuda.memory._snapshot()`. A `free_requested` that its `free_completed`
-# follows at once is left out: both are one event unless another stream still uses the block.
+# One letter for each action of `torch.cuda.memory._snapshot()`. A `free_requested` directly followed by its
+# `free_completed` is omitted: both are one event unless another stream still uses the block.
 LETTERS = {
     "alloc": "a",
     "free_completed": "f",
@@ -26,7 +26,7 @@ LETTERS = {
     "oom": "x",
 }
 LARGEST = 2**23
-"""Bytes of JSON that a trace may be: some 300,000 events, ten times what is stored of any workload."""
+"""Most bytes of JSON in a trace: about 300,000 events, ten times the largest stored workload."""
 COLUMNS = {
     "workload": str,
     "provenance": dict,
@@ -43,11 +43,11 @@ OF_A_BLOCK = ("free_completed", "free_requested")
 
 
 class Event(NamedTuple):
-    """One line of the allocator's history. `size` is in bytes: requested ones, of a segment those of the
-    segment.
+    """Describes one line of the allocator's history.
 
-    `block` counts the allocations: the n-th `alloc` makes block n, and a free names the block it frees; -1
-    for the others. `where` is "operator|function|autograd node|user's line", each part possibly empty.
+    `size` is in bytes: the requested size, or the size of a segment. `block` counts the allocations: the n-th `alloc`
+    creates block n, and a free names the block it frees; it is -1 for other actions. `where` is
+    "operator|function|autograd node|user's line", with possibly empty parts.
     """
 
     action: str
@@ -58,10 +58,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A point of a workload at which the counters were read, `at` events after its start.
+    """Describes a point of a workload at which the counters were read, `at` events after its start.
 
-    `stats` is `torch.cuda.memory_stats()` there; its peaks are those since the stage before. `nvml` is what
-    nvidia-smi shows for the device, bytes; None where it was not asked or cannot tell.
+    `stats` is `torch.cuda.memory_stats()` there; its peaks are those since the previous stage. `nvml` is what
+    nvidia-smi shows for the device in bytes, or None if it was not queried or is unavailable.
     """
 
     name: str
@@ -71,26 +71,26 @@ class Stage:
 
     @property
     def allocated(self) -> int:
-        """Bytes allocated at this point."""
+        """Returns the bytes allocated at this point."""
         return self.stats.get("allocated_bytes.all.current", 0)
 
     @property
     def peak(self) -> int:
-        """Most bytes allocated since the stage before."""
+        """Returns the most bytes allocated since the previous stage."""
         return self.stats.get("allocated_bytes.all.peak", 0)
 
     @property
     def reserved(self) -> int:
-        """Bytes of all segments at this point."""
+        """Returns the bytes of all segments at this point."""
         return self.stats.get("reserved_bytes.all.current", 0)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The events and stages of one workload on one device.
+    """Holds the events and stages of one workload on one device.
 
-    `oom` is the text of the error that ended it, if one did. `idle` is NVML's figure before the workload's process had
-    touched the device, bytes. `step_ms` are the milliseconds of each timed step, after warm-up, by CUDA events; empty
+    `oom` is the message of the error that ended it, or None. `idle` is NVML's figure in bytes before the workload's
+    process used the device. `step_ms` are the milliseconds of each timed step after warm-up, by CUDA events, and empty
     if nothing was timed.
     """
 
@@ -104,19 +104,19 @@ class Trace:
 
     @property
     def peak(self) -> int:
-        """Most bytes allocated at any time."""
+        """Returns the most bytes allocated at any time."""
         return max((stage.peak for stage in self.stages), default=0)
 
     @property
     def median_ms(self) -> float | None:
-        """The median of the timed steps, milliseconds; None if nothing was timed."""
+        """Returns the median of the timed steps in milliseconds, or None if nothing was timed."""
         return statistics.median(self.step_ms) if self.step_ms else None
 
     def save(self, path: Path, *, replace: bool = True) -> None:
-        """Write this trace as gzipped JSON: columns rather than rows, each different `where` once.
+        """Writes this trace as gzipped JSON: columns rather than rows, and each different `where` once.
 
-        It appears under its name only when it is whole. Raises FileExistsError if it is there already and `replace` is
-        false.
+        The file appears under its name only when it is complete. Raises FileExistsError if it already exists and
+        `replace` is false.
         """
         wheres = {where: i for i, where in enumerate(dict.fromkeys(event.where for event in self.events))}
         numbers, made = [], 0
@@ -144,19 +144,22 @@ class Trace:
         text = json.dumps(columns, separators=(",", ":"))
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            # no time and no name in the header: the same trace is the same file
+            # without time and name in the header, the same trace gives the same file
             unfinished.write_bytes(gzip.compress(text.encode(), mtime=0))
             if replace:
                 unfinished.replace(path)
             else:
-                os.link(unfinished, path)  # unlike a rename, it fails where there is one
+                os.link(unfinished, path)  # unlike a rename, it fails if the file exists
         finally:
             unfinished.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Trace:
-        """Read what `save` wrote. ValueError, naming the file and what is wrong, for one that is cut off, of another
-        format, larger than LARGEST bytes of JSON, or no trace at all."""
+        """Reads what `save` wrote.
+
+        Raises ValueError with the file and the reason if it is cut off, has another format, has more than LARGEST bytes
+        of JSON, or is not a trace.
+        """
         try:
             with gzip.open(path) as file:
                 text = file.read(LARGEST + 1)
@@ -178,7 +181,7 @@ class Trace:
 
     @classmethod
     def _from_columns(cls, columns: dict) -> Trace:
-        """The trace, once every column is found to be of its type: a broken one is not to fail later."""
+        """Returns the trace after checking the type of every column, so that a broken one fails here and not later."""
         for name, kind in COLUMNS.items():
             if not isinstance(columns[name], kind):
                 raise ValueError(f"{name!r} is a {type(columns[name]).__name__}")
@@ -226,7 +229,7 @@ def _of(name: str, kind: type | tuple[type, ...], values: Iterable) -> None:
 
 
 def _whole_numbers(name: str, values: Iterable, below: int = 2**63) -> None:
-    """ValueError unless all `values` are integers from 0 up to and without `below`."""
+    """Raises ValueError unless all `values` are integers in [0, below)."""
     for value in values:
         if type(value) is not int or not 0 <= value < below:
             raise ValueError(f"{name}: {value!r:.40} is no whole number from 0 to {below - 1}")

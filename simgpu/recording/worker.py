@@ -34,15 +34,15 @@ def main(argv: list[str] | None = None) -> None:
         if options.name is None:
             print(json.dumps(provenance.of_device(options.commit)))
         else:
-            # the stub libraries do no work, so a time of theirs would be none
+            # the stub libraries do no work, so their times are meaningless
             timed = options.provenance["made by"] != provenance.STUBS
             recorded(options.name, options.provenance, timed).save(options.file, replace=False)
 
 
 def recorded(name: str, device: Mapping[str, object], timed: bool = True) -> Trace:
-    """The recording of a workload on what "cuda" is in this process, which should not have used it before.
+    """Records a workload on the "cuda" device of this process, which should not have used it before.
 
-    `device`: its `provenance.of_device()`. `timed`: whether the workload's step is timed as well.
+    `device`: its `provenance.of_device()`. `timed`: whether the workload's step is timed too.
     """
     workload = WORKLOADS[name]
     idle = _used()
@@ -54,7 +54,7 @@ def recorded(name: str, device: Mapping[str, object], timed: bool = True) -> Tra
 
 
 def _used() -> int | None:
-    """Bytes used on the device as nvidia-smi shows them; None where NVML is absent or refuses."""
+    """Returns the bytes used on the device as nvidia-smi shows them; None if NVML is absent or refuses."""
     try:
         import pynvml
     except ModuleNotFoundError:
@@ -66,19 +66,21 @@ def _used() -> int | None:
 
 
 def settings_of(name: str) -> dict[str, str]:
-    """The environment variables that a workload is recorded under."""
+    """Returns the environment variables under which a workload is recorded."""
     return {VARIABLE: SETTINGS[name]} if name in SETTINGS else {}
 
 
 def environment_of(name: str | None = None) -> dict[str, str]:
-    """This process' environment without what would change a recording, and with the workload's own settings."""
+    """Returns this process's environment without variables that would change a recording, with the workload's
+    settings.
+    """
     kept = {key: value for key, value in os.environ.items() if key not in provenance.VARIABLES}
     return kept | (settings_of(name) if name else {})
 
 
 @contextlib.contextmanager
 def in_environment_of(name: str) -> Iterator[None]:
-    """Inside the `with`, this process' environment is `environment_of(name)`."""
+    """Sets this process's environment to `environment_of(name)` inside the `with`."""
     before = dict(os.environ)
     wanted = environment_of(name)
     for key in provenance.VARIABLES:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from simgpu.report.growth import Grown
     from simgpu.report.report import Line
 
+CACHE = "cache (reserved, not allocated)"
+"""The part of the reserved memory that is not allocated."""
+
 SMALL = 0.03
 """Share of the reserved memory below which a part or a line is not worth a remedy."""
 
@@ -31,6 +34,11 @@ BLOCKWISE = (2 + 8 / 256) / 8
 SCORES = ("_safe_softmax", "_softmax", "softmax", "SafeSoftmaxBackward0", "SoftmaxBackward0")
 LOSS = ("_log_softmax", "LogSoftmaxBackward0", "NllLossBackward0", "nll_loss", "CrossEntropyLossBackward0")
 COPIES = ("clone", "contiguous", "CloneBackward0")
+
+
+def fragmented(parts: dict[str, int], reserved: int, peak: int, ran_out: bool) -> bool:
+    """Whether the cache is large enough for replays under other settings to be worth their time. Sizes in bytes."""
+    return max(parts.get(CACHE, 0) if ran_out else 0, reserved - peak) >= CACHE_LEAST
 
 
 @dataclass(frozen=True)

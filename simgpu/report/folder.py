@@ -9,6 +9,7 @@ from pathlib import Path
 from simgpu.machine import Machine
 from simgpu.memory import snapshot
 from simgpu.report.report import Report
+from simgpu.report.timeline import Timeline
 from simgpu.report.watch import Watch
 
 PAGE, REPORT, SNAPSHOT, PICTURE = "page.txt", "report.json", "snapshot.pickle", "timeline.png"
@@ -53,16 +54,26 @@ def record(machine: Machine) -> None:
 
 def write(folder: Path, report: Report, watch: Watch) -> Report:
     """Writes all of it, and returns the report with a line about each file."""
-    said = []
     report.save(folder / REPORT)  # first: it says whose the folder is
     snapshot.write(watch.machine.allocator.snapshot(), folder / SNAPSHOT)
-    said.append(f"{folder / SNAPSHOT}: open it at https://pytorch.org/memory_viz")
-    if importlib.util.find_spec("matplotlib") is None:
+    return described(folder, report, watch.timeline)
+
+
+def described(folder: Path, report: Report, timeline: Timeline | None) -> Report:
+    """Writes the picture, the report and the page beside a snapshot, and returns the report with a line about each.
+
+    `timeline`: what is drawn, None where no memory was used."""
+    said = []
+    if (folder / SNAPSHOT).exists():
+        said.append(f"{folder / SNAPSHOT}: open it at https://pytorch.org/memory_viz")
+    if timeline is None:
+        pass
+    elif importlib.util.find_spec("matplotlib") is None:
         said.append("no picture: matplotlib is not installed")
     else:
         from simgpu.report import picture
 
-        picture.draw(report, watch, folder / PICTURE)
+        picture.draw(report, timeline, folder / PICTURE)
         said.append(f"{folder / PICTURE}: memory over the run")
     report = dataclasses.replace(report, written=tuple(said))
     report.save(folder / REPORT)

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -16,8 +16,6 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from simgpu.tensors import residence
-
 PARAMETERS = "parameters and buffers"
 GRADIENTS = "gradients"
 STATES = "optimizer states"
@@ -25,13 +23,10 @@ ACTIVATIONS = "activations kept for backward"
 TEMPORARIES = "temporaries"
 WORKSPACES = "workspaces"
 DATA = "inputs and data"
+GRAPHS = "CUDA graph pools"
+NESTED = 4
+"""Dictionaries and lists inside each other in which an optimizer's states are looked for."""
 PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
-
-
-def block_of(tensor: torch.Tensor, machine):
-    """The block of a simulated tensor on this GPU, or None."""
-    place = residence.of(tensor)
-    return place.block if place is not None and place.machine is machine else None
 
 
 class _Wanted(dict):
@@ -81,12 +76,16 @@ class Owners:
         self._handles = []
 
     def _before(self, optimizer, args, kwargs) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self.before_step is not None:
             self.before_step(optimizer)
         self.stepping = True
         self._of_optimizer(optimizer)
 
     def _after(self, optimizer, args, kwargs) -> None:
+        if torch.compiler.is_compiling():
+            return
         self.stepping = False
         self.counts[optimizer] = max(self._count(optimizer), self.counts.get(optimizer, 0))
         more = self.counts[optimizer] > self.steps
@@ -124,13 +123,12 @@ class Owners:
                 for parameter in group["params"]:
                     self._of_parameter(parameter)
             for state in list(optimizer.state.values()):
-                for tensor in state.values() if isinstance(state, dict) else ():
-                    if isinstance(tensor, torch.Tensor):
-                        self._mark(tensor, STATES)
+                for tensor in _tensors(state):
+                    self._mark(tensor, STATES)
 
     def _of_parameter(self, parameter) -> None:
         self._mark(parameter, PARAMETERS)
-        gradient = parameter.grad
+        gradient = parameter.grad if parameter.is_leaf else None
         if gradient is not None:
             self._mark(gradient, GRADIENTS)
 
@@ -174,3 +172,13 @@ class Owners:
                 for buffer in vars(one).get("_buffers", {}).values():
                     if isinstance(buffer, torch.Tensor):
                         self._mark(buffer, PARAMETERS)
+
+
+def _tensors(state: object, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors in an optimizer's state, which may be nested."""
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif depth < NESTED:
+        inner = state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
+        for one in inner:
+            yield from _tensors(one, depth + 1)

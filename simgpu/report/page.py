@@ -40,20 +40,25 @@ def _headline(report: Report) -> str:
     elif verdict.outcome == FITS:
         aside = f"; {verdict.reason}" if verdict.reason else ""
         text = [f"{what} fits on {gpu}, with {size(verdict.spare or 0)} to spare{aside}."]
-        text.append(_use(report, "It would use at least" if report.left_out else "It would use up to"))
+        text.append(_use(report, f"It would use {_at_most(report)}"))
     else:
         text = [f"{what} on {gpu}: undecided, {verdict.reason}."]
         if report.failure:
             text.append(f"{_sentence(_failure(report))}.")
         elif report.reserved:
-            at_least = "at least" if report.left_out or report.bounds else "up to"
-            at_least = at_least if all(smallest for *_, smallest in report.sizes) else "about"
-            text.append(_use(report, f"It would use {at_least}"))
+            text.append(_use(report, f"It would use {_at_most(report)}"))
     if report.ended:
         text.append(report.ended)
     if report.caught:
         text.append(f"{report.caught} allocation(s) failed, and the program caught the error and continued.")
     return "\n".join(text)
+
+
+def _at_most(report: Report) -> str:
+    """How the figure is to be read: "up to", or "at least" or "about" where it depends on what did not run."""
+    if report.branches or not all(smallest for *_, smallest in report.sizes):
+        return "about"
+    return "at least" if report.left_out or report.bounds else "up to"
 
 
 def _failure(report: Report) -> str:
@@ -174,6 +179,9 @@ def not_modelled(report: Report) -> str:
     text = [f"  {report.left_out}"] if report.left_out else []
     text += [f"  at least: {one}" for one in report.bounds]
     text += [f"  {note}" for note in report.notes]
+    if report.branches:
+        lines = len({place for _, place, _ in report.branches})
+        text.append(f"  what follows where a branch at {f'{lines} lines' if lines > 1 else '1 line'} depends on values")
     text += [f"  in nvidia-smi's figure: {report.not_in_nvidia_smi}"] if report.not_in_nvidia_smi else []
     if not text and report.reserved:
         until = "until the error " if report.ending == STOPPED else ""

@@ -6,9 +6,8 @@ replay at the run's own capacity reserves exactly what the run reserved.
 
 from dataclasses import dataclass
 
-from simgpu.memory.requests import Replayed
+from simgpu.memory.requests import Replayed, Requests
 from simgpu.memory.settings import AllocatorSettings
-from simgpu.report.watch import Watch
 
 SETTINGS = ("expandable_segments:True", "max_split_size_mb:128", "garbage_collection_threshold:0.8")
 """Settings of the allocator that can reduce fragmentation, in the order of PyTorch's documentation."""
@@ -24,16 +23,26 @@ class Attempt:
 
 
 class Replays:
-    """Replays of one watched run. `unusable`: why there can be none, "" if there can."""
+    """Replays of one run. `unusable`: why there can be none, "" if there can.
 
-    def __init__(self, watch: Watch):
-        machine = watch.machine
-        self._requests, self._version = watch.requests, machine.torch_version
-        self._settings = machine.allocator.settings
-        self._context = machine.spec.context + machine.device.non_pytorch
-        self._capacity = machine.device.total_memory
-        self.unusable = watch.requests.unusable
-        if not self.unusable and len(watch.requests) and self._at(self._capacity).reserved != watch.reserved:
+    `reserved`: the most bytes that the run reserved on a GPU of `capacity` bytes, of which the CUDA context has
+    `context`.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        settings: AllocatorSettings,
+        version: tuple[int, ...],
+        *,
+        context: int,
+        capacity: int,
+        reserved: int,
+    ):
+        self._requests, self._version, self._settings = requests, version, settings
+        self._context, self._capacity = context, capacity
+        self.unusable = requests.unusable
+        if not self.unusable and len(requests) and self._at(capacity).reserved != reserved:
             self.unusable = "a replay of the run's requests does not reserve what the run reserved"
 
     def _at(self, capacity: int, settings: AllocatorSettings | None = None) -> Replayed:

@@ -8,15 +8,13 @@ from pathlib import Path
 from simgpu.machine import Machine
 from simgpu.modes import costs
 from simgpu.report.files import File
-from simgpu.report.findings import CACHE_LEAST, Facts, Finding, findings
+from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
 from simgpu.report.owners import PARTS
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.stand_ins import sentence
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 from simgpu.torch_face.build import INSTALLED
-
-CACHE = "cache (reserved, not allocated)"
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,20 @@ class Report:
 
     @classmethod
     def load(cls, path: Path) -> "Report":
-        """What `save` wrote. ValueError, naming the file, for anything else; OSError if it cannot be read."""
+        """What `save` wrote. ValueError for another file, with what it holds; OSError if it cannot be read."""
+        wanted = "wanted the report.json of a run, which simgpu run --out FOLDER writes"
         try:
-            return cls._of(json.loads(path.read_text(encoding="utf-8")))
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not JSON ({error}): {wanted}") from None
+        if not isinstance(found, dict) or not {"outcome", "gpu", "lines"} <= found.keys():
+            raise ValueError(f"{path} holds {_named(found)}: {wanted}")
+        try:
+            return cls._of(found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no report of a run: {error!r}") from None
+            raise ValueError(
+                f"{path} is a report, but of another version of simgpu, or changed ({error!r}): run the program again"
+            ) from None
 
     @classmethod
     def _of(cls, found: dict) -> "Report":
@@ -167,6 +174,15 @@ class Report:
         return cls(**found)
 
 
+def _named(found) -> str:
+    """What a JSON file holds, in a few words."""
+    if not isinstance(found, dict):
+        return f"JSON of type {type(found).__name__}"
+    names = [repr(name if len(name) < 40 else name[:40] + "…") for name in found]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"a JSON object with the keys {shown}" if names else "an empty JSON object"
+
+
 def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     """The report of what `watch` saw."""
     machine: Machine = watch.machine
@@ -183,7 +199,14 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
             f"in the time: operations of {', '.join(unread)}, of which some calls are timed by their memory traffic"
         )
         more["notes"] = (*more.get("notes", ()), counted)
-    replays = Replays(watch)
+    replays = Replays(
+        watch.requests,
+        machine.allocator.settings,
+        machine.torch_version,
+        context=machine.spec.context + machine.device.non_pytorch,
+        capacity=machine.device.total_memory,
+        reserved=watch.reserved,
+    )
     if ending == COMPLETED and "smallest" not in more:
         more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
     report = Report(
@@ -213,8 +236,7 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         to_come=watch.to_come if ran_out else "",
         **more,
     )
-    fragmented = max(parts.get(CACHE, 0) if ran_out else 0, watch.reserved - peak) >= CACHE_LEAST
-    attempts = replays.under_settings() if fragmented else []
+    attempts = replays.under_settings() if fragmented(parts, watch.reserved, peak, ran_out) else []
     return replace(report, findings=findings(facts_of(watch, report, attempts)))
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NAMED = 3  # places in a sentence
 SHOWN = 6  # lines of each kind in the section
+BRANCHES = "Branches that were taken as if the value was 0"
 
 
 def sentence(sizes: tuple[tuple[str, str, int, bool], ...]) -> str:
@@ -42,10 +43,11 @@ def section(report: Report) -> str:
         smallest = "the smallest possible ones were used" if at_least else "0 was used for each value"
         text += [f"Sizes that depend on values ({smallest}; --values computes them)", *_rows(sizes)]
     if branches:
-        text += ["Branches that were taken as if the value was 0 (the others were not run)", *_rows(branches)]
+        text += [f"{BRANCHES} (the others were not run, and a GPU may take them)", *_rows(branches)]
     if rest:
         total = sum(count for *_, count in rest)
-        text += [f"Values that were answered as 0 and decided no size ({total} times)", *_rows(rest)]
+        text += [f"Values that were answered as 0 ({total} times), which decide no size or branch where they are read"]
+        text += _rows(rest)
     return "\n".join(text)
 
 
@@ -57,5 +59,6 @@ def _rows(lines: list[tuple[str, str, int]]) -> Iterable[str]:
 
 
 def _short(place: str) -> str:
-    file, _, line = place.rpartition(":")
-    return f"{shortened(file)}:{line}"
+    """ "library.py:9, from train.py:3", or one of them, with the short names of the files."""
+    parts = [one.rpartition(":") for one in place.split(", from ")]
+    return ", from ".join(f"{shortened(file)}:{line}" for file, _, line in parts)

@@ -1,20 +1,19 @@
 """Watches a GPU's allocator while a program runs: which blocks are alive at the peak, and what allocated them."""
 
 import sys
-from array import array
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.kernels.launch import Launch
 from simgpu.machine import Machine
 from simgpu.memory.out_of_memory import OutOfMemory
 from simgpu.memory.requests import Requests
 from simgpu.modes import host_copies
-from simgpu.report import owners
+from simgpu.report import holders
+from simgpu.report.failing import model_of
 from simgpu.report.growth import Grown, Growth
 from simgpu.report.owners import (
     ACTIVATIONS,
@@ -27,13 +26,12 @@ from simgpu.report.owners import (
     Owners,
 )
 from simgpu.report.places import Place, Seen, codes_of, seen, stack
+from simgpu.report.timeline import EVENTS, Timeline
+from simgpu.tensors import residence
 
 FORWARD, NO_GRAD, BACKWARD, STEP = "forward", "without gradients", "backward", "optimizer step"
 INPUT = "input"
 COPIES = "contiguous copies"  # inside operators: temporaries
-EVENTS = 100_000
-"""Allocations and frees of which the timeline keeps every one; of a longer run it keeps the highest points."""
-
 _CODES = {
     Machine.take_blas_workspace.__code__: WORKSPACES,
     Launch.scratch.__code__: WORKSPACES,
@@ -155,10 +153,7 @@ class Watch:
         self._growth = {STEP: Growth(), BACKWARD: Growth(), INPUT: Growth()}
         self._input: Origin | None = None  # the first one that the program makes inputs at
         self._inputs = 0
-        self.events = 0
-        self.log: list[Held] = []  # of the first EVENTS, each twice: when it is handed out and when it is given back
-        self.curve = array("q")  # highest allocated and reserved bytes of each `stride` events, one after the other
-        self._stride, self._top, self._topmost = 1, 0, 0
+        self.timeline = Timeline()
         self.owners = Owners()
         self._live: dict[int, Held] = {}
         self._gone: list[Held] = []  # lived at the peak, and does not any more
@@ -249,7 +244,7 @@ class Watch:
             self._allocated += block.size
             reserved = self.machine.allocator.reserved
             self.reserved = max(self.reserved, reserved)
-            self._note(held, reserved)
+            self.timeline.add(held, self._allocated, reserved)
             if self.peak is None or self._allocated > self.peak.allocated:
                 self._gone.clear()
                 self._at_peak = self._number
@@ -266,7 +261,7 @@ class Watch:
                 self._allocated -= held.size
                 if held.number <= self._at_peak:
                     self._gone.append(held)
-                self._note(held, self.machine.allocator.reserved)
+                self.timeline.add(held, self._allocated, self.machine.allocator.reserved)
         self._inner[1](block)
 
     def _fail(self, error: OutOfMemory) -> None:
@@ -333,13 +328,13 @@ class Watch:
             origin,
             stack(frame),
             self.machine.clock.host,
-            self.events,
+            self.timeline.events,
             self.owners.steps,
         )
 
     def _mark(self, tensor: torch.Tensor, owner: str) -> None:
         """Notes the owner of a tensor's block."""
-        block = owners.block_of(tensor, self.machine)
+        block = _block_of(tensor, self.machine)
         held = None if block is None else self._live.get(block.address)
         if held is not None and held.owner is None:
             held.owner = owner
@@ -370,29 +365,10 @@ class Watch:
     def _find_growth(self) -> None:
         """Finds what grows with each step, backward pass or input, whichever the program has."""
         kind = STEP if self.owners.steps else BACKWARD if self._backwards else INPUT
-        found = self._growth[kind].find(self._live, self.machine)
+        found = self._growth[kind].grown()
+        holders.find(found, self._live, self.machine)
         self.grown = [one for one in found if one.origin is not self._input]
         self.grown_per = {STEP: "optimizer step", BACKWARD: "backward pass", INPUT: "input"}[kind]
-
-    def _note(self, held: Held, reserved: int) -> None:
-        """Adds a point to the timeline."""
-        self.events += 1
-        if len(self.log) < EVENTS:
-            self.log.append(held)
-        self._top = max(self._top, self._allocated)
-        self._topmost = max(self._topmost, reserved)
-        if self.events % self._stride == 0:
-            self.curve.extend((self._top, self._topmost))
-            self._top = self._topmost = 0
-            if len(self.curve) >= 2 * EVENTS:
-                self._thin_out()
-
-    def _thin_out(self) -> None:
-        allocated, reserved = self.curve[0::2], self.curve[1::2]
-        self.curve = array("q")
-        for one, other, *pair in zip(allocated[0::2], allocated[1::2], reserved[0::2], reserved[1::2], strict=True):
-            self.curve.extend((max(one, other), max(pair)))
-        self._stride *= 2
 
     # What was found
 
@@ -409,19 +385,10 @@ class Watch:
         return moment
 
 
-def model_of(frame) -> tuple[bool, int]:
-    """Whether a stack builds or moves a module, and the bytes of the outermost module that it moves, 0 if none."""
-    building, nbytes = False, 0
-    while frame is not None:
-        if frame.f_code is torch.nn.Module._apply.__code__:
-            building = True
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
-                tensors = (*frame.f_locals["self"].parameters(), *frame.f_locals["self"].buffers())
-                nbytes = sum(one.numel() * one.element_size() for one in tensors)
-        elif frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), torch.nn.Module):
-            building = True
-        frame = frame.f_back
-    return building, nbytes
+def _block_of(tensor: torch.Tensor, machine):
+    """The block of a simulated tensor on this GPU, or None."""
+    place = residence.of(tensor)
+    return place.block if place is not None and place.machine is machine else None
 
 
 def _requires_grad(args) -> bool:

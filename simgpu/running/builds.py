@@ -1,9 +1,12 @@
-"""Advice for the usual error of torchvision and torchaudio: a CUDA build does not load with a CPU build of torch."""
+"""Advice where an import fails: torchvision and torchaudio of a CUDA build with a CPU build of torch, and Triton."""
 
+import importlib.machinery
 import re
 from pathlib import Path
 
 import torch
+
+from simgpu.errors import OTHER_ENGINE
 
 INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch publishes the CPU builds (pytorch.org, "Get started"); PyPI has the CUDA builds for Linux."""
@@ -17,11 +20,17 @@ _SIGNS = (
 )
 
 
+TRITON = f"Triton is not installed, and the simulated GPU does not run its kernels. {OTHER_ENGINE}; it brings Triton"
+
+
 def advice(error: BaseException | None) -> str:
-    """Says in one line what to install where an error, or one behind it, comes from a CUDA build; "" otherwise."""
+    """Says in one line what to do where an error, or one behind it, comes from a CUDA build of a library, or from the
+    import of Triton where it is not installed; "" otherwise."""
     cpu_build = not list((Path(torch.__file__).parent / "lib").glob("*torch_cuda*"))
-    while error is not None and cpu_build:
-        for sign in _SIGNS:
+    while error is not None:
+        if _misses_triton(error):
+            return TRITON
+        for sign in _SIGNS if cpu_build else ():
             found = sign.search(str(error))
             if found is not None:
                 name = found[1] or _library(error)
@@ -31,6 +40,13 @@ def advice(error: BaseException | None) -> str:
                 )
         error = error.__cause__ or error.__context__
     return ""
+
+
+def _misses_triton(error: BaseException) -> bool:
+    """Whether an import failed because there is no Triton, by Python's error or by a library's own."""
+    if not isinstance(error, ImportError) or importlib.machinery.PathFinder.find_spec("triton") is not None:
+        return False
+    return (error.name or "").partition(".")[0] == "triton" or re.search(r"\btriton\b", str(error), re.I) is not None
 
 
 def _library(error: BaseException) -> str:

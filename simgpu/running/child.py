@@ -22,7 +22,8 @@ from simgpu.patches import Patches
 from simgpu.ranks.world import enter, world_of
 from simgpu.report.report import report_of
 from simgpu.running import files, processes
-from simgpu.running.simulation import Simulated, ended_by, simulation
+from simgpu.running.endings import ended_by
+from simgpu.running.simulation import Simulated, simulation
 from simgpu.running.startup import sitecustomize
 from simgpu.tracebacks import as_on_gpu
 

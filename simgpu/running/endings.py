@@ -1,9 +1,115 @@
-"""How a program ended: whether it raises an error itself in the place of one that it caught."""
+"""How a program ended, on both engines: by itself, because of memory, by another error, by a limit, or by Ctrl-C."""
 
 from __future__ import annotations
 
 import dis
+import sys
+from dataclasses import dataclass
 from types import CodeType
+from typing import Protocol
+
+from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY, STOPPED
+from simgpu.running.script import StepsDone
+
+OF_VALUES = "\nBefore that it received 0 in place of values (listed below), which may be why: --values computes them."
+"""A hint about an error of a program that has read values which are not known."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a program ended: "completed", "out of memory" or "stopped", and a sentence about it.
+
+    `bounds`: why the peak may be higher than what was seen. `interrupted`: whether Ctrl-C ended it.
+    """
+
+    ending: str
+    text: str = ""
+    bounds: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+class Ran(Protocol):
+    """What an engine knows of a program that has ended."""
+
+    def steps(self) -> int:
+        """How many steps the optimizer with most of them has made."""
+        ...
+
+    def failing(self) -> frozenset[CodeType] | None:
+        """The code that was running when an allocation failed, if none succeeded after it: an empty set if one did,
+        and None if no allocation failed."""
+        ...
+
+    def unreached(self) -> tuple[str, ...]:
+        """Why the peak may be higher than what was seen before a limit ended the program."""
+        ...
+
+    def without_effect(self) -> str:
+        """Advice where a limit had no effect, "" otherwise."""
+        ...
+
+    def hint(self, error: BaseException) -> str:
+        """A sentence about what may have caused an error, which begins a line; "" where nothing is known."""
+        ...
+
+
+def ended_by(error: BaseException | None, ran: Ran) -> End:
+    """Says what it means that a program ended with this error, or without one if it is None."""
+    if error is None:
+        return End(COMPLETED, ran.without_effect())
+    if isinstance(error, StepsDone):
+        return End(COMPLETED, str(error), ran.unreached())
+    if isinstance(error, KeyboardInterrupt):
+        return _interrupted(ran.steps())
+    return _exit(error, ran) if isinstance(error, SystemExit) else _failed(error, ran)
+
+
+def _interrupted(made: int) -> End:
+    """Ctrl-C: what was found until then is shown."""
+    text = f"Interrupted by Ctrl-C, after {made or 'no'} optimizer step{'s' * (made != 1)}."
+    return End(COMPLETED, text, ("it was interrupted, so the peak may come later",), interrupted=True)
+
+
+def _exit(error: SystemExit, ran: Ran) -> End:
+    if error.code in (None, 0):
+        return End(COMPLETED)
+    if _because_of_memory(error, ran):
+        return End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
+    return End(STOPPED, f"it ended with status {error.code}" + ran.hint(error))
+
+
+def _failed(error: BaseException, ran: Ran) -> End:
+    """An error that the program did not catch."""
+    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    if _because_of_memory(error, ran):
+        raised_afresh = not isinstance(error, _kind())
+        return End(OUT_OF_MEMORY, f"The program ended with {said}" if raised_afresh else "")
+    return End(STOPPED, said + ran.hint(error))
+
+
+def _because_of_memory(error: BaseException, ran: Ran) -> bool:
+    """Whether an error is one of memory, came from one, or was raised in its place.
+
+    The last is so where no allocation succeeded after the last failed one, and the function that was running when that
+    failed raises the error itself. A batch size finder does this when it has tried the smallest batch.
+    """
+    failing = ran.failing()
+    if failing is None:
+        return False
+    return of_memory(error) is not None or raising_code(error) in failing
+
+
+def of_memory(error: BaseException | None) -> BaseException | None:
+    """The out-of-memory error of PyTorch's that an error is, or that it came from; None if there is none."""
+    kind = _kind()
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _kind() -> type[BaseException] | tuple[()]:
+    """torch.OutOfMemoryError, if the program has imported torch."""
+    return getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
 
 
 def raising_code(error: BaseException) -> CodeType | None:

@@ -2,7 +2,8 @@
 
 Every Python process that starts while a run is on finds two environment variables: PYTHONPATH begins with the folder
 `startup`, whose sitecustomize.py simulates the GPU there, and SIMGPU_PROCESSES names a folder of the run. A process
-that has used the GPU writes its report there when it ends.
+that has used the GPU writes its report there when it ends. PATH begins with the folder of a program `nvidia-smi`, which
+describes the simulated GPU.
 """
 
 import ast
@@ -25,13 +26,18 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 
+from simgpu import machine as machines
 from simgpu.machine import VISIBLE
 from simgpu.patches import Patches
+from simgpu.ranks.world import world_of
 from simgpu.report.report import Report
 from simgpu.report.sizes import size
 from simgpu.running.startup import sitecustomize
+from simgpu.stub import devices, nvidia_smi, scripts
 
 RECORDS = sitecustomize.RECORDS
+PROGRAMS = "bin"
+"""The folder of a run's folder that comes first on PATH."""
 WAIT = 30.0
 """Seconds that a run waits for processes that are still running when its program has ended."""
 
@@ -43,7 +49,26 @@ def environment(folder: str | Path, before=None) -> dict[str, str]:
     path = (os.environ if before is None else before).get("PYTHONPATH", "")
     others = [one for one in path.split(os.pathsep) if one != sitecustomize.FOLDER] if path else []
     apart = {sitecustomize.FILES: os.environ[sitecustomize.FILES]} if sitecustomize.FILES in os.environ else {}
+    programs = (os.environ if before is None else before).get("PATH", os.defpath).split(os.pathsep)
+    if os.path.isdir(own := os.path.join(folder, PROGRAMS)) and own not in programs:
+        apart["PATH"] = os.pathsep.join([own, *programs])
     return {"PYTHONPATH": os.pathsep.join([sitecustomize.FOLDER, *others]), RECORDS: str(folder), **apart}
+
+
+def _gpus(settings: dict) -> int:
+    """How many GPUs of a machine the program sees."""
+    per_node, ranks = settings["per_node"], settings["ranks"]
+    return per_node or 1 if ranks is None else world_of(0, ranks, per_node).local_ranks
+
+
+def _write_nvidia_smi(folder: str, settings: dict) -> None:
+    """Writes the program `nvidia-smi` of a run."""
+    device = devices.environment(settings["gpu"]) | {"MOCK_NDEV": str(_gpus(settings)), "MOCK_USED": folder}
+    if settings["memory"] is not None:
+        device["MOCK_TOTAL"] = str(settings["memory"])
+    given = [f"{name}={device[name]}" for name in ("MOCK_NAME", "MOCK_CC", "MOCK_TOTAL", "MOCK_NDEV", "MOCK_USED")]
+    command = ["env", *given, sys.executable, "-I", "-S", nvidia_smi.__file__]
+    scripts.write(Path(folder, PROGRAMS, "nvidia-smi"), shlex.join(command))
 
 
 class Processes:
@@ -63,18 +88,21 @@ class Processes:
         about = {"prefix": sys.prefix, "python": version, "root": str(Path(__file__).parents[2])}
         about["visible"] = os.environ.get(VISIBLE)  # to the run: it concerns the GPUs of this machine
         Path(self.folder, "settings").write_text(ascii(self.settings | about))
-        self._before = {name: os.environ.get(name) for name in ("PYTHONPATH", RECORDS)}
+        if os.name == "posix":
+            _write_nvidia_smi(self.folder, self.settings)
+        self._before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PATH", RECORDS)}
         os.environ.update(environment(self.folder))
-        self._set = {name: os.environ[name] for name in self._before}
+        self._set = {name: os.environ.get(name) for name in self._before}
         return self
 
     def __exit__(self, *error) -> None:
         for name, before in self._before.items():
             if os.environ.get(name) != self._set[name]:  # the program has changed it
                 if name in os.environ:
-                    os.environ[name] = os.environ[name].replace(sitecustomize.FOLDER + os.pathsep, "")
+                    for own in (sitecustomize.FOLDER, os.path.join(self.folder, PROGRAMS)):
+                        os.environ[name] = os.environ[name].replace(own + os.pathsep, "")
             elif before is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = before
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -204,7 +232,7 @@ class Found:
             name = os.path.basename(one["command"][0]) if one["command"] else ""
             if name.startswith(("python", "pypy")):
                 yield f"{_shown(one['command'])} does not read PYTHONPATH (-I, -E, -S): no GPU was simulated there"
-            else:
+            elif name != "nvidia-smi":
                 others[name] += 1
         if others:
             names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in others.items())
@@ -247,6 +275,7 @@ def _command(args) -> list[str]:
 def _started(init, folder: str, other: Callable[[], None]):
     @wraps(init)
     def __init__(popen, args, *rest, **options):
+        _note_memory(folder)
         if options.get("env") is not None:
             options["env"] = with_ours(options["env"], folder)
         elif len(rest) > 9 and rest[9] is not None:
@@ -265,9 +294,18 @@ def _noted(folder: str, command: list[str], child: int, **more) -> None:
         sitecustomize.note(folder, "started", command=command, child=child, **more)
 
 
+def _note_memory(folder: str) -> None:
+    """Notes for `nvidia-smi` how much of the GPU this process uses now."""
+    machine = machines.current()
+    if machine is not None and machine.active and machine.used_memory:
+        with contextlib.suppress(OSError):  # the run is over
+            nvidia_smi.note(folder, machine.cuda.index, machine.used_memory)
+
+
 def _by_shell(system, folder: str, other: Callable[[], None]):
     @wraps(system)
     def by_shell(command):
+        _note_memory(folder)
         other()
         before = set(os.listdir(folder))
         status = system(command)
@@ -281,6 +319,7 @@ def _by_shell(system, folder: str, other: Callable[[], None]):
 def _spawned(spawn, folder: str, other: Callable[[], None]):
     @wraps(spawn)
     def spawned(path, argv, env, *rest, **options):
+        _note_memory(folder)
         pid = spawn(path, argv, with_ours(env, folder), *rest, **options)
         other()
         _noted(folder, _command(argv), pid)

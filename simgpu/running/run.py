@@ -14,10 +14,11 @@ from simgpu.report.report import Report, report_of
 from simgpu.report.sizes import capacity
 from simgpu.running import files
 from simgpu.running.child import Process
+from simgpu.running.endings import End, ended_by
 from simgpu.running.in_turn import in_turn
 from simgpu.running.processes import Processes
 from simgpu.running.script import Script
-from simgpu.running.simulation import End, Simulated, ended_by, simulation
+from simgpu.running.simulation import Simulated, simulation
 from simgpu.running.stub.run import run as on_stubs
 from simgpu.tracebacks import as_on_gpu
 
@@ -71,12 +72,13 @@ def run(
     for name, given in (("rank", rank), ("link", link)):
         if ranks is None and given is not None:
             raise ValueError(f"{name}={given!r} of how many ranks? Say ranks= too")
-    options = {"--link": link, "--backward-passes": backward_passes}
+    options = {"--link": link}
     only_meta = next((name for name, given in options.items() if given is not None), "")
     chosen = engines.choose(engine, program, values=values, torch=torch_version, module=module, only_meta=only_meta)
     place = None if out is None else folder.prepare(Path(out))
     if chosen.stub is not None:
-        options = {"gpu": gpu, "module": module, "steps": steps, "ranks": ranks, "rank": rank, "per_node": per_node}
+        options = {"gpu": gpu, "module": module, "ranks": ranks, "rank": rank, "per_node": per_node}
+        options |= {"steps": steps, "backward_passes": backward_passes}
         total = None if memory is None else capacity(memory)
         name = None if program is None else str(program)
         return on_stubs(name, arguments, chosen=chosen, memory=total, out=place, **options)

@@ -40,7 +40,7 @@ class Script:
             self.folder = os.getcwd()
             self._spec = _found(module, self.folder)
             self.path = self._spec.origin or ""
-            self._code = self._spec.loader.get_code(self._spec.name)  # pyright: ignore
+            self._code = _code_of(self._spec)
 
     @contextlib.contextmanager
     def as_main(self):
@@ -109,9 +109,16 @@ def _found(module: str, folder: str):
     if spec is None:
         own = f"; for the script, leave -m and write {module}" if module.endswith(".py") else ""
         raise ScriptError(f"No module named {module!r}, searched from {folder}{own}")
-    if spec.loader is None or not hasattr(spec.loader, "get_code") or spec.loader.get_code(spec.name) is None:  # pyright: ignore
+    if _code_of(spec) is None:
         raise ScriptError(f"No code object available for {module!r}: it is not written in Python")
     return spec
+
+
+def _code_of(spec):
+    """The code of a module; None if it is not written in Python. pytest's loader of its plugins cannot say it."""
+    if hasattr(spec.loader, "get_code"):
+        return spec.loader.get_code(spec.name)
+    return _read(spec.origin, spec.origin) if (spec.origin or "").endswith(".py") else None
 
 
 def _spec_of(module: str):

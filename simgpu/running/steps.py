@@ -83,16 +83,16 @@ class Limit:
     def _after(self, optimizer) -> None:
         assert self.steps is not None
         if all(self.owners.fewest(one) >= self.steps for one in self._made):
-            self._end_of_steps()
+            self._end_of_steps(f", at least {self.steps} of each optimizer" if len(self._made) > 1 else "")
 
     def _before(self, optimizer) -> None:
         assert self.steps is not None
         if self.owners.counts.get(optimizer, 0) >= PATIENCE * self.steps:
             self._end_of_steps()
 
-    def _end_of_steps(self) -> None:
+    def _end_of_steps(self, of_each: str = "") -> None:
         made = self.owners.steps
-        self._end(f"Ended after {made} optimizer step{'s' * (made != 1)}, as --steps says")
+        self._end(f"Ended after {made} optimizer step{'s' * (made != 1)}{of_each}, as --steps says")
 
     def _end(self, words: str) -> None:
         self._reached = True

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from simgpu.stub import scripts
+
 NAMES = ("cc", "gcc", "clang")
 
 
@@ -35,13 +37,7 @@ def as_program(folder: Path) -> Path | None:
     found = command()
     if found is None or len(found) == 1:
         return None
-    script = folder / "cc"
-    text = f'#!/bin/sh\nexec {shlex.join(found)} "$@"\n'
-    if not script.exists() or script.read_text() != text:
-        folder.mkdir(parents=True, exist_ok=True)
-        script.write_text(text)
-        script.chmod(0o755)
-    return script
+    return scripts.write(folder / "cc", shlex.join(found))
 
 
 def run(arguments: list) -> None:

@@ -15,6 +15,7 @@ def environment(gpu: str) -> dict[str, str]:
     spec = gpus.spec(gpu)
     major, minor = spec.compute_capability
     return {
+        "MOCK_KEY": spec.key,
         "MOCK_NAME": spec.name,
         "MOCK_CC": str(10 * major + minor),
         "MOCK_SM": str(spec.multiprocessors),

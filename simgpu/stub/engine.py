@@ -224,6 +224,12 @@ def paths(engine: Engine, stubs: Path, environ: Mapping[str, str], *first: str) 
     return found
 
 
+def caches(engine: Engine) -> dict[str, str]:
+    """The variables of Inductor's and Triton's caches, apart from those of a GPU, because nothing is timed here."""
+    place = home() / "compiled" / engine.version
+    return {"TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"), "TRITON_CACHE_DIR": str(place / "triton")}
+
+
 def _joined(*parts: str) -> str:
     """Parts of a path, each once, the empty ones skipped."""
     split = (one for part in parts for one in part.split(os.pathsep))

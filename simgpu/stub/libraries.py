@@ -124,7 +124,7 @@ def build(wanted: Wanted, headers: Path, output: Path) -> None:
 
 
 def called_name(base: str) -> str:
-    """Returns the function of the stub of "libcudnn" that says whether any function that does nothing was called."""
+    """Returns the function of the stub of "libcudnn" that says whether the program used what only the library knows."""
     return f"simgpu_called_{base.replace('-', '_')}"
 
 
@@ -135,16 +135,17 @@ def _compile(base: str, wanted: Wanted, headers: Path, folder: Path) -> None:
     # A function that is written out is a strong symbol, and takes the place of the weak one.
     names = sorted(name for name in wanted.symbols[base] if name.isidentifier())
     lines = [f'int {name}() __attribute__((weak, alias("simgpu_nothing")));' for name in names]
+    flag = f"{called_name(base)}_flag"
     called = [
-        "static int called;",
-        "static int simgpu_nothing() { called = 1; return 0; }",
-        f"int {called_name(base)}(void) {{ return called; }}",
+        f"int {flag};",
+        f"static int simgpu_nothing() {{ {flag} = 1; return 0; }}",
+        f"int {called_name(base)}(void) {{ return {flag}; }}",
     ]
     generated.write_text("\n".join([*called, *lines, ""]))
     tag = "NVSHMEM" if "nvshmem" in base else soname.replace("-", "_")
     versions.write_text(f"{tag} {{ global: *; }};\n")
     arguments = ["-w", "-shared", "-fPIC", "-O1", "-o", folder / soname, generated, *written]
-    arguments += [f"-I{headers}", f"-DCUDA_MAJOR={wanted.runtime}"] if written else []
+    arguments += [f"-I{headers}", f"-DCUDA_MAJOR={wanted.runtime}", f"-DCALLED={flag}"] if written else []
     if base in _NEEDS_RUNTIME:
         arguments += [folder / wanted.sonames["libcudart"]]
     arguments += [f"-Wl,-soname,{soname}", f"-Wl,--version-script={versions}", "-Wl,-rpath,$ORIGIN"]

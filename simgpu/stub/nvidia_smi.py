@@ -1,12 +1,14 @@
-"""Stands in for `nvidia-smi` in a run on the stub engine: it describes the GPU of the stub libraries.
+"""Stands in for `nvidia-smi` in a run: it describes the simulated GPU.
 
-It answers `--query-gpu=FIELDS --format=csv[,noheader][,nounits]` and `-L`, and prints a small table otherwise. It shows
-no memory in use, because each process counts its own.
+It answers `--query-gpu=FIELDS --format=csv[,noheader][,nounits]` and `-L`, and prints a small table otherwise. The
+memory in use is that of the processes which left a note of it in the folder `$MOCK_USED` (the meta engine's do); on the
+stub engine, where each process counts its own, none is shown.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,16 +18,29 @@ MIB = 2**20
 
 def folder() -> Path:
     """The folder that holds a program `nvidia-smi`, which runs this module; it is made where it is missing."""
+    from simgpu.stub import scripts
     from simgpu.stub.engine import home
 
-    place = home() / "bin" / "smi"
-    program = place / "nvidia-smi"
-    text = f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n'
-    if not program.exists() or program.read_text() != text:
-        place.mkdir(parents=True, exist_ok=True)
-        program.write_text(text)
-        program.chmod(0o755)
-    return place
+    program = home() / "bin" / "smi" / "nvidia-smi"
+    return scripts.write(program, shlex.join([sys.executable, __file__])).parent
+
+
+def note(folder: str, device: int, used: int) -> None:
+    """Notes in a folder that this process uses `used` bytes of a device now."""
+    Path(folder, f"memory-{os.getpid()}").write_text(f"{device} {used}")
+
+
+def _used(device: int) -> int:
+    """MiB of a device that processes which still run have noted."""
+    found = 0
+    for path in Path(os.environ["MOCK_USED"]).glob("memory-*") if "MOCK_USED" in os.environ else ():
+        try:
+            os.kill(int(path.name.split("-")[1]), 0)
+            where, used = map(int, path.read_text().split())
+        except (OSError, ValueError):
+            continue
+        found += used if where == device else 0
+    return found // MIB
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +60,7 @@ def main(arguments: list[str]) -> int:
             return 0  # no process is listed
         print(f"NVIDIA-SMI {DRIVER}    Driver Version: {DRIVER}    CUDA Version: {CUDA}")
         for index in range(count):
-            print(f"| {index}  {name} | 0MiB / {total}MiB |")
+            print(f"| {index}  {name} | {_used(index)}MiB / {total}MiB |")
         return 0
     fields, units = query.split(","), "nounits" not in form
     if "noheader" not in form:
@@ -60,8 +75,8 @@ def main(arguments: list[str]) -> int:
             "driver_version": DRIVER,
             "compute_cap": ".".join(os.environ.get("MOCK_CC", "90")[i:][: 1 if i == 0 else None] for i in (0, 1)),
             "memory.total": _with_unit(total, "MiB", units),
-            "memory.free": _with_unit(total, "MiB", units),
-            "memory.used": _with_unit(0, "MiB", units),
+            "memory.free": _with_unit(total - _used(index), "MiB", units),
+            "memory.used": _with_unit(_used(index), "MiB", units),
             "utilization.gpu": _with_unit(0, "%", units),
             "utilization.memory": _with_unit(0, "%", units),
             "clocks.max.sm": _with_unit(1500, "MHz", units),

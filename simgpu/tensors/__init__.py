@@ -1,1 +1,1 @@
-"""Simulated tensors: where they live, their shapes, known values, and what the dispatcher and autograd do with them."""
+"""Simulated tensors: their blocks, their shapes, their known values, and what dispatcher and autograd do with them."""

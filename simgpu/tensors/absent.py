@@ -1,7 +1,7 @@
-"""Operators that only the CPU has: CUDA refuses them, and a meta tensor would take them.
+"""Operators that only the CPU has, which CUDA refuses although meta tensors would accept them.
 
-Which these are no build without CUDA tells. They are the overloads of aten of which PyTorch 2.13's CUDA build has a
-kernel for the CPU and none for CUDA (`_dispatch_has_computed_kernel_for_dispatch_key`, asked of the oracle).
+A build without CUDA does not show which these are. They are the aten overloads for which PyTorch 2.13's CUDA build has
+a CPU kernel and no CUDA kernel (`_dispatch_has_computed_kernel_for_dispatch_key`, read with the oracle).
 """
 
 _NAMES = """
@@ -14,7 +14,7 @@ _NAMES = """
     mkldnn_rnn_layer_backward narrow_copy.out quantize_per_tensor.tensors slow_conv3d_forward slow_conv3d_forward.output
     to_mkldnn
 """
-# Those that PyTorch makes of another, whose kernel is not there.
+# Operators that PyTorch decomposes into an operator without a CUDA kernel.
 _CALLING = {
     "_upsample_lanczos2d_aa": "_upsample_lanczos2d_aa.out",
     "_upsample_lanczos2d_aa_backward": "_upsample_lanczos2d_aa_backward.grad_input",
@@ -24,12 +24,14 @@ _MISSING |= {f"aten::{name}": f"aten::{called}" for name, called in _CALLING.ite
 
 
 def missing(operator) -> str | None:
-    """The name of the overload that CUDA has no kernel of, if it cannot run `operator` for that."""
+    """Returns the name of the overload without a CUDA kernel because of which CUDA cannot run `operator`, or None."""
     return _MISSING.get(operator.name())
 
 
 def error(name: str) -> NotImplementedError:
-    """What PyTorch says of an overload that CUDA has no kernel of; of its list of backends only the first."""
+    """Returns PyTorch's error for an overload without a CUDA kernel, with only the first entry of its list of
+    backends.
+    """
     return NotImplementedError(
         f"Could not run '{name}' with arguments from the 'CUDA' backend. This could be because the operator doesn't "
         "exist for this backend, or was omitted during the selective/custom build process (if using custom build). If "

@@ -1,4 +1,6 @@
-"""An operator's argument by its name in the schema, however it was given: by position, by keyword, or not at all."""
+"""Finds an operator's argument by its name in the schema, whether it was passed by position, by keyword, or not at
+all.
+"""
 
 import sys
 
@@ -7,7 +9,7 @@ from simgpu.tensors.identity import once_for_each
 
 @once_for_each
 def _places(operator) -> dict:
-    """(position, default) of each argument by name. One that is only given by keyword has no position: the largest."""
+    """Returns (position, default) of each argument by name; a keyword-only one has the largest integer as position."""
     return {
         argument.name: (sys.maxsize if argument.kwarg_only else position, argument.default_value)
         for position, argument in enumerate(operator._schema.arguments)
@@ -15,12 +17,12 @@ def _places(operator) -> dict:
 
 
 def has(operator, name: str) -> bool:
-    """Whether the schema of an OpOverload has an argument of this name."""
+    """Returns whether the schema of an OpOverload has an argument of this name."""
     return name in _places(operator)
 
 
 def given(operator, name: str, args: tuple, kwargs: dict):
-    """The argument `name` of a call of an OpOverload, its default if it was left out.
+    """Returns the argument `name` of a call of an OpOverload, or its default if it was omitted.
 
     Raises KeyError if the operator has no such argument.
     """
@@ -31,5 +33,5 @@ def given(operator, name: str, args: tuple, kwargs: dict):
 
 
 def first(operator, args: tuple, kwargs: dict):
-    """The first argument of a call of an OpOverload, whatever its name."""
+    """Returns the first argument of a call of an OpOverload, whatever its name."""
     return args[0] if args else kwargs[operator._schema.arguments[0].name]

@@ -1,4 +1,4 @@
-"""Views that say themselves where they lie: they may not reach beyond their storage."""
+"""Checks that views with explicit strides and offset do not extend beyond their storage."""
 
 import torch
 
@@ -8,8 +8,10 @@ _as_strided = torch.ops.aten.as_strided.default
 
 
 def check(tensor, *args, **kwargs) -> None:
-    """RuntimeError, as from PyTorch (aten/src/ATen/native/Resize.h, checkInBoundsForStorage), if an element of the view
-    that as_strided makes of a simulated tensor lies beyond its storage. PyTorch does not ask this of meta tensors."""
+    """Raises PyTorch's RuntimeError if as_strided's view of a simulated tensor extends beyond its storage.
+
+    (aten/src/ATen/native/Resize.h, checkInBoundsForStorage) PyTorch does not check this for meta tensors.
+    """
     if residence.of(tensor) is None:
         return
     view = _as_strided(tensor, *args, **kwargs)

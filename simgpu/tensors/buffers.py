@@ -1,7 +1,7 @@
-"""Where the values of all tensors are kept, for a simulated GPU that was asked for them: memory of the host.
+"""Stores the values of all tensors in host memory, for a simulated GPU with values=True.
 
-A storage of the simulated GPU has a storage of the host beside it, of the same bytes. A view of the one is a view of
-the other, so what writes through a view is seen by all of them, as on a GPU.
+Each storage of the simulated GPU has a host storage of the same number of bytes. A view of one corresponds to a view of
+the other, so a write through one view is visible in all of them, as on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Buffer:
         self.storage = storage
 
     def under(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of the CPU that lies here as `tensor` lies in its own storage. Writing to it writes here."""
+        """Returns the CPU tensor with the same layout in this buffer as `tensor` has in its storage. Writing to it
+        writes here.
+        """
         if tensor._is_zerotensor():
             return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU)
         found = torch.empty(0, dtype=tensor.dtype, device=CPU)
@@ -32,19 +34,23 @@ class Buffer:
         return torch._neg_view(found) if tensor.is_neg() else found
 
     def resize(self, nbytes: int) -> None:
-        """Makes it larger or smaller; what fits stays."""
+        """Changes the size; the content is kept as far as it fits."""
         self.storage.resize_(nbytes)
 
 
 def zeros(nbytes: int, memory: HostMemory) -> Buffer:
-    """A buffer of zeros, for what an operator leaves undefined. HostMemoryError if the host has not so much left."""
+    """Returns a buffer of zeros, for results that an operator leaves undefined. Raises HostMemoryError if the host is
+    full.
+    """
     memory.take(nbytes)
     return Buffer(torch.zeros(nbytes, dtype=torch.uint8, device=CPU).untyped_storage())
 
 
 def holding(tensor: torch.Tensor, like: torch.Tensor, nbytes: int, memory: HostMemory) -> Buffer:
-    """A buffer of `nbytes` in which `tensor`, of the CPU, lies as the simulated tensor `like` does: its own storage
-    where nothing else has that, else a copy."""
+    """Returns a buffer of `nbytes` that holds the CPU tensor `tensor` in the layout of the simulated tensor `like`.
+
+    It uses the tensor's own storage if nothing else does, and otherwise copies it.
+    """
     if _fills(tensor, like, nbytes):
         return Buffer(tensor.untyped_storage())
     made = zeros(nbytes, memory)
@@ -53,7 +59,7 @@ def holding(tensor: torch.Tensor, like: torch.Tensor, nbytes: int, memory: HostM
 
 
 def _fills(tensor: torch.Tensor, like: torch.Tensor, nbytes: int) -> bool:
-    """Whether the storage of a tensor that was just made may be the buffer of one that lies as `like` does."""
+    """Returns whether a new tensor's storage can be the buffer of one with the layout of `like`."""
     if tensor.dtype != like.dtype or tensor.shape != like.shape or tensor.stride() != like.stride():
         return False
     if like.is_conj() or like.is_neg() or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():

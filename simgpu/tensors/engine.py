@@ -1,8 +1,8 @@
-"""What autograd does on CUDA and not under a dispatch mode.
+"""Finds out what autograd's engine does on CUDA and not under a dispatch mode.
 
 Where two gradients meet, the engine adds the second into the first if nothing else holds the first
-(torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace). It refuses to under a dispatch mode and calls add.
-This module tells when CUDA would have worked in place; `formulas.py`, what formulas do otherwise.
+(torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace). Under a dispatch mode it calls add out of place. This
+module finds out when CUDA would have worked in place, and `formulas.py` what formulas do differently.
 """
 
 from functools import cache
@@ -17,19 +17,24 @@ _ADD = _aten.add.Tensor
 
 
 def in_its_thread() -> bool:
-    """Whether autograd's engine runs an operator that on CUDA runs in the engine's own thread, which has a cuBLAS of
-    its own: not under torch.autograd.set_multithreading_enabled(False) (torch/csrc/autograd/engine.cpp, execute)."""
+    """Returns whether the engine runs an operator that on CUDA runs in the engine's own thread, with its own cuBLAS
+    handle.
+
+    That is not so under torch.autograd.set_multithreading_enabled(False) (torch/csrc/autograd/engine.cpp, execute).
+    """
     return torch._C._current_graph_task_id() != -1 and torch._C._is_multithreading_enabled()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Count(TorchDispatchMode):
-    """Notes how many references the first operand of the engine's own `add` has when nothing else holds it."""
+    """Records the references to the first operand of the engine's own `add` when nothing else holds it."""
 
     counts: tuple[int, int] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """As that of DispatchMode: or PyTorch imports its compiler at the first operator, which takes seconds"""
+        """Returns False, as DispatchMode's does, or PyTorch would import its compiler at the first operator, for
+        seconds.
+        """
         return False
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -39,18 +44,20 @@ class _Count(TorchDispatchMode):
 
 
 def references(tensor: torch.Tensor) -> tuple[int, int]:
-    """How many references PyTorch holds to a tensor and to its storage."""
+    """Returns the numbers of references that PyTorch holds to a tensor and to its storage."""
     storage = tensor.untyped_storage()
     return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @cache
 def _unshared() -> tuple[int, int]:
-    """What `references` gives for a tensor that only the engine holds, measured on this version of PyTorch."""
+    """Returns the result of `references` for a tensor that only the engine holds, measured on this version of
+    PyTorch.
+    """
     with numbering.not_counted(), torch._C.DisableTorchFunction(), _Count() as counting:
         leaf = torch.ones(2, device="meta", requires_grad=True)
         doubled = leaf * 1
-        (doubled * 2 + doubled * 3).sum().backward()  # a gradient given in Python has PyTorch import sympy
+        (doubled * 2 + doubled * 3).sum().backward()  # a gradient passed from Python makes PyTorch import sympy
     assert counting.counts is not None, "the engine adds two gradients"
     return counting.counts
 
@@ -61,17 +68,19 @@ def prepare() -> None:
 
 
 def unshared_storage(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor lies in the memory of one that a formula of autograd gave to an operator."""
+    """Returns whether a tensor that an autograd formula passed to an operator shares its storage with no other
+    tensor.
+    """
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _unshared()[1]
 
 
 def unshared(tensor: torch.Tensor) -> bool:
-    """Whether nobody else holds a tensor that the engine, or a formula of autograd, gave to an operator."""
+    """Returns whether nothing else holds a tensor that the engine, or an autograd formula, passed to an operator."""
     return references(tensor) == _unshared()
 
 
 def accumulates(operator, args) -> bool:
-    """Whether this call, made in autograd's engine, can be its sum of two gradients, which CUDA makes in the first."""
+    """Returns whether a call from the engine can be its sum of two gradients, which CUDA computes in the first."""
     return operator is _ADD and not torch.is_grad_enabled() and _of_one_kind(*args[:2]) and unshared(args[0])
 
 
@@ -79,17 +88,19 @@ _transformed = False
 
 
 def transformed() -> bool:
-    """Whether the backward that runs is one of torch.func's, or of vmap. What it has are wrappers, which PyTorch does
-    not work on in place on CUDA either."""
+    """Returns whether the current backward is one of torch.func's, or of vmap.
+
+    Its tensors are wrappers, which PyTorch does not update in place on CUDA either.
+    """
     return _transformed
 
 
 def letting_go(run):
-    """torch.autograd._engine_run_backward (`run` is PyTorch's own): after a failure its graph is freed at once.
+    """Wraps torch.autograd._engine_run_backward (`run`), so that the graph is freed at once after a failure.
 
-    What a failed backward still had to do waits in the queue of its thread, tensors of the graph included, until
-    somebody takes it from there and sees that it is of no use (torch/csrc/autograd/engine.cpp, thread_main). A GPU's
-    thread does so at once. Here backward runs in the caller's own, which looks there in the next backward.
+    The remaining work of a failed backward, with tensors of the graph, waits in its thread's queue until the thread
+    takes it and finds that it is obsolete (torch/csrc/autograd/engine.cpp, thread_main). A GPU's thread does so at
+    once. Here backward runs in the caller's own thread, which would do so only in the next backward.
     """
 
     def run_backward(*args, **kwargs):
@@ -115,7 +126,7 @@ def letting_go(run):
 
 
 def _of_one_kind(first, second) -> bool:
-    """Whether two gradients that meet are of a kind that is summed in place."""
+    """Returns whether two gradients that meet can be summed in place."""
     if not isinstance(second, torch.Tensor) or first.dtype != second.dtype or first.shape != second.shape:
         return False
     return first.is_contiguous() or _aten.is_non_overlapping_and_dense.default(first)

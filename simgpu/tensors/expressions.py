@@ -1,8 +1,8 @@
-"""Values of small tensors as expressions, computed on the CPU when somebody asks for them and not before.
+"""Represents the values of small tensors as expressions, which the CPU computes only when they are read.
 
-What a storage of the simulated GPU holds is an `Expression`: bytes that are there, or the call of an operator that
-gives them. It never changes: an operator that writes into a storage makes a new one from the old one. So nearly all of
-them, which nobody asks for, cost a note and no computation.
+A storage of the simulated GPU holds an `Expression`: existing bytes, or the operator call that computes them. An
+expression never changes; an operator that writes into a storage creates a new one from the old one. Most values are
+never read, so most expressions cost a record and no computation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-DEEPEST = 40  # calls that wait for one another; then they are computed, so that what waits does not grow without end
+DEEPEST = 40  # the most nested calls; then they are computed, so that the chain does not grow without bound
 
 
 class Expression:
-    """The bytes of one storage, `nbytes` of them, perhaps still to be computed."""
+    """The bytes of one storage, `nbytes` of them, which may still have to be computed."""
 
     __slots__ = ("nbytes", "depth", "_blank", "_bytes", "_call", "_slot")
 
@@ -33,13 +33,13 @@ class Expression:
 
     @classmethod
     def blank(cls, nbytes: int) -> Expression:
-        """Bytes that nobody asks for, since what comes writes over all of them: zeros, made when that is computed."""
+        """Returns an expression for bytes that will be overwritten completely: zeros, created when it is computed."""
         found = cls(nbytes)
         found._blank = True
         return found
 
     def bytes(self) -> torch.Tensor | None:
-        """The bytes, not to be written to. None if they cannot be computed: the CPU has no such operator."""
+        """Returns the bytes, which must not be written to, or None if the CPU lacks the operator to compute them."""
         if self._blank:
             return torch.zeros(self.nbytes, dtype=torch.uint8, device="cpu")
         if self._call is not None:
@@ -50,18 +50,18 @@ class Expression:
 
 
 class View(NamedTuple):
-    """A tensor that lies in a storage whose values are an expression."""
+    """A tensor in a storage whose values are an expression."""
 
     of: Expression
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
     offset: int
-    conjugated: bool = False  # lazily, as PyTorch does it: the bytes are those of the conjugate
-    negated: bool = False  # the same: the imaginary part of what is conjugated
+    conjugated: bool = False  # lazily, as in PyTorch: the bytes are those of the conjugate
+    negated: bool = False  # also lazily: the imaginary part of a conjugate
 
     def tensor(self, content: torch.Tensor) -> torch.Tensor:
-        """The tensor in these bytes."""
+        """Returns the tensor in these bytes."""
         whole = content.numel() // self.dtype.itemsize * self.dtype.itemsize
         found = content[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
         if self.conjugated:
@@ -70,7 +70,7 @@ class View(NamedTuple):
 
 
 def view(expression: Expression, tensor: torch.Tensor) -> View:
-    """A view that lies as `tensor` does in its storage."""
+    """Returns a view with the layout of `tensor` in its storage."""
     lies = tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
     return View(expression, *lies, tensor.is_conj(), tensor.is_neg())  # pyright: ignore[reportArgumentType]
 
@@ -78,8 +78,9 @@ def view(expression: Expression, tensor: torch.Tensor) -> View:
 class Call:
     """One call of an operator, to be computed on the CPU.
 
-    `args`, `kwargs`: as given, views in the place of simulated tensors and copies in that of the host's. `written`: the
-    expressions that it writes to. `outputs`: where its new results lie, as views by their number among its results.
+    `args` and `kwargs` are the call's, with views in place of simulated tensors and copies in place of host tensors.
+    `written` holds the expressions that it writes to. `outputs` gives the place of each new result, as a view by the
+    result's number.
     """
 
     __slots__ = ("function", "args", "kwargs", "written", "outputs", "depth", "_found")
@@ -92,7 +93,9 @@ class Call:
         self._found = None
 
     def results(self) -> dict:
-        """Bytes by slot: the number of a result, or an expression that was written to. Empty if it fails."""
+        """Returns bytes by slot, which is the number of a result, or an expression that was written to; {} if it
+        fails.
+        """
         if self._found is None:
             try:
                 with (
@@ -125,9 +128,9 @@ class Call:
 
 
 def taking_numbers(function, args):
-    """The overload of an operator that takes Python numbers where this one, called with some, has tensors.
+    """Returns the overload that accepts Python numbers where this call has numbers in place of tensors.
 
-    PyTorch hands the dispatch mode a number in the place of the tensor that its C++ had made of it.
+    PyTorch passes the dispatch mode a number in place of the tensor that its C++ had made of it.
     """
     if not isinstance(function, torch._ops.OpOverload):
         return function

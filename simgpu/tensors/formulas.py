@@ -1,14 +1,14 @@
-"""Formulas of autograd that go another way on meta tensors, or under a dispatch mode, than they do on CUDA.
+"""Handles autograd formulas that behave differently on meta tensors, or under a dispatch mode, than on CUDA.
 
-The formulas are C++ (torch/csrc/autograd/FunctionsManual.cpp). Those that ask `areAnyTensorSubclassLike` go on in a
-tensor that they have just made, and here they make another; those that ask for the device take a meta tensor for the
-CPU's. What shows here is the operator that such a formula calls; CALLS says of each which operator that is, what made
-its first operand, and what CUDA does. Formulas that are operators of their own (gather_backward) are in
+The formulas are C++ (torch/csrc/autograd/FunctionsManual.cpp). Those that check `areAnyTensorSubclassLike` continue in
+a tensor that they have just made, while here they make a second one. Those that check the device treat a meta tensor
+like the CPU's. What is visible here is the operator that such a formula calls. CALLS lists each such operator, what
+made its first operand, and what CUDA does. Formulas that are operators of their own (gather_backward) are in
 `composites/gradients.py`.
 
-Where other formulas make the same call and mean it, the name of the formula's node decides. A node that Python has
-seen lets go of what it leads to in another order, so nodes are asked for only once an operator has run whose formula it
-is.
+If other formulas make the same call intentionally, the name of the formula's node decides. A node that Python has
+accessed releases what it leads to in a different order, so nodes are accessed only once an operator with that formula
+has run.
 """
 
 from typing import NamedTuple
@@ -18,11 +18,11 @@ import torch
 _aten = torch.ops.aten
 _ADD, _SUB, _MUL = _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor
 IN_PLACE, IN_PLACE_ONCE, ANEW = "in place", "in place, unless its own gradient may be asked for", "anew"
-TWICE = "twice"  # among operators: any that ran in a backward whose graph is kept, to go through it again
+TWICE = "twice"  # represents any operator that ran in a backward whose graph is kept for a second pass
 
 
 class Made(NamedTuple):
-    """What made a tensor: an operator, the `count`-th that ran."""
+    """The origin of a tensor: an operator, which was the `count`-th to run."""
 
     operator: object
     count: int
@@ -31,11 +31,11 @@ class Made(NamedTuple):
 class Call(NamedTuple):
     """One call that a formula makes.
 
-    `operator`: what it calls. `made_by`: the operators by which the first operand was made; None for any. `within`: at
-    most so many operators ago. `forward`: the operators that have the formula, and `nodes`: what their nodes are
-    called; both are empty where no other formula makes such a call. `does`: what CUDA does: IN_PLACE; IN_PLACE_ONCE
-    if not in a backward with create_graph=True; or ANEW where it looks as if the engine added one gradient to another,
-    which it does in place (engine.py).
+    `operator` is what it calls. `made_by` holds the operators that may have made the first operand; None for any.
+    `within` is the most operators since then. `forward` holds the operators with this formula, and `nodes` the names of
+    their nodes; both are empty if no other formula makes such a call. `does` is what CUDA does: IN_PLACE;
+    IN_PLACE_ONCE, which is in place except in a backward with create_graph=True; or ANEW, if the call looks like the
+    engine's in-place sum of gradients (engine.py) but allocates a new tensor.
     """
 
     operator: object
@@ -47,18 +47,21 @@ class Call(NamedTuple):
 
 
 def _of(names: str) -> frozenset:
-    """OpOverloads of aten by name: "mul.Tensor exp" has exp's default overload."""
+    """Returns OpOverloads of aten by name: "mul.Tensor exp" includes exp's default overload."""
     pairs = (name.partition(".") for name in names.split())
     return frozenset(getattr(getattr(_aten, packet), overload or "default") for packet, _, overload in pairs)
 
 
 def _sum(nodes: str, forward: str, made_by: str, within: int) -> Call:
-    """A sum that a formula makes of what it has made itself."""
+    """Returns the Call for a formula's sum of tensors that it has made itself."""
     return Call(_ADD, _of(made_by), frozenset(nodes.split()), _of(forward), within, ANEW)
 
 
 def _second(node: str, made_by: str, within: int = 1000) -> Call:
-    """The same, of the gradient of a gradient: no backward has such a node unless an earlier one kept its graph."""
+    """Returns the Call for such a sum in a second derivative.
+
+    No backward has such a node unless an earlier one kept its graph.
+    """
     return Call(_ADD, _of(made_by), frozenset({node}), frozenset({TWICE}), within, ANEW)
 
 
@@ -111,10 +114,10 @@ CALLS = (
 
 
 class Guess(NamedTuple):
-    """A formula that takes another way on CUDA than here, and not one that is known: it asks for values, which a
-    simulated tensor has not, or holds something in C++ that Python does not see.
+    """A formula that behaves differently on CUDA in a way that is not known here.
 
-    `nodes`, `forward`: as of a Call. `name`: what is told, and `why`.
+    It reads values, which a simulated tensor does not have, or it holds something in C++ that Python cannot see.
+    `nodes` and `forward` are those of a Call. `name` and `why` are what the warning says.
     """
 
     nodes: frozenset
@@ -123,7 +126,7 @@ class Guess(NamedTuple):
     why: str
 
 
-# By an operator that the formula calls here.
+# Keyed by an operator that the formula calls here.
 GUESSES = {
     # masked_fill_backward: grad.masked_select(mask).sum()
     _aten.where.self: Guess(
@@ -132,7 +135,7 @@ GUESSES = {
         "the gradient of masked_fill's value",
         "the elements that its mask selects (how many they are only their values tell)",
     ),
-    # _unsafe_masked_index_backward: the kernel writes into the list of indices that the node's C++ holds to its end
+    # _unsafe_masked_index_backward: the kernel writes into the list of indices, which the node's C++ holds to its end
     _aten.new_zeros.default: Guess(
         frozenset({"UnsafeMaskedIndexBackward0"}),
         _of("_unsafe_masked_index"),
@@ -143,7 +146,9 @@ GUESSES = {
 
 
 def guessed(operator, seen: set) -> Guess | None:
-    """What has to be told where a formula calls `operator`. `seen`: those of FORWARD that have run."""
+    """Returns the Guess to report when a formula calls `operator`, or None. `seen` holds the operators of FORWARD that
+    ran.
+    """
     guess = GUESSES.get(operator)
     return guess if guess is not None and guess.forward & seen and _node() in guess.nodes else None
 
@@ -155,15 +160,15 @@ FORWARD = frozenset().union(*(one.forward for one in (*CALLS, *GUESSES.values())
 
 
 def concerns(operator) -> bool:
-    """Whether formulas or the engine call this operator in another way on meta tensors than on CUDA."""
+    """Returns whether formulas or the engine call this operator differently on meta tensors than on CUDA."""
     return operator in _calls
 
 
 def made_by_formula(operator, made: Made | None, count: int, seen: set) -> str | None:
-    """What CUDA does where a formula calls `operator`, the `count`-th operator to run, on a tensor that nothing else
-    holds, as of a Call; None if nothing else than here.
+    """Returns what CUDA does (`Call.does`) when a formula calls `operator` on a tensor that nothing else holds.
 
-    `made`: what made that tensor. `seen`: those of FORWARD that have run.
+    `operator` is the `count`-th operator to run. `made` is the tensor's origin, and `seen` holds the operators of
+    FORWARD that have run. Returns None if CUDA does the same as here.
     """
     for call in _calls.get(operator, ()):
         if made is None or (call.made_by is not None and made.operator not in call.made_by):
@@ -181,13 +186,13 @@ def _node() -> str:
     return "" if node is None else node.name()
 
 
-# What formulas ask for in the dtype that sums have on the CPU (at::toAccumulateType): renorm_backward.
+# Operators that formulas call in the CPU's accumulation dtype (at::toAccumulateType): renorm_backward.
 _ACCUMULATING = _of("linalg_vector_norm sum.dim_IntList")
 _DOUBLED = {(torch.float64, torch.float32), (torch.complex128, torch.complex64)}
 
 
 def as_on_cuda(operator, args, kwargs) -> dict:
-    """The named arguments of a call that a formula makes: sums of single precision are not double on CUDA."""
+    """Returns the keyword arguments of a formula's call as on CUDA, where float32 sums don't use float64."""
     if operator in _ACCUMULATING and (kwargs.get("dtype"), args[0].dtype) in _DOUBLED:
         return {**kwargs, "dtype": args[0].dtype}
     return kwargs

@@ -1,4 +1,4 @@
-"""How much memory the host has left for values, asked before it is taken: a machine that swaps answers nobody."""
+"""Checks how much host memory is left for values before it is allocated, so that the machine never swaps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from simgpu.errors import HostMemoryError
 
-KEPT_FREE = 256 * 2**20  # bytes that are left to all else: temporaries of operators, the libraries, the notebook
-LOOK_AGAIN = 8  # what was found free is believed until this part of it was taken
-_CGROUPS = (  # (limit, used): of version 2, of version 1
+KEPT_FREE = 256 * 2**20  # bytes left for everything else: temporaries of operators, the libraries, the notebook
+LOOK_AGAIN = 8  # the free memory is read again once this fraction of it was allocated
+_CGROUPS = (  # (limit, used) of cgroup version 2 and version 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
@@ -24,7 +24,7 @@ def _number(path: str) -> int | None:
 
 
 def _of_table(path: str, name: str) -> int | None:
-    """A row of a table of names and numbers, "MemAvailable:   123 kB" or "inactive_file 123", in bytes."""
+    """Returns a row of a table of names and numbers, "MemAvailable:   123 kB" or "inactive_file 123", in bytes."""
     try:
         for line in Path(path).read_text().splitlines():
             if line.startswith(name):
@@ -36,7 +36,9 @@ def _of_table(path: str, name: str) -> int | None:
 
 
 def _of_group() -> int | None:
-    """What the limit of the control group (a container's) leaves; files that are cached can be given up."""
+    """Returns what the control group's limit (a container's) leaves; cached files can be dropped, so they count as
+    free.
+    """
     for (limit, used), cache in zip(_CGROUPS, _CACHE, strict=True):
         most, taken = _number(limit), _number(used)
         if most is not None and taken is not None:
@@ -45,13 +47,13 @@ def _of_group() -> int | None:
 
 
 def available() -> int | None:
-    """Bytes that this process can take without swapping, or None where the system does not tell."""
+    """Returns the bytes that this process can allocate without swapping, or None if the system does not report it."""
     found = [one for one in (_of_table("/proc/meminfo", "MemAvailable:"), _of_group()) if one is not None]
     return max(0, min(found)) if found else _of_system()
 
 
 def _of_system() -> int | None:
-    """The memory that is free by POSIX's sysconf, where there is no /proc."""
+    """Returns the free memory by POSIX's sysconf, for systems without /proc."""
     import os
 
     try:
@@ -61,7 +63,7 @@ def _of_system() -> int | None:
 
 
 class HostMemory:
-    """Says no before the host's memory is full. `ask`: what is free, bytes, or None if it cannot be known."""
+    """Raises an error before the host's memory is full. `ask` returns the free bytes, or None if unknown."""
 
     def __init__(self, ask: Callable[[], int | None] = available):
         self._ask = ask
@@ -69,7 +71,7 @@ class HostMemory:
         self._taken = 0
 
     def take(self, nbytes: int) -> None:
-        """To be called before `nbytes` are taken. HostMemoryError if they would leave less than KEPT_FREE."""
+        """Raises HostMemoryError if allocating `nbytes` would leave less than KEPT_FREE; call it before allocating."""
         self._taken += nbytes
         if self._free is None or self._taken * LOOK_AGAIN <= self._free - KEPT_FREE:
             return

@@ -1,18 +1,21 @@
-"""What is found out once for each operator, by its identity: PyTorch computes an OpOverload's hash in Python."""
+"""Caches results per operator by identity, because PyTorch computes an OpOverload's hash in Python."""
 
 from collections.abc import Callable
 from functools import wraps
 
 
 def once_for_each(function: Callable) -> Callable:
-    """functools.cache for a function of one OpOverload. Operators live as long as the process; `forget` asks anew."""
+    """Wraps a function of one OpOverload like functools.cache.
+
+    Operators live as long as the process. `forget` clears the cache.
+    """
     known = {}
 
     @wraps(function)
     def find(operator):
         found = known.get(id(operator))
         if found is None:
-            found = known[id(operator)] = (function(operator), operator)  # the second keeps its identity from others
+            found = known[id(operator)] = (function(operator), operator)  # the operator is stored to reserve its id
         return found[0]
 
     find.forget = known.clear  # pyright: ignore[reportAttributeAccessIssue]

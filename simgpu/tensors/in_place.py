@@ -1,8 +1,8 @@
-"""Results of the operators in place that optimizers call on single tensors and that have no meta kernel in C++.
+"""Computes the results of in-place operators that optimizers call on single tensors, and that have no C++ meta kernel.
 
-Where all operands are alike, floating point, and what is written has no gaps, there is nothing to find out: addcmul_,
-addcdiv_ and lerp_ return the tensor that they wrote to, as it was (aten/src/ATen/native/PointwiseOps.cpp, Lerp.cpp).
-All else is left to PyTorch, which raises what is wrong.
+If all operands are alike and floating point, and the written tensor has no gaps, the result is known: addcmul_,
+addcdiv_ and lerp_ return the tensor that they wrote to, unchanged in shape (aten/src/ATen/native/PointwiseOps.cpp,
+Lerp.cpp). Everything else is left to PyTorch, which raises the errors.
 """
 
 import torch
@@ -16,7 +16,7 @@ _NUMBERS = {int, float}
 
 
 def result(operator, args, kwargs):
-    """What the operator returns, or NotImplemented where PyTorch is to be asked."""
+    """Returns the operator's result, or NotImplemented if PyTorch has to compute it."""
     if id(operator) not in _IDS or len(args) < 3 or not _plain(args[0]) or not is_dense(args[0]):
         return NotImplemented
     written = args[0]

@@ -1,4 +1,4 @@
-"""How tensors lie in memory."""
+"""Checks the memory layout of tensors."""
 
 import torch
 
@@ -6,5 +6,5 @@ _dense = torch.ops.aten.is_non_overlapping_and_dense.default
 
 
 def is_dense(tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in whatever order of the dims."""
+    """Returns whether the elements fill their memory without gaps or overlaps, in any order of the dims."""
     return tensor.is_contiguous() or _dense(tensor)

@@ -1,9 +1,9 @@
-"""Shapes of results of operators on lists of tensors (torch._foreach_*), where the lists are such as optimizers have.
+"""Computes result shapes of operators on lists of tensors (torch._foreach_*), for lists such as optimizers use.
 
-PyTorch has no meta kernels for these: each tensor is given to the ordinary operator, in Python for some. Where the
-tensors that stand side by side are alike, floating point and without gaps, there is nothing to find out: what is
-written in place stays as it is, and a result is like its first operand (aten/src/ATen/native/ForeachUtils.h, the
-fast route). All else is left to PyTorch.
+PyTorch has no meta kernels for these: each tensor is passed to the ordinary operator, for some in Python. If
+corresponding tensors are alike, floating point and without gaps, the result is known. A tensor written in place stays
+as it is, and a new result is like its first operand (aten/src/ATen/native/ForeachUtils.h, the fast route). Everything
+else is left to PyTorch.
 """
 
 import torch
@@ -17,6 +17,7 @@ _UNARY = (
     "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
 )
 _MORE = "add sub mul div maximum minimum clamp_min clamp_max pow addcdiv addcmul lerp zero"
+_aten = torch.ops.aten
 _META = torch.device("meta")
 _NAMES = {f"_foreach_{name}" for name in (*_UNARY.split(), *_MORE.split())}
 
@@ -26,7 +27,7 @@ _NUMBERS = {int, float}
 
 @once_for_each
 def _writes(operator) -> bool | None:
-    """Whether an operator writes into its first list (True) or makes a new one (False); None for all others."""
+    """Returns whether an operator writes into its first list (True) or makes a new one (False); None for all others."""
     name, arguments = operator._schema.name.removeprefix("aten::"), operator._schema.arguments
     if name.removesuffix("_") not in _NAMES or str(arguments[0].type) != "List[Tensor]" or arguments[-1].is_out:
         return None
@@ -34,8 +35,22 @@ def _writes(operator) -> bool | None:
     return None if numbers_in_tensor else name.endswith("_")
 
 
+def increments_versions(operator) -> bool:
+    """Returns whether CUDA's kernel increments the versions of the tensors that it writes, which autograd compares.
+
+    All in-place operators on lists do so but three (aten/src/ATen/native/cuda/Foreach*.cu, `increment_version`).
+    """
+    name = operator._schema.name.removeprefix("aten::")
+    written_without = operator in (
+        _aten._foreach_zero_.default,
+        _aten._foreach_lerp_.Scalar,
+        _aten._foreach_lerp_.ScalarList,
+    )
+    return name.startswith("_foreach_") and name.endswith("_") and not written_without
+
+
 def _plain(tensors) -> bool:
-    """Whether all are floating point, strided, and without values of their own."""
+    """Returns whether all are floating point, strided meta tensors."""
     kinds = {(one.dtype, one.layout, one.is_meta) for one in tensors}
     return all(dtype.is_floating_point and layout is torch.strided and is_meta for dtype, layout, is_meta in kinds)
 
@@ -45,7 +60,9 @@ def _is_number(value) -> bool:
 
 
 def _alike(tensors, lists, writes: bool) -> bool:
-    """Whether what stands beside each of `tensors` changes nothing about it; for new results it has to lie the same."""
+    """Returns whether the other operands leave each of `tensors` as it is; for new results they need the same
+    layout.
+    """
     if not _plain(tensors) or not all(map(is_dense, tensors)):
         return False
     shapes = [one.shape for one in tensors]
@@ -58,12 +75,12 @@ def _alike(tensors, lists, writes: bool) -> bool:
 
 
 def _operands(tensors, arguments, writes: bool) -> list | None:
-    """The lists of tensors beside the first; None if something stands there that is no such list, nor numbers."""
+    """Returns the lists of tensors after the first, or None if an argument is neither such a list nor numbers."""
     lists = []
     for one in arguments:
         if type(one) in _NUMBERS:
             continue
-        if isinstance(one, torch.Tensor):  # a factor for all
+        if isinstance(one, torch.Tensor):  # one factor for all tensors
             if one.dim() or not _plain([one]) or not (writes or all(one.dtype == to.dtype for to in tensors)):
                 return None
         elif not isinstance(one, (list, tuple)) or len(one) != len(tensors):
@@ -76,7 +93,7 @@ def _operands(tensors, arguments, writes: bool) -> list | None:
 
 
 def results(operator, args, kwargs):
-    """What the operator returns: new tensors, or None if it writes. NotImplemented where PyTorch is to be asked."""
+    """Returns the operator's result: new tensors, or None if it writes; NotImplemented if PyTorch has to compute it."""
     writes = _writes(operator)
     if writes is None or not args or not args[0]:
         return NotImplemented
@@ -85,7 +102,7 @@ def results(operator, args, kwargs):
     if lists is None or not _alike(tensors, lists, writes):
         if writes and operator._opname != "_foreach_zero_":
             for one in tensors:
-                refuse_within(one)  # by the ordinary operators, one by one
+                refuse_within(one)  # as the ordinary operators do one by one
         return NotImplemented
     if writes:
         return None

@@ -1,9 +1,9 @@
-"""Shapes and strides of an operator's results, from PyTorch's meta kernels.
+"""Computes shapes and strides of an operator's results with PyTorch's meta kernels.
 
-PyTorch has most of them twice: in C++, where CUDA's operators share them, and in Python (torch/_meta_registrations.py,
-torch._refs), which replace the former when torch is imported. Python's take a hundred times as long, and lay some
-results in another layout than CUDA: they convert half-precision operands first, which makes an expanded one dense, and
-decide anew about dims of size 1. Here C++'s are used where there are any.
+PyTorch has most of them twice: in C++, shared with CUDA's operators, and in Python (torch/_meta_registrations.py,
+torch._refs), which replace the former when torch is imported. The Python versions take a hundred times as long, and
+give some results a different layout than CUDA: they convert half-precision operands first, which makes an expanded one
+dense, and choose new strides for dims of size 1. So this module uses the C++ versions where they exist.
 """
 
 import gc
@@ -20,33 +20,34 @@ from simgpu.tensors.identity import once_for_each
 
 _META = torch._C.DispatchKey.Meta
 _META_KEYS = torch._C.DispatchKeySet(_META)
-# Without a meta kernel in C++, but one for any device which is meant for all of them: empty_like's, which the others
-# call and fill.
+# Operators without a C++ meta kernel whose device-independent kernel serves all: they call empty_like's and fill it.
 _FACTORIES = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
-# Of meta tensors, and of no others, C++ checks the slices at index 0, which are not there where no rows are added
+# For meta tensors only, C++ checks the slices at index 0, which don't exist if no rows are added
 # (aten/src/ATen/native/TensorAdvancedIndexing.cpp, index_func_meta_impl): (self, dim, index, source).
 _LOOK_AT_THE_FIRST = {"index_add", "index_add_", "index_reduce", "index_reduce_"}
 
 _kernels: dict = {}
 _prepared = False
 _take_numbers: set = set()
-_take_number_first: set = set()  # by their type tensors both, of which C++ gives the first as a number, as rsub does
+_take_number_first: set = set()  # both are tensors by type, but C++ passes the first as a number, as rsub does
 
 
 def _overload(name: str):
-    """The OpOverload that a library notes as "aten/mul.Tensor/Meta"."""
+    """Returns the OpOverload that a library lists as "aten/mul.Tensor/Meta"."""
     packet, _, overload = name.split("/")[1].partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 def _takes_number(operator) -> bool:
-    """Whether a Python number may stand for the second operand, which is a tensor by its type."""
+    """Returns whether a Python number may replace the second operand, which is a tensor by type."""
     arguments = operator._schema.arguments
     return len(arguments) > 1 and str(arguments[1].type) == "Tensor"
 
 
 def _found() -> dict:
-    """C++'s kernels: Python's registrations are taken away, what is then there is kept, and they are made again."""
+    """Returns C++'s kernels: it removes Python's registrations, collects the remaining kernels, and registers them
+    again.
+    """
     if not hasattr(torch.library, "get_kernel"):
         return {}
     library = registrations._meta_lib_dont_use_me_use_register_meta
@@ -63,20 +64,21 @@ def _found() -> dict:
         for overload in overloads:
             again.impl(overload, overload.py_kernels[_META])
         registrations._meta_lib_dont_use_me_use_register_meta = again
-        del library  # whose end strikes its names from torch's list of what is registered, in which `again` has them
+        del library  # its destructor removes its names from torch's list of registrations, which `again` shares
         torch.library._impls.update(again._op_impls)
 
 
 _IMPORTED_BY_KERNELS = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
-"""Modules that PyTorch's kernels in Python import when they first run."""
+"""Modules that PyTorch's Python kernels import when they first run."""
 
 
 def _import_what_kernels_import() -> None:
-    """Imports these modules now, in a thread of its own.
+    """Imports these modules now, in a separate thread.
 
-    They catch errors while they are imported, and a caught error's cycle of frames keeps all frames below it, with
-    their tensors, until Python next collects garbage. In another thread the program's frames are not below it. While
-    torch itself is being imported, as in a process that a run has started, another thread would wait for its lock.
+    They catch errors while they are imported. The frame cycle of a caught error keeps all frames below it, with their
+    tensors, until Python next collects garbage. In a separate thread the program's frames are not below it. While torch
+    itself is being imported, as in a process that a run has started, a second thread would wait for its lock, so they
+    are imported directly.
     """
     if getattr(torch.__spec__, "_initializing", False):
         list(map(importlib.import_module, _IMPORTED_BY_KERNELS))
@@ -88,7 +90,7 @@ def _import_what_kernels_import() -> None:
 
 
 def prepare() -> None:
-    """Finds C++'s kernels, once, outside any simulated GPU."""
+    """Finds C++'s kernels once, outside any simulated GPU."""
     global _prepared
     if not _prepared:
         _import_what_kernels_import()
@@ -105,7 +107,7 @@ def _scalar(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _number(kind: type, dtype: torch.dtype) -> torch.Tensor:
-    """A scalar that takes part in type promotion beside a tensor of `dtype` as a Python number of that type does."""
+    """Returns a scalar with the type promotion of a Python number of type `kind` next to a tensor of `dtype`."""
     if not dtype.is_floating_point and not dtype.is_complex:
         if kind is float:
             dtype = torch.get_default_dtype()
@@ -115,7 +117,7 @@ def _number(kind: type, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Plan:
-    """What is found out about an operator once: C++'s kernel of it, if there is one, and what is special about it."""
+    """Holds what is found out once per operator: its C++ kernel, if there is one, and its special cases."""
 
     def __init__(self, operator):
         self.makes_alike = operator._opname in _FACTORIES
@@ -123,13 +125,14 @@ class _Plan:
         self.takes_number = operator in _take_numbers
         self.takes_number_first = operator in _take_number_first
         self.looks_at_the_first = operator._opname in _LOOK_AT_THE_FIRST
+        self.increments_versions = lists.increments_versions(operator)
 
 
 _plan_of = once_for_each(_Plan)
 
 
 def run(operator, args, kwargs) -> Any:
-    """The operator's result on meta tensors."""
+    """Returns the operator's result on meta tensors."""
     plan = _plan_of(operator)
     if plan.makes_alike and "out" not in kwargs:
         args, kwargs = args[:1], {name: value for name, value in kwargs.items() if name != "generator"}
@@ -140,7 +143,11 @@ def run(operator, args, kwargs) -> Any:
         made = lists.results(operator, args, kwargs)
         if made is NotImplemented:
             made = in_place.result(operator, args, kwargs)
-        return remembered.run(operator, args, kwargs) if made is NotImplemented else made
+        if made is NotImplemented:
+            made = remembered.run(operator, args, kwargs)
+        if plan.increments_versions:
+            torch.autograd.graph.increment_version(args[0])
+        return made
     if plan.takes_number and len(args) > 1:
         if type(args[1]) in (bool, int, float):
             args = (args[0], _number(type(args[1]), args[0].dtype), *args[2:])
@@ -154,10 +161,10 @@ def run(operator, args, kwargs) -> Any:
 
 
 def alike(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """What empty_like() makes of a meta tensor in C++: strides of dims of size 1 are kept, too."""
+    """Returns what C++'s empty_like() makes of a meta tensor, which keeps the strides of dims of size 1."""
     return run(torch.ops.aten.empty_like.default, (tensor,), {} if dtype is None else {"dtype": dtype})
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
-    """A meta tensor that lies as a tensor of the CPU does."""
+    """Returns a meta tensor with the layout of a CPU tensor."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

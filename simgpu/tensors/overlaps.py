@@ -1,7 +1,7 @@
-"""Memory that an operator writes more than once, or reads while it writes it: PyTorch refuses the call.
+"""Refuses calls that write a memory location more than once, or read what they write, as PyTorch does.
 
-aten/src/ATen/MemoryOverlap.cpp. PyTorch's meta kernels ask it too where they are C++ and the operator is structured;
-here are those where they are not. Which operators ask, and of what, was asked of the oracle.
+Source: aten/src/ATen/MemoryOverlap.cpp. PyTorch's own meta kernels make this check if they are C++ and the operator is
+structured. This module covers the others. Which operators make which check was found with the oracle.
 """
 
 from typing import NamedTuple
@@ -23,31 +23,33 @@ _BETWEEN = (
 )
 NO, PARTIAL, FULL = "no", "partial", "full"
 
-# Names of operators, in place and with out=, or of one overload ("addmm.out").
-# What they write is looked at (assert_no_internal_overlap; TensorIterator::nullary_op).
+# Names of operators, in place and with out=, or of one overload ("addmm.out"). For these only the written tensors are
+# checked (assert_no_internal_overlap; TensorIterator::nullary_op).
 _ALONE = """
     arange bernoulli bucketize cauchy cholesky_inverse cholesky_solve cummax cummin exponential geometric histc linspace
     log_normal logspace masked_scatter mvlgamma normal random randperm range searchsorted _log_softmax _softmax
 """
-# And what is copied into it (copy_), unless it is the same tensor.
+# For these also the tensor that is copied into it (copy_), unless it is the same one.
 _COPIED = """
     addmm.out addmv.out baddbmm.out copy index_add.out index_copy.out index_reduce.out scatter.src_out scatter.value_out
     scatter_add.out scatter_reduce.two_out
 """
-# And what they read, which may be all that they write (TensorIteratorBase::compute_mem_overlaps).
+# For these also the inputs, which may coincide with the written tensor (TensorIteratorBase::compute_mem_overlaps).
 _WITH_INPUTS = """
     abs addbmm addr angle bitwise_not complex conj_physical.out floor_divide frexp hardswish hardtanh linalg_cross
     log_sigmoid_forward logical_and logical_not logical_or logical_xor logit nan_to_num polar polygamma relu renorm
     rrelu_with_noise sort special_ndtr special_polygamma where
 """
-# And what they read, which may share nothing with it (assert_no_overlap).
+# For these also the inputs, which may share nothing with it (assert_no_overlap).
 _APART = "index_select kthvalue put stack take"
 
 
 class Check(NamedTuple):
-    """What is asked of a call: the names of arguments that are written, of those that are read, and how these may
-    overlap; `within`: whether what is written may not overlap itself; `copies`: whether nothing is asked where what is
-    read is the tensor that is written."""
+    """The check of a call: the names of written and of read arguments, and how they may overlap.
+
+    `within` says that a written tensor may not overlap itself. `copies` says that there is no check if the read tensor
+    is the written one.
+    """
 
     written: tuple[str, ...]
     read: tuple[str, ...]
@@ -67,7 +69,7 @@ _ALLOWED = _table()
 
 @once_for_each
 def check_of(operator) -> Check | None:
-    """What PyTorch's CUDA code asks of an OpOverload's memory and its meta kernel does not, or None."""
+    """Returns the check that PyTorch's CUDA code makes for an OpOverload and its meta kernel does not, or None."""
     if getattr(operator, "namespace", None) != "aten":
         return None
     name, overload = operator._opname.removesuffix("_"), f"{operator._opname}.{operator._overloadname}"
@@ -82,7 +84,7 @@ def check_of(operator) -> Check | None:
 
 
 def check(asked: Check, operator, args: tuple, kwargs: dict) -> None:
-    """Raises PyTorch's RuntimeError for a call that writes memory which it may not."""
+    """Raises PyTorch's RuntimeError for a call whose written memory overlaps in a forbidden way."""
     for name in asked.written:
         written = arguments.given(operator, name, args, kwargs)
         if not isinstance(written, torch.Tensor):
@@ -96,7 +98,10 @@ def check(asked: Check, operator, args: tuple, kwargs: dict) -> None:
 
 
 def refuse_within(written: torch.Tensor) -> None:
-    """assert_no_internal_overlap: RuntimeError for an element that is there several times, as expand() makes them."""
+    """Raises RuntimeError for a tensor in which an element occurs several times, as expand() makes them.
+
+    (assert_no_internal_overlap)
+    """
     if written.is_contiguous() or is_dense(written):
         return
     if any(stride == 0 and size > 1 for size, stride in zip(written.shape, written.stride(), strict=True)):
@@ -104,15 +109,18 @@ def refuse_within(written: torch.Tensor) -> None:
 
 
 def refuse_between(written: torch.Tensor, read, allowed: tuple[str, ...] = (NO, FULL)) -> None:
-    """assert_no_partial_overlap, or assert_no_overlap where all of it is not `allowed`; `read`: a tensor, a list of
-    tensors, or anything else, which is passed over."""
+    """Raises RuntimeError for a forbidden overlap: assert_no_partial_overlap, or assert_no_overlap if FULL is not
+    `allowed`.
+
+    `read` is a tensor, a list of tensors, or anything else, which is ignored.
+    """
     for one in read if isinstance(read, (list, tuple)) else (read,):
         if isinstance(one, torch.Tensor) and one.is_meta and _status(written, one) not in allowed:
             raise RuntimeError(_BETWEEN)
 
 
 def _status(first: torch.Tensor, second: torch.Tensor) -> str:
-    """get_overlap_status: what has gaps is not looked at."""
+    """Returns the overlap of two tensors like get_overlap_status, which ignores tensors with gaps."""
     if first is second:
         return FULL
     if first.untyped_storage()._cdata != second.untyped_storage()._cdata or not first.numel() or not second.numel():
@@ -126,6 +134,6 @@ def _status(first: torch.Tensor, second: torch.Tensor) -> str:
 
 
 def _extent(dense: torch.Tensor) -> tuple[int, int]:
-    """Its first byte in its storage, and the one after its last."""
+    """Returns a tensor's first byte in its storage, and the one after its last."""
     begin = int(dense.storage_offset()) * dense.element_size()
     return begin, begin + dense.numel() * dense.element_size()

@@ -1,13 +1,13 @@
-"""PyTorch operators that the simulated GPU registers with PyTorch's dispatcher while it is on.
+"""Registers operators of the simulated GPU with PyTorch's dispatcher while it is on.
 
-Where a function mode sees only what Python calls, a kernel registered here also answers C++: an operator that another
-one calls inside. Two kinds, each a Python function in the file of its subject:
+A function mode sees only calls from Python, but a kernel registered here also answers C++, for operators that are
+called inside others. There are two kinds, each a Python function in the file of its subject:
 
-- `@branch("dropout")`: what CUDA's C++ makes an operator of, where it asks `is_cuda()` and a meta tensor would get
-  something else. Above autograd, so it calls other operators and they make the graph.
-- `@meta("mish_backward")`: shapes of an operator that has a CUDA kernel, and on meta tensors is made of others.
+- `@branch("dropout")`: the operators that CUDA's C++ calls for an operator where it checks `is_cuda()` and a meta
+  tensor would get something else. It is above autograd, so it calls other operators and they make the graph.
+- `@meta("mish_backward")`: the shapes of an operator that has a CUDA kernel, but is decomposed for meta tensors.
 
-`hold` registers them all (and what `autocast` asks for), `let_go` takes them back, counted: nested GPUs share them.
+`hold` registers them all (and what `autocast` needs), and `let_go` removes them. Nested GPUs share them by a count.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,14 +20,14 @@ from simgpu.tensors import residence
 _aten = torch.ops.aten
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
 _branches = {}
-_above = {}  # the kernels that are made of them
+_above = {}  # the kernels made from them
 _metas = {}
 _libraries: list[torch.library.Library] = []
 _holders = 0
 
 
 def overloads(names: Iterable[str]) -> Iterator:
-    """The OpOverloads of aten that names say: "mm" is all of its overloads, "mm.default" is one."""
+    """Yields the OpOverloads of aten by name: "mm" is all of its overloads, "mm.default" is one."""
     for name in names:
         packet, _, overload = name.partition(".")
         packet = getattr(_aten, packet)
@@ -36,8 +36,10 @@ def overloads(names: Iterable[str]) -> Iterator:
 
 
 def branch(*names: str):
-    """Registers what CUDA makes of these operators of aten ("softmax.int"; "dropout" is its default overload), all of
-    CompositeImplicitAutograd kind."""
+    """Registers CUDA's implementation of aten operators ("softmax.int"; "dropout" is its default overload).
+
+    All are CompositeImplicitAutograd operators.
+    """
 
     def register(function):
         for name in names:
@@ -63,32 +65,34 @@ def meta(*names: str):
 
 
 def has_shapes(operator) -> bool:
-    """Whether `meta` has the shapes of an operator."""
+    """Returns whether `meta` has the shapes of an operator."""
     return operator in _metas
 
 
 def branch_of(operator):
-    """What CUDA makes of an operator, or None."""
+    """Returns CUDA's implementation of an operator, or None."""
     return _branches.get(operator)
 
 
 def decomposed(operator, args, kwargs):
-    """An operator of CompositeImplicitAutograd kind, as PyTorch's C++ makes it of others."""
+    """Runs a CompositeImplicitAutograd operator as PyTorch's C++ decomposes it."""
     return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @cache
 def notes_its_result(operator) -> bool:
-    """Whether an operator has a kernel that notes its result as a view."""
+    """Returns whether an operator has a kernel that records its result as a view."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "ADInplaceOrView")
 
 
 def composite(operator, args, kwargs):
-    """An operator of that kind that came whole to the dispatch mode, as in inference mode; CUDA's branch of it.
+    """Runs such an operator that reached the dispatch mode as a whole, as in inference mode, with CUDA's
+    implementation.
 
-    PyTorch has switched off what notes views there, which it has not where the operator would run of itself; and C++
-    asks of a view whether its base wants a gradient (should_fold in LinearAlgebra.cpp). Not so for the few operators
-    that note their own result (narrow, chunk), which must not have been noted before.
+    At this point PyTorch has disabled the recording of views, which is enabled when the operator runs directly. C++
+    checks for a view whether its base requires a gradient (should_fold in LinearAlgebra.cpp), so the recording is
+    enabled again. The few operators that record their own result (narrow, chunk) are excepted, because it must not be
+    recorded before.
     """
     if notes_its_result(operator):
         return decomposed(operator, args, kwargs)
@@ -102,7 +106,7 @@ def composite(operator, args, kwargs):
 
 
 def simulated(arguments) -> bool:
-    """Whether the first tensor among an operator's arguments is one of the simulated GPU that is on."""
+    """Returns whether the first tensor among an operator's arguments belongs to the simulated GPU that is on."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             return residence.on_current(argument)
@@ -123,13 +127,15 @@ def _above_autograd(operator, function):
 
 
 def library(key: str, namespace: str = "aten") -> torch.library.Library:
-    """A library for kernels at a dispatch key, taken back with the rest by `let_go`."""
+    """Returns a library for kernels at a dispatch key, which `let_go` removes with the rest."""
     _libraries.append(torch.library.Library(namespace, "IMPL", key))
     return _libraries[-1]
 
 
 def hold(*more) -> None:
-    """Registers everything, unless a GPU that is on has done so. `more`: functions that register through `library`."""
+    """Registers everything unless a GPU that is on has done so. `more` are functions that register through
+    `library`.
+    """
     global _holders
     if _holders:
         _holders += 1
@@ -148,14 +154,14 @@ def _register(more) -> None:
         above.impl(operator, kernel)
     below = library("Meta")
     for operator, function in _metas.items():
-        # not Library.impl, which refuses: it would have such operators decompose, as CUDA does not
+        # not Library.impl, which refuses these because it would decompose them, as CUDA does not
         below.m.impl(operator.name().removeprefix("aten::"), "Meta", function)  # pyright: ignore[reportOptionalMemberAccess]
     for register in more:
         register()
 
 
 def let_go() -> None:
-    """Takes everything back, with the last GPU that goes off."""
+    """Removes everything when the last GPU goes off."""
     global _holders
     _holders -= 1
     if _holders == 0:

@@ -1,9 +1,9 @@
-"""Shapes of results, remembered: the second call of an operator that is like a former one in all that counts.
+"""Caches the shapes of results, for repeated calls of an operator that agree in everything that matters.
 
-PyTorch's meta functions in Python take a hundred times as long as those in C++, and say the same each time: the shapes,
-strides and dtypes of results follow from those of the arguments and from the numbers beside them. So what one returned
-is noted, and made again without it. Only what is surely alike is remembered: an operator that writes nothing, arguments
-that are tensors without values, numbers and the like, results that are tensors of their own, each in a storage of just
+PyTorch's Python meta functions take a hundred times as long as those in C++, and return the same each time. The shapes,
+strides and dtypes of results follow from those of the arguments and from the other arguments. So a result is recorded,
+and recreated without calling the function. Only safe cases are cached: an operator that writes nothing, arguments that
+are tensors without values, numbers and the like, and results that are separate tensors, each in a storage of exactly
 its size.
 """
 
@@ -13,7 +13,7 @@ import torch
 
 from simgpu.tensors.identity import once_for_each
 
-LIMIT = 20_000  # results; beyond, all are forgotten: a program whose shapes never come again
+LIMIT = 20_000  # results; beyond that the cache is cleared, for programs whose shapes never repeat
 
 _META = torch.device("meta")
 _keys = torch._C._dispatch_keys
@@ -24,17 +24,17 @@ _made: dict[tuple, Callable | None] = {}
 
 
 class _DiffersError(Exception):
-    """An argument or a result that is not of the kind that is remembered."""
+    """Raised for an argument or a result that cannot be cached."""
 
 
 def forget() -> None:
-    """Forgets all results: another simulated GPU may have other shapes."""
+    """Clears the cache, because a different simulated GPU may give different shapes."""
     _made.clear()
 
 
 @once_for_each
 def _may_be_remembered(operator) -> bool:
-    """Whether an operator makes its results, and does so from shapes alone."""
+    """Returns whether an operator makes new results from shapes alone."""
     schema = operator._schema
     if not schema.returns or not _TAKES_ANY.isdisjoint(operator.tags):
         return False
@@ -42,14 +42,14 @@ def _may_be_remembered(operator) -> bool:
 
 
 def _signature(value):
-    """All that a result's shape may depend on in one argument, hashable."""
+    """Returns everything in one argument that a result's shape may depend on, hashable."""
     kind = type(value)
     if kind in _NUMBERS:
         return kind, value
     if isinstance(value, torch.Tensor):
         if not value.is_meta or value.layout is not torch.strided:
             raise _DiffersError
-        # The keys tell what else there is to a tensor: lazily conjugated or negated, nested, made in inference mode.
+        # The keys show a tensor's other properties: lazily conjugated or negated, nested, made in inference mode.
         return value.shape, value.stride(), value.dtype, value.storage_offset(), _keys(value).raw_repr()
     if kind is list or kind is tuple:
         return kind, *map(_signature, value)
@@ -57,7 +57,7 @@ def _signature(value):
 
 
 def _of_one(found, taken: set):
-    """A function that makes one result as the tensor that was `found`; `taken`: storages that others live in."""
+    """Returns a function that recreates the result `found`; `taken` holds storages of other tensors."""
     if found is None or type(found) in (int, bool, float):
         return lambda: found
     if type(found) is not torch.Tensor or found.layout is not torch.strided or found.storage_offset():
@@ -78,7 +78,7 @@ def _of_one(found, taken: set):
 
 
 def _of_all(found, taken: set):
-    """The same for all that an operator returned: one result, or a tuple or list of them."""
+    """Returns a function that recreates all results of an operator: one, or a tuple or list of them."""
     kind = type(found)
     if kind is not tuple and kind is not list:
         return _of_one(found, taken)
@@ -87,7 +87,7 @@ def _of_all(found, taken: set):
 
 
 def _storages(arguments) -> set:
-    """The storages that arguments live in, by the identity of the object that stands for each."""
+    """Returns the arguments' storages, by the identity of their Python objects."""
     found = set()
     for one in arguments:
         if isinstance(one, torch.Tensor):
@@ -98,8 +98,9 @@ def _storages(arguments) -> set:
 
 
 def run(operator, args, kwargs):
-    """What operator(*args, **kwargs) returns on meta tensors."""
-    if not _may_be_remembered(operator) or torch._C._get_deterministic_algorithms():  # which some ask, and then raise
+    """Returns operator(*args, **kwargs) on meta tensors, from the cache if possible."""
+    # some operators check this and then raise
+    if not _may_be_remembered(operator) or torch._C._get_deterministic_algorithms():
         return operator(*args, **kwargs)
     try:
         signature = (id(operator), torch.get_default_dtype(), *map(_signature, args))
@@ -108,7 +109,7 @@ def run(operator, args, kwargs):
         make = _made.get(signature, operator)
     except (_DiffersError, TypeError):
         return operator(*args, **kwargs)
-    if make is operator:  # not seen before
+    if make is operator:  # a new signature
         result = operator(*args, **kwargs)
         if len(_made) >= LIMIT:
             _made.clear()

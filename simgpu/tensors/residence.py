@@ -1,9 +1,9 @@
-"""Which block of simulated memory each tensor's storage lives in.
+"""Maps each tensor's storage to its block of simulated memory.
 
-A simulated tensor is a meta tensor: PyTorch knows its shape, dtype, strides and autograd history, and it has no
-data. What it occupies is recorded here, by storage, since views share one. The record ends when PyTorch drops the
-last reference to the storage, saved tensors of the graph included: `untyped_storage()` gives one Python object that
-lives exactly as long as the storage, so a weak reference to it tells.
+A simulated tensor is a meta tensor: PyTorch knows its shape, dtype, strides and autograd history, but it has no data.
+Its memory is recorded here by storage, because views share one. The record ends when PyTorch drops the last reference
+to the storage, including saved tensors of the graph. `untyped_storage()` returns one Python object that lives exactly
+as long as the storage, so a weak reference to it reports its end.
 """
 
 import weakref
@@ -17,16 +17,16 @@ from simgpu.interrupts import have_room, in_one_piece, raise_later, uninterrupte
 from simgpu.tensors.buffers import Buffer
 
 HOST = "host"
-_LINE = 64  # bytes, to which PyTorch aligns memory of the host (c10/core/alignment.h, gAlignment)
-_host_end = [1 << 40]  # where the next storage of the host begins, in addresses that nothing has
+_LINE = 64  # the alignment in bytes of PyTorch's host memory (c10/core/alignment.h, gAlignment)
+_host_end = [1 << 40]  # the next host storage's address, in a range that nothing else uses
 CPU = torch.device("cpu")
 
 
 class SharedBlock:
-    """A block and the number of storages that live in it; freed with the last of them.
+    """A block and the number of storages in it; freed with the last of them.
 
-    More than one only where the dispatch mode made PyTorch take an out-of-place path that CUDA would have taken in
-    place, so that two storages stand for one piece of memory.
+    There is more than one only if the dispatch mode made PyTorch work out of place where CUDA works in place, so that
+    two storages represent one piece of memory.
     """
 
     __slots__ = ("machine", "block", "storages")
@@ -38,15 +38,16 @@ class SharedBlock:
 
 
 class Residence(weakref.ref):
-    """Where one storage lives: in a block of a simulated GPU, or on the host (counted, without values).
+    """Records where one storage is: in a block of a simulated GPU, or on the host (counted, without values).
 
-    `home`: a SharedBlock, None (0 bytes) or HOST. `nbytes`: of the storage. `values`: its bytes, where they are known
-    (see values.py). `made`: by what, if in backward (see formulas.py). `lines`: whose stand-ins
-    decided its size, if it is on the host (see stand_ins.py). `end`: what calls `_leave`.
+    `home` is a SharedBlock, None (0 bytes) or HOST. `nbytes` is the storage's size. `values` are its bytes if they are
+    known (see values.py). `made` is its origin if it was made in backward (see formulas.py). `lines` are the lines
+    whose placeholder values decided its size, if it is on the host (see stand_ins.py). `end` is the weak reference that
+    calls `_leave`.
 
-    When the storage dies, C appends the residence to `_left`, which nothing can interrupt, and then calls `_leave`,
-    which an interrupt can come before (PyTorch's C++ frees many tensors without a bytecode of Python in between).
-    Python calls the callback of the younger reference first.
+    When the storage dies, C appends the residence to `_left`, which nothing can interrupt. Then it calls `_leave`, and
+    an interrupt can come before that (PyTorch's C++ frees many tensors without Python bytecode in between). Python
+    calls the callback of the younger reference first.
     """
 
     __slots__ = ("end", "home", "host_address", "key", "lines", "machine", "made", "nbytes", "values")
@@ -70,50 +71,54 @@ class Residence(weakref.ref):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is memory of the GPU, be it 0 bytes."""
+        """Returns whether it is memory of the GPU, even if it is 0 bytes."""
         return self.home is not HOST
 
     @property
     def device(self) -> torch.device:
-        """The device that a tensor in it reports."""
+        """Returns the device that a tensor in it reports."""
         return CPU if self.home is HOST else self.machine.cuda
 
     @property
     def block(self):
-        """Its block of the allocator, or None: on the host, or 0 bytes."""
+        """Returns its block of the allocator, or None on the host and for 0 bytes."""
         return None if self.home is None or self.home is HOST else self.home.block
 
     @property
     def address(self) -> int:
-        """Where it begins on the GPU, bytes; on the host a number that no other storage has, as a name for it (by which
-        programs tell whether tensors share memory). 0 if it has no bytes."""
+        """Returns its address on the GPU, or on the host a number that no other storage has; 0 if it has no bytes.
+
+        By this number programs find out whether tensors share memory.
+        """
         return self.host_address if self.block is None else self.block.address
 
 
 _residences: dict[int, Residence] = {}
 
 
-_left: deque[Residence] = deque()  # whose storage has died, and whose memory is not freed yet
+_left: deque[Residence] = deque()  # storages that have died and whose memory is not freed yet
 
 
 def _leave(_=None) -> None:
     try:
         have_room(_FRAMES)
-    except RecursionError:  # it is freed with the next one, or when somebody asks
+    except RecursionError:  # it is freed with the next one, or when memory is queried
         return
     uninterrupted(free_dead)
 
 
-_FRAMES = 48  # of Python's, that it takes at most, and some more
+_FRAMES = 48  # an upper bound of the Python frames that it needs
 
 
 def free_dead() -> None:
-    """Frees the memory of storages that have died. There are such only if an interrupt came just then, or where Python
-    was about to refuse another call."""
+    """Frees the memory of storages that have died.
+
+    Such storages remain only after an interrupt at that moment, or if Python was at its recursion limit.
+    """
     while _left:
         try:
             residence = _left.popleft()
-        except IndexError:  # another thread took it
+        except IndexError:  # a different thread took it
             return
         if _residences.get(residence.key) is residence:
             del _residences[residence.key]
@@ -127,18 +132,18 @@ def free_dead() -> None:
 
 
 def free_lost() -> None:
-    """Frees those too whose end Python could not tell, since it was about to refuse another call (RecursionError)."""
+    """Also frees storages whose end Python could not report because of its recursion limit (RecursionError)."""
     free_dead()
     _left.extend(residence for residence in list(_residences.values()) if residence() is None)
     free_dead()
 
 
 def after_a_lost_interrupt(unraisable, told_by: str) -> bool:
-    """For sys.unraisablehook: True if it was an interrupt of what frees a storage's memory, which is then done here, or
-    if there was no room for it on Python's stack, when it is done later.
+    """Handles an error in sys.unraisablehook; returns whether it came from freeing a storage's memory.
 
-    The signal (Ctrl-C, or a timer whose handler raises) is sent once more, since Python drops what is raised there;
-    it comes when this and what runs in the module `told_by` are over.
+    An interrupted free is completed here. If there was no room on Python's stack, it is completed later. The signal
+    (Ctrl-C, or a timer whose handler raises) is sent again, because Python drops exceptions raised there. It arrives
+    when this and what runs in the module `told_by` are done.
     """
     if unraisable.object is not _leave:
         return False
@@ -149,42 +154,43 @@ def after_a_lost_interrupt(unraisable, told_by: str) -> bool:
 
 
 def find(storage) -> Residence | None:
-    """The residence of an untyped storage, or None if it is not a simulated one."""
+    """Returns the residence of an untyped storage, or None if it is not a simulated one."""
     return _residences.get(id(storage))
 
 
 def of(tensor: torch.Tensor) -> Residence | None:
-    """Where a tensor lives if it is a simulated one (on the GPU, or on the host without values), else None."""
+    """Returns the residence of a simulated tensor (on the GPU, or on the host without values), else None."""
     with torch._C.DisableTorchFunction():
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # pyright: ignore[reportAttributeAccessIssue]
             return of(torch._C._functorch.get_unwrapped(tensor))  # pyright: ignore[reportAttributeAccessIssue]
         if not tensor.is_meta:
             return None
-        if hasattr(type(tensor), "__tensor_flatten__"):  # a subclass made of other tensors: a nested tensor, a DTensor
+        # a subclass that wraps other tensors: a nested tensor, a DTensor
+        if hasattr(type(tensor), "__tensor_flatten__"):
             names, _ = tensor.__tensor_flatten__()  # pyright: ignore[reportAttributeAccessIssue]
             return of(getattr(tensor, names[0])) if names else None
         return _residences.get(id(tensor.untyped_storage()))
 
 
 def any_on(machine) -> bool:
-    """Whether any storage takes memory of this GPU, be it one that only a graph of autograd still holds."""
+    """Returns whether any storage uses memory of this GPU, also one that only an autograd graph holds."""
     return any(one.machine is machine and one.block is not None for one in list(_residences.values()))
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of a simulated GPU."""
+    """Returns whether a tensor is on a simulated GPU."""
     found = of(tensor)
     return found is not None and found.home is not HOST
 
 
 def on_current(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of the simulated GPU that is on."""
+    """Returns whether a tensor is on the simulated GPU in use."""
     found = of(tensor)
     return found is not None and found.home is not HOST and found.machine is machines.current()
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """The device that a tensor says it is on."""
+    """Returns the device that a tensor reports."""
     found = of(tensor)
     if found is not None:
         return found.device
@@ -193,20 +199,20 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 
 
 def settle(storage, machine, block, nbytes: int) -> Residence:
-    """Records that `storage` (new) lives in `block` of `machine` (None for 0 bytes)."""
+    """Records that `storage` (new) is in `block` of `machine` (None for 0 bytes)."""
     home = None if block is None else SharedBlock(machine, block)
     return _enter(storage, machine, home, nbytes)
 
 
 def share(storage, other: Residence, nbytes: int) -> Residence:
-    """Records that `storage` (new) lives in the same memory as `other`."""
+    """Records that `storage` (new) is in the same memory as `other`."""
     residence = _enter(storage, other.machine, other.home, nbytes)
     residence.host_address = other.host_address
     return residence
 
 
 def settle_on_host(storage, machine, nbytes: int) -> Residence:
-    """Records that `storage` (new) stands for host memory without values."""
+    """Records that `storage` (new) represents host memory without values."""
     machine.host_bytes += nbytes
     residence = _enter(storage, machine, HOST, nbytes)
     residence.host_address = _host_end[0] if nbytes else 0
@@ -229,20 +235,22 @@ _pinned: dict[int, weakref.ref] = {}
 
 
 def pin(storage) -> None:
-    """Notes that a storage of the host is pinned memory. There is none without a driver: it only says how fast copies
-    are."""
+    """Marks a host storage as pinned memory.
+
+    Without a driver there is no pinned memory, so the mark only decides how fast copies are.
+    """
     key = id(storage)
     _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
 
 
 def is_pinned(storage) -> bool:
-    """Whether a storage of the host was noted as pinned memory."""
+    """Returns whether a host storage is marked as pinned memory."""
     return id(storage) in _pinned
 
 
 @in_one_piece
 def vacate(residence: Residence) -> None:
-    """Frees a storage's memory before it dies: here it has values to be computed from, on CUDA it is gone."""
+    """Frees a storage's memory before the storage dies: it is still needed here to compute values, but not on CUDA."""
     home, residence.home = residence.home, None
     if home is not None:
         home.storages -= 1
@@ -252,7 +260,9 @@ def vacate(residence: Residence) -> None:
 
 @in_one_piece
 def resize(residence: Residence, nbytes: int) -> None:
-    """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old."""
+    """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old
+    freed.
+    """
     machine = residence.machine
     old = residence.home
     block = machine.allocator.malloc(nbytes, machine.stream)

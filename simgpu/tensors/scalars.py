@@ -1,4 +1,4 @@
-"""Numbers that an operator writes into a tensor: PyTorch refuses those that the tensor's dtype cannot hold."""
+"""Refuses numbers that an operator writes into a tensor whose dtype cannot hold them, as PyTorch does."""
 
 import math
 
@@ -9,8 +9,8 @@ from simgpu.tensors import arguments
 
 _aten = torch.ops.aten
 
-# Operators whose CUDA kernel converts a number to the dtype of its result (Scalar::to: cuda/FillKernel.cu,
-# cuda/Indexing.cu, cuda/IndexKernel.cu), and what their schema calls it. A meta kernel does not look at it.
+# Operators whose CUDA kernel converts a number to the result's dtype (Scalar::to: cuda/FillKernel.cu, cuda/Indexing.cu,
+# cuda/IndexKernel.cu), with its name in their schema. A meta kernel does not check it.
 CONVERTED = {
     _aten.fill.Scalar: "value",
     _aten.fill_.Scalar: "value",
@@ -27,7 +27,7 @@ CONVERTED = {
 
 
 def check(operator, args, kwargs, result: torch.Tensor) -> None:
-    """Raises PyTorch's RuntimeError for a number that `result`, which one of CONVERTED gave, cannot hold."""
+    """Raises PyTorch's RuntimeError for a number that `result`, from one of CONVERTED, cannot hold."""
     value = arguments.given(operator, CONVERTED[operator], args, kwargs)
     if result.dtype == torch.bool or not result.numel():
         return
@@ -46,7 +46,7 @@ def refuse(value: float, dtype: torch.dtype) -> None:
 
 
 def _fits(value: float, dtype: torch.dtype) -> bool:
-    """Whether a number is well within a dtype, so that PyTorch need not be asked."""
+    """Returns whether a number is well within a dtype's range, so that PyTorch need not check it."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:

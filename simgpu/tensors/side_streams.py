@@ -1,8 +1,8 @@
-"""Backward on the streams of forward: autograd's engine runs a node on the stream on which its operator ran.
+"""Runs backward on the streams of forward, because autograd's engine runs a node on the stream of its operator.
 
-So what it takes comes from that stream's free blocks, and a gradient that goes to a node of another stream is noted as
+So the node allocates from that stream's free blocks, and a gradient for a node of a different stream is recorded as
 used there (torch/csrc/autograd/engine.cpp, evaluate_function; input_buffer.cpp, add). The engine sees no streams of
-meta tensors: nodes of operators that ran on another stream than the default one have hooks that say so.
+meta tensors, so nodes of operators that ran on a stream other than the default one get hooks that switch streams.
 """
 
 from functools import partial
@@ -12,11 +12,11 @@ import torch
 from simgpu import machine as machines
 from simgpu.tensors import residence
 
-_STREAM = "stream of the simulated GPU"  # in a node's metadata
+_STREAM = "stream of the simulated GPU"  # the key in a node's metadata
 
 
 def note(stream: int, given, results) -> None:
-    """The nodes of a call's `results` that were not those of what was `given` ran on `stream`."""
+    """Records that the nodes of a call's `results` ran on `stream`, except for those of `given`."""
     before = {tensor.grad_fn for tensor in given if tensor.grad_fn is not None}
     ahead = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
     new = []
@@ -38,7 +38,8 @@ def _enter(stream: int, outer: list[int], last, gradients) -> None:
     machine = machines.on()
     hooks = last.hooks_dict_ref()
     if hooks is not None:
-        hooks[last.id] = hooks.pop(last.id)  # the program's own hooks run on the stream, too: FSDP1's of AccumulateGrad
+        # the program's own hooks run on the stream, too, such as FSDP1's of AccumulateGrad
+        hooks[last.id] = hooks.pop(last.id)
     outer.append(machine.stream)
     machine.stream = stream
     _used(gradients, [stream] * len(gradients), machine)
@@ -58,8 +59,10 @@ def _used(gradients, streams, machine) -> None:
 
 
 def as_it_was(run):
-    """torch.autograd._engine_run_backward: the current stream is afterwards what it was, also after an error in a node
-    of another one."""
+    """Wraps torch.autograd._engine_run_backward, so that the current stream is restored afterwards.
+
+    This also holds after an error in a node of a different stream.
+    """
 
     def run_backward(*args, **kwargs):
         machine = machines.current()

@@ -1,7 +1,8 @@
-"""Code that asks for memory of CUDA where no mode of the simulated GPU is on is told why, and not in PyTorch's words.
+"""Replaces CUDA's `empty` kernels, so that CUDA memory requested outside the simulated GPU's modes raises a clear
+error.
 
-It comes to PyTorch's kernels for CUDA: two of them are this one instead. A build for the CPU has none; in one for CUDA
-the own ones come back when the simulated GPU goes.
+Such a request reaches PyTorch's CUDA kernels, of which two are replaced. A CPU build has none, and in a CUDA build the
+original ones are restored when the simulated GPU goes off.
 """
 
 import warnings
@@ -15,7 +16,7 @@ FACTORIES = ("empty.memory_format", "empty_strided")
 
 
 def refuse(*args, **kwargs):
-    """The kernel."""
+    """Raises the error; it is the replacing kernel."""
     raise NotModelledError(
         "the simulated GPU is not seen here. Either this thread was started before the GPU was on: start it inside, or "
         "use concurrent.futures.ThreadPoolExecutor. Or Python ran this code in the middle of an operator: a __del__, a "
@@ -24,7 +25,7 @@ def refuse(*args, **kwargs):
 
 
 def register() -> None:
-    """For `registry.hold`: while a simulated GPU is on."""
+    """Registers the kernels through `registry.hold`, while a simulated GPU is on."""
     below = registry.library("CUDA")
 
     def put_in():
@@ -39,8 +40,10 @@ def register() -> None:
 
 
 class _Called:
-    """Calls `function` inside of a function of torch's, where what C++ warns of becomes Python's warning: torch 2.11
-    warns of a kernel that takes another one's place, on standard error where nothing catches it."""
+    """Calls `function` inside a torch function, where C++ warnings become Python warnings.
+
+    torch 2.11 warns about a kernel that replaces a previous one, on stderr if nothing catches it.
+    """
 
     def __init__(self, function) -> None:
         self.function = function

@@ -1,10 +1,11 @@
-"""Which simulated tensors have values: small ones that nothing random and nothing unknown went into.
+"""Constant propagation: small tensors that are computed only from known inputs keep their values.
 
-A simulated tensor has no values; but of masks, positions and lengths models ask what decides which operators run: does
-this mask let everything through? So tensors of up to LIMIT elements that come from the host, or are made by `ones`,
-`arange` and the like, have values beside the simulated storage (see expressions.py), and so has what operators make of
-such tensors alone. All other values are unknown: of tensors from the host with more than FLOATS floating-point numbers,
-which are weights and data, of random numbers, and of what depends on either. Asking for one is an error.
+A simulated tensor normally has no values. But models read masks, positions and lengths to decide which operators run,
+for example whether a mask lets everything through. So tensors of up to LIMIT elements that come from the host, or are
+made by `ones`, `arange` and the like, have values in addition to the simulated storage (see expressions.py). So do
+results that operators compute from such tensors alone. All other values are unknown: those of host tensors with more
+than FLOATS floating-point elements (weights and data), of random numbers, and of everything that depends on either.
+Reading one raises an error.
 """
 
 from contextlib import suppress
@@ -22,13 +23,13 @@ from simgpu.tensors.expressions import Call, Expression, taking_numbers, view
 from simgpu.tensors.identity import once_for_each
 from simgpu.tensors.layout import is_dense
 
-LIMIT = 2**20  # elements; larger masks would cost the simulation more time than they decide
-FLOATS = 4096  # of one tensor from the host
+LIMIT = 2**20  # elements; larger masks would cost the simulation more time than their values are worth
+FLOATS = 4096  # elements of one tensor from the host
 
 _aten = torch.ops.aten
-# What stood in the tensor before is of no account to them.
+# Operators for which the previous content of the tensor does not matter.
 _OVERWRITING = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
-# One operand that is false, or true, everywhere decides what they give, whatever the other one is.
+# Operators whose result is decided by one operand that is false, or true, everywhere, whatever the other one is.
 _DECIDED_BY = {
     getattr(getattr(_aten, f"{kind}_{name}{place}"), overload): name == "or"
     for name in ("and", "or")
@@ -37,17 +38,19 @@ _DECIDED_BY = {
 }
 _DECIDED_BY |= {_aten.__and__.Tensor: False, _aten.__iand__.Tensor: False}
 _DECIDED_BY |= {_aten.__or__.Tensor: True, _aten.__ior__.Tensor: True}
-_DECIDING = 4096  # elements of such an operand, which is computed at once
-_ALLOCATING = ("empty", "resize")  # parts of the names of operators that leave values undefined
+_DECIDING = 4096  # elements of such an operand, which is computed immediately
+_ALLOCATING = ("empty", "resize")  # parts of names of operators that leave values undefined
 
 
 class UnknownError(Exception):
-    """An operand whose values are not known."""
+    """Raised for an operand whose values are unknown."""
 
 
 def nan() -> float:
-    """What a float is whose value is asked for: nan, and a warning, once for each simulated GPU, says so; 0.0 on one
-    that has stand-ins."""
+    """Returns the value of a float that is unknown: nan, or 0.0 on a GPU with placeholder values.
+
+    With nan, a warning says so once per simulated GPU.
+    """
     machine = machines.on()
     if machine.stand_ins is not None:
         return stand_in_numbers.given(machine.stand_ins, "item()", 0.0)
@@ -58,7 +61,9 @@ def nan() -> float:
 
 
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The values of a simulated tensor, on the CPU, not to be written to; None if they are not known."""
+    """Returns the values of a simulated tensor on the CPU, which must not be written to, or None if they are
+    unknown.
+    """
     place = residence.find(tensor.untyped_storage())
     if place is None:
         return None
@@ -74,10 +79,11 @@ def of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def deciding(tensor: torch.Tensor, operator: str, unknown: str, least: int = 0) -> torch.Tensor:
-    """The values of a tensor from which an operator reads a size: integers on the CPU.
+    """Returns the values of a tensor from which an operator reads a size: integers on the CPU.
 
-    If they are not known, a simulated GPU with stand-ins gives `least` for each, the smallest value that makes sense,
-    and notes that `operator` decides a size. Raises NoValueError, which says `unknown`, on one without stand-ins.
+    If they are unknown, a simulated GPU with placeholder values returns `least` for each, the smallest sensible value,
+    and records that `operator` decides a size. Without placeholder values it raises NoValueError with the text
+    `unknown`.
     """
     known = tensor if residence.of(tensor) is None else of(tensor)
     if known is not None:
@@ -91,7 +97,7 @@ def deciding(tensor: torch.Tensor, operator: str, unknown: str, least: int = 0) 
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:
-    """What has no elements has no values that could be unknown."""
+    """Returns the values of a tensor without elements, which cannot be unknown."""
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False):
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
@@ -102,7 +108,7 @@ def _in_buffer(buffer: Buffer, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def keep(tensor: torch.Tensor, known: torch.Tensor) -> None:
-    """Notes the values of a simulated tensor that fills its storage."""
+    """Records the values of a simulated tensor that fills its storage."""
     place = residence.find(tensor.untyped_storage())
     if place is not None and place.nbytes == tensor.nbytes:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
@@ -110,7 +116,7 @@ def keep(tensor: torch.Tensor, known: torch.Tensor) -> None:
 
 
 def carry(source: torch.Tensor, copy: torch.Tensor) -> None:
-    """Takes values along where a tensor is copied from the host to the GPU or back."""
+    """Copies values along when a tensor is copied from the host to the GPU or back."""
     place = residence.find(copy.untyped_storage())
     if place is None:
         return
@@ -124,7 +130,7 @@ def carry(source: torch.Tensor, copy: torch.Tensor) -> None:
 
 
 def _copy(source, copy, place) -> None:
-    """Copies what a tensor has of values, where all are kept."""
+    """Copies a tensor's known values, if all tensors have values."""
     memory = place.machine.host_memory
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         known = of(source) if source.is_meta else source
@@ -140,13 +146,15 @@ def _converted(source: torch.Tensor) -> torch.Tensor:
 
 
 def _result(function, args, tensor, place) -> Expression:
-    """The expression of the only result of a function, a tensor that lies in `place`."""
+    """Returns the expression of a function's only result, a tensor in `place`."""
     where = view(Expression(place.nbytes), tensor)
     return Expression(place.nbytes, call=Call(function, args, {}, outputs={0: where}), slot=0)
 
 
 class _Written(NamedTuple):
-    """Position and name of the arguments that an operator writes. `in_training`: only where it is called for that."""
+    """Position and name of the arguments that an operator writes. `in_training` limits this to calls in training
+    mode.
+    """
 
     arguments: tuple[tuple[int, str], ...]
     in_training: bool = False
@@ -155,7 +163,7 @@ class _Written(NamedTuple):
 @once_for_each
 def _written(operator) -> _Written:
     declared = list(enumerate(operator._schema.arguments))
-    if operator in (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default):  # their schemas do not say so
+    if operator in (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default):  # not in their schemas
         return _Written(tuple((i, one.name) for i, one in declared if one.name.startswith("running_")), True)
     told = [(i, one.name) for i, one in declared if one.alias_info is not None and one.alias_info.is_write]
     return _Written(tuple(told))
@@ -163,21 +171,23 @@ def _written(operator) -> _Written:
 
 @once_for_each
 def _outs(operator) -> tuple[str, ...]:
-    """The names of the arguments that an operator writes all of its results to: out=."""
+    """Returns the names of the out= arguments, to which an operator writes all of its results."""
     told = (one for one in operator._schema.arguments if one.kwarg_only and one.alias_info is not None)
     return tuple(one.name for one in told if one.alias_info.is_write)
 
 
 @once_for_each
 def _gives_values(operator) -> bool:
-    """Whether its result follows from its arguments: it draws nothing at random and fills what it makes."""
+    """Returns whether an operator's results follow from its arguments: nothing random, and nothing left undefined."""
     drawn = torch.Tag.nondeterministic_seeded in operator.tags
     return not drawn and not any(part in operator._schema.name for part in _ALLOCATING)
 
 
 def computed(operator, args, kwargs):
-    """What an operator gives on the CPU for simulated tensors whose values are known. Raises UnknownError if one's are
-    not, or if the result does not follow from them."""
+    """Returns an operator's result on the CPU for simulated tensors with known values.
+
+    Raises UnknownError if a value is unknown, or if the result does not follow from the arguments.
+    """
     if not _gives_values(operator):
         raise UnknownError
     with torch._C.DisableTorchFunction(), _disable_current_modes():
@@ -198,7 +208,7 @@ def _known(argument):
 
 
 class _Plan:
-    """What is found out about an operator once, for `follow`."""
+    """Holds what `follow` needs to know of an operator, found out once."""
 
     def __init__(self, operator):
         self.writes = bool(_written(operator).arguments)
@@ -213,10 +223,12 @@ _plan_of = once_for_each(_Plan)
 
 
 def follow(operator, args, kwargs, outputs) -> None:
-    """After an operator has run on simulated tensors: notes what it gives, or forgets what it wrote to."""
+    """Updates values after an operator ran on simulated tensors: records its results, or marks what it wrote as
+    unknown.
+    """
     plan = _plan_of(operator)
     if plan.moves:
-        return  # the tensor is one of another storage now, where nothing was written; one that grew has forgotten all
+        return  # the tensor now has a different storage, where nothing was written; a resized one has lost its values
     written = _places_written(operator, args, kwargs) if plan.writes else ()
     if written:
         changing = plan.overwrites or plan.decided
@@ -229,7 +241,7 @@ def follow(operator, args, kwargs, outputs) -> None:
             raise UnknownError
         outs = plan.outs
         named = {name: _operand(one, name in outs) for name, one in kwargs.items() if name != "device"}
-        others = [_operand(one) for one in args[1:]]  # before the first, whose blank bytes may not be wanted then
+        others = [_operand(one) for one in args[1:]]  # processed before the first one, which may then not be needed
         given = (*(_operand(one, plan.overwrites) for one in args[:1]), *others)
     except UnknownError:
         for place in written:
@@ -248,7 +260,7 @@ def _any_small(outputs) -> bool:
 
 
 def _decided(operator, args, dtype) -> bool:
-    """Whether one of two operands, of which the other is not known, decides the result: `True or x`, `0 and x`."""
+    """Returns whether one known operand decides the result: `True or x`, `0 and x`."""
     wanted = _DECIDED_BY[operator]
     if wanted and dtype != torch.bool:
         return False  # 1 or 6 is 7
@@ -262,16 +274,17 @@ def _decided(operator, args, dtype) -> bool:
 
 
 def _note(operator, given, named, written, outputs) -> None:
-    """Gives the storages of a call's results, and those that it wrote to, their expressions."""
+    """Sets the expressions of the storages of a call's results, and of those that it wrote to."""
     before = [(place, place.values) for place in written if place.values is not None]
     if operator in _OVERWRITING:
         before = [(written[0], given[0].of)]
     elif _outs(operator):
         given_to = [named[name].of for name in _outs(operator)]
-        outs = written[-len(given_to) :]  # the last ones: `out` of batch norm comes after the running statistics
+        # the last ones, because `out` of batch norm comes after the running statistics
+        outs = written[-len(given_to) :]
         before = [*before, *((a, b) for a, b in zip(outs, given_to, strict=True) if a.values is None)]
     new = {}
-    cut = torch.Tag.dynamic_output_shape in operator.tags  # its results may be cut from what is longer: torch.unique
+    cut = torch.Tag.dynamic_output_shape in operator.tags  # its results may be slices of a longer tensor: torch.unique
     for number, output in enumerate(outputs):
         place = residence.find(output.untyped_storage()) if isinstance(output, torch.Tensor) else None
         if place is None or place.values is not None or output.numel() > LIMIT:
@@ -287,7 +300,7 @@ def _note(operator, given, named, written, outputs) -> None:
 
 
 def _places_written(operator, args, kwargs) -> list:
-    """The residences of the tensors that a call writes to."""
+    """Returns the residences of the tensors that a call writes to."""
     places = []
     written = _written(operator)
     if written.in_training and not arguments.given(operator, "training", args, kwargs):
@@ -303,7 +316,7 @@ def _places_written(operator, args, kwargs) -> list:
 
 
 def _operand(argument, blank: bool = False):
-    """An argument as a `Call` keeps it. `blank`: the call writes over all of it."""
+    """Converts an argument to the form that a `Call` stores. `blank` says that the call overwrites all of it."""
     if isinstance(argument, torch.Tensor):
         if argument.numel() > LIMIT:
             raise UnknownError
@@ -313,7 +326,7 @@ def _operand(argument, blank: bool = False):
         if place is None:
             raise UnknownError
         whole = place.nbytes == argument.nbytes and is_dense(argument)
-        if (blank and whole) or not argument.numel():  # nothing of it is asked for
+        if (blank and whole) or not argument.numel():  # none of its values are needed
             return view(Expression.blank(place.nbytes), argument)
         if place.values is None:
             raise UnknownError
@@ -324,7 +337,7 @@ def _operand(argument, blank: bool = False):
 
 
 def _from_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor of the host, which its owner may change."""
+    """Returns a copy of a host tensor, because its owner may change it."""
     if tensor.layout is not torch.strided or (tensor.is_floating_point() and tensor.numel() > FLOATS):
         raise UnknownError
     return tensor.detach().clone()

@@ -1,4 +1,4 @@
-"""What CUDA says of tensors on different devices that meet in an operator, in each family's words."""
+"""Provides CUDA's errors for tensors on different devices in one operator, in the words of each family of operators."""
 
 import torch
 
@@ -8,8 +8,8 @@ from simgpu.tensors.identity import once_for_each
 
 _aten = torch.ops.aten
 
-# Without PyTorch's check of devices before the kernel (device_check: NoCheck in native_functions.yaml), for
-# TensorIterator finds out; pointwise operators are known by their tag.
+# Operators without PyTorch's device check before the kernel (device_check: NoCheck in native_functions.yaml), because
+# TensorIterator checks; pointwise operators are known by their tag.
 _FOUND_BY_ITERATOR = {
     "mse_loss",
     "smooth_l1_loss",
@@ -19,8 +19,8 @@ _FOUND_BY_ITERATOR = {
     "index_put_",
     "dist",
 }
-# With that check, though they are pointwise, or take a tensor without dims from the host in no other way: it finds such
-# a one, too. Names of operators, in place and with out=, or of one overload.
+# Operators with that check although they are pointwise, or although they otherwise accept a host tensor without dims,
+# which it refuses too. These are names of operators, in place and with out=, or of one overload.
 _ONE_DEVICE = """
     addmm bucketize.Tensor clamp.Tensor clamp_max.Tensor clamp_min.Tensor complex gcd huber_loss igamma igammac
     isin.Tensor_Tensor lcm logaddexp logaddexp2 masked_scatter nextafter normal.Tensor_Tensor polar put scatter.src
@@ -39,7 +39,7 @@ _CALLS = {
 
 @once_for_each
 def wants_one_device(operator) -> bool:
-    """Whether CUDA refuses a tensor of the host that has no dims, too, where an OpOverload is given it."""
+    """Returns whether CUDA refuses even a host tensor without dims as an argument of an OpOverload."""
     if getattr(operator, "namespace", None) != "aten":
         return False
     name = operator._opname.removesuffix("_")
@@ -47,18 +47,18 @@ def wants_one_device(operator) -> bool:
 
 
 def device_of(tensor) -> str:
-    """The device's name as CUDA would have it."""
+    """Returns the device's name as CUDA reports it."""
     return str(residence.device_of(tensor)) if residence.on_gpu(tensor) else "cpu"
 
 
 def type_of(tensor) -> str:
-    """The tensor's legacy type: "torch.cuda.FloatTensor"."""
+    """Returns the tensor's legacy type: "torch.cuda.FloatTensor"."""
     name = tensor.type().removeprefix("torch.").removeprefix("meta.")
     return f"torch.cuda.{name}" if device_of(tensor) != "cpu" else f"torch.{name}"
 
 
 def error(operator, args, kwargs) -> RuntimeError:
-    """The error for this call, some of whose tensors are on the GPU and some on the host."""
+    """Returns the error for a call with tensors on the GPU and on the host."""
     name = operator._schema.name.removeprefix("aten::")
     values = list(_named_tensors(operator, args, kwargs))
     if name == "convolution":
@@ -86,7 +86,7 @@ def error(operator, args, kwargs) -> RuntimeError:
             f"Expected all tensors to be on the same device, but found at least two devices, {machines.cuda()} and cpu!"
         )
     if name == "mv":
-        values.reverse()  # the result is made like the vector, before the check
+        values.reverse()  # the result is created like the vector, before the check
     common = device_of(values[0][1])
     key, other = next((key, device_of(tensor)) for key, tensor in values if device_of(tensor) != common)
     called, renamed = _CALLS.get(name, (None, {}))
@@ -105,7 +105,7 @@ def _named_tensors(operator, args, kwargs):
 
 
 def _wrapper(operator, called: str | None) -> str:
-    """How PyTorch's code generator names the wrapper of an operator's CUDA kernel."""
+    """Returns the name that PyTorch's code generator gives the wrapper of an operator's CUDA kernel."""
     if called is not None:
         return called
     name, overload = operator._schema.name.removeprefix("aten::"), operator._overloadname.replace("default", "")
@@ -122,7 +122,10 @@ def _structured(operator) -> bool:
 
 
 def _convolution(tensors: dict) -> RuntimeError:
-    """aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters; on the CPU for mkldnn's kernels."""
+    """Returns the error of check_input_same_type_as_parameters (aten/src/ATen/native/Convolution.cpp).
+
+    On the CPU it mentions mkldnn's kernels.
+    """
     given = tensors["input"]
     key = next(key for key in ("weight", "bias") if key in tensors and device_of(tensors[key]) != device_of(given))
     message = f"Input type ({type_of(given)}) and {key} type ({type_of(tensors[key])}) should be the same"

@@ -1,8 +1,9 @@
-"""Sums and products of ZeroTensors, which forward-mode derivatives are made of where a tangent is absent.
+"""Computes sums and products of ZeroTensors, which forward-mode derivatives use if a tangent is absent.
 
-aten/src/ATen/native/BinaryOps.cpp (add_zerotensor and its like) finds the result's shape and dtype by the operator's
-meta kernel, on `self.to("meta")`. That copy of a CUDA tensor takes nothing, but a simulated tensor is copied to itself,
-and the meta kernel in Python would take memory for it. Here PyTorch's rules of broadcasting and promotion do the same.
+aten/src/ATen/native/BinaryOps.cpp (add_zerotensor and similar) finds the result's shape and dtype with the operator's
+meta kernel, on `self.to("meta")`. That copy of a CUDA tensor allocates nothing, but a simulated tensor would be copied
+to itself, and the Python meta kernel would allocate memory for it. So this module applies PyTorch's rules of
+broadcasting and promotion directly.
 """
 
 import warnings
@@ -16,7 +17,7 @@ _aten = torch.ops.aten
 
 
 def _is_here(operand) -> bool:
-    """Whether it is a simulated tensor; a number may stand in the place of one."""
+    """Returns whether an operand is a simulated tensor; it may be a number."""
     return isinstance(operand, torch.Tensor) and residence.on_current(operand)
 
 
@@ -25,19 +26,23 @@ def _is_zero(operand) -> bool:
 
 
 def _meta_of(*operands) -> None:
-    """What `to("meta")` takes of each operand: a ZeroTensor is made a tensor of one element first, and let go."""
+    """Allocates what `to("meta")` allocates for each operand: a ZeroTensor first becomes a one-element tensor, then
+    freed.
+    """
     for operand in operands:
         if _is_zero(operand) and _is_here(operand):
             torch.zeros((), dtype=operand.dtype, device=operand.device)
 
 
 def _typed(operand):
-    """What has a ZeroTensor's part in type promotion: any operator but a few would make a tensor of itself of it."""
+    """Returns an operand with a ZeroTensor's type promotion, because most operators would materialise the
+    ZeroTensor.
+    """
     return torch.empty((0,) * operand.dim(), dtype=operand.dtype, device="cpu") if _is_zero(operand) else operand
 
 
 def _frame(one, other):
-    """Shape, dtype and device of the result."""
+    """Returns shape, dtype and device of the result."""
     device = one.device if _is_here(one) else other.device
     shapes = (operand.shape for operand in (one, other) if isinstance(operand, torch.Tensor))
     return torch.broadcast_shapes(*shapes), torch.result_type(_typed(one), _typed(other)), device
@@ -54,7 +59,7 @@ def _zeros(shape, dtype, device) -> torch.Tensor:
 
 
 def _sum(one, other, *, alpha=1) -> torch.Tensor:
-    """A copy of the operand that is not zero, or zeros."""
+    """Returns a copy of the operand that is not zero, or zeros."""
     shape, dtype, device = _frame(one, other)
     _meta_of(one, other)
     if not _is_zero(one):
@@ -76,7 +81,7 @@ def _product(one, other) -> torch.Tensor:
 
 
 def _quotient(one, other) -> torch.Tensor:
-    """Zeros, or where zero divides, a tensor full of infinity or of NaN."""
+    """Returns zeros, or for a zero divisor, a tensor full of infinity or of NaN."""
     shape, dtype, device = _frame(one, other)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
@@ -96,7 +101,9 @@ KERNELS = {
 
 
 def register() -> None:
-    """For `registry.hold`: while a simulated GPU is on. Other devices have PyTorch's own kernel."""
+    """Registers the kernels through `registry.hold`, while a simulated GPU is on. Other devices use PyTorch's
+    kernel.
+    """
     if not hasattr(torch.library, "get_kernel"):
         return
     library = registry.library("ZeroTensor")

@@ -1,1 +1,1 @@
-"""The clock, and the constants it assumes."""
+"""The simulated clock and the constants it assumes."""

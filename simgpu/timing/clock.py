@@ -1,10 +1,12 @@
-"""The simulated GPU's clock: what the host has issued by when, and when the device is done with it.
+"""The simulated GPU's clock: when the host issues work, and when the device finishes it.
 
-The host issues work and goes on; each stream works it off in order. Kernels share one engine whatever their stream,
-for a kernel is costed as if it had the whole GPU; copies to and from the host have an engine each, and so has each link
-to other GPUs in each direction: they run beside kernels of another stream. Times are seconds since the GPU was switched
-on. All is computed from what is issued, so two runs of a script give the same times; the wall clock of this machine
-plays no part in it, and `time.perf_counter()` says nothing about the simulated GPU.
+The host issues work and continues, and each stream runs its work in order. Kernels of all streams share one engine,
+because a kernel is costed as if it had the whole GPU. Copies to and from the host have one engine each, and so has each
+link to other GPUs in each direction. These run concurrently with kernels of another stream.
+
+Times are in seconds since the GPU was switched on. They are computed only from what is issued, so two runs of a script
+give the same times. The wall clock of this machine is not used, and `time.perf_counter()` says nothing about the
+simulated GPU.
 """
 
 from collections import deque
@@ -21,16 +23,21 @@ _COPYING = {TO_GPU: COPY_TO_GPU, TO_HOST: COPY_TO_HOST}
 
 
 class Engine:
-    """A part of the GPU that does one thing at a time: what is ready first is not held up by what is not."""
+    """Models a part of the GPU that runs one thing at a time; work that is ready may run before work that still
+    waits.
+    """
 
     __slots__ = ("_gaps", "free")
 
     def __init__(self) -> None:
-        self.free = 0.0  # from here on nothing is planned
-        self._gaps: deque[tuple[float, float]] = deque()  # free times before that which later work may still use
+        self.free = 0.0  # nothing is scheduled after this time
+        self._gaps: deque[tuple[float, float]] = deque()  # idle intervals before `free` that later work may still use
 
     def take(self, ready: float, seconds: float, now: float) -> float:
-        """When work of `seconds` that is `ready` then begins. Nothing can be ready before `now`, the host's time."""
+        """Schedules work of `seconds` that becomes ready at `ready`, and returns when it begins.
+
+        Nothing can become ready before `now`, the host's time.
+        """
         gaps = self._gaps
         while gaps and gaps[0][1] <= now:
             gaps.popleft()
@@ -53,11 +60,11 @@ class Engine:
 
 
 class Capture:
-    """What a CUDA graph holds while it is captured, and then: its kernels and copies, one after another.
+    """Holds the kernels and copies of a CUDA graph during and after its capture, counted as if they ran in sequence.
 
-    `streams`: those that belong to it. `seconds`: of the device. `nodes`: kernels and copies. What streams do beside
-    each other in a graph is counted one after another. `computed`: functions that compute its values anew, where there
-    are values.
+    `streams`: the streams that belong to it. `seconds`: device time. `nodes`: number of kernels and copies. Work that
+    streams run concurrently in a graph is counted in sequence. `computed`: functions that recompute its values, if the
+    tensors have values.
     """
 
     def __init__(self, stream: int) -> None:
@@ -67,26 +74,26 @@ class Capture:
         self.computed: list = []
 
     def add(self, seconds: float, nodes: int = 1) -> None:
-        """Kernels or copies more."""
+        """Adds the time and number of kernels or copies."""
         self.seconds += seconds
         self.nodes += nodes
 
 
 def checked_slowness(factor: float) -> float:
-    """A factor on the times of the host. ValueError if it is no positive number."""
+    """Returns a factor on host times. Raises ValueError if it is not a positive number."""
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
         raise ValueError(f"host={factor!r}: wanted a number above 0, such as 2 for a host half as fast")
     return float(factor)
 
 
 class Clock:
-    """Host and device timelines of a GPU of kind `spec`.
+    """Holds the host and device timelines of a GPU described by `spec`.
 
-    `slowness`: how many times as long as the host of `rates` this one takes for a launch, an operator, a view, or
-    another call of PyTorch's or CUDA's; ValueError if it is no positive number. `host`: the host's time in seconds.
-    `streams`: when each stream, by its id or, of NCCL's, by a name, is done with what it was given. `lanes`: what is
-    recorded of all that is issued, or None. `region`: what is told when a time is wanted that the kernels of a compiled
-    region have to be on the clock for (its `flush`), or None.
+    `slowness`: how much slower than the host of `rates` this one is at a launch, an operator, a view, or another call
+    of PyTorch or CUDA. A value that is not a positive number raises ValueError. `host`: the host's time in seconds.
+    `streams`: when each stream finishes its work, by its id, or by a name for a stream of NCCL. `lanes`: the record of
+    all issued work, or None. `region`: an object whose `flush` puts the kernels of a compiled region on the clock
+    before a time is read, or None.
     """
 
     def __init__(self, spec: Spec, slowness: float = 1.0) -> None:
@@ -100,28 +107,31 @@ class Clock:
         self._engines: dict[Hashable, Engine] = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
         self._kernels = self._engines[KERNELS]
         self._queue: deque[float] = deque(maxlen=rates.QUEUE)
-        self.capture: Capture | None = None  # of a CUDA graph, which is under way
+        self.capture: Capture | None = None  # the CUDA graph that is being captured
 
-    # What the host issues
+    # Issuing work
 
     def pass_time(self, seconds: float, name: str = "host work") -> None:
-        """The host does something else meanwhile, called `name`. ValueError if `seconds` is negative or no end."""
+        """Advances the host by `seconds` of other work, called `name`. Raises ValueError for negative or infinite
+        seconds.
+        """
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"the host cannot work for {seconds} s")
         self.settle()
         self._host_until(self.host + seconds, name)
 
     def view(self) -> None:
-        """An operator that only makes a view."""
+        """Adds the host time of an operator that only creates a view."""
         if self.region is None:
             self.host += self._view
 
     def launch(
         self, stream: int, work: float, kernels: int = 1, overhead: float = rates.OPERATOR, name: str = ""
     ) -> None:
-        """An operator of so many kernels, which need `work` seconds of the GPU beside their fixed cost.
+        """Issues an operator of `kernels` kernels, which need `work` seconds of the GPU in addition to their fixed
+        cost.
 
-        `overhead`: seconds of the host of `rates` beside the launches. `name`: what the lanes call it.
+        `overhead`: host seconds in addition to the launches, for the host of `rates`. `name`: its name in the lanes.
         """
         launch, begun = self._launch, self.host
         if self.capture is not None and stream in self.capture.streams:
@@ -147,10 +157,10 @@ class Clock:
             self.lanes.note(COMPUTE, name, begin, end)
 
     def copy(self, stream: int, nbytes: int, direction: str, *, pinned: bool, blocking: bool) -> None:
-        """A copy of `nbytes` over the link: TO_GPU or TO_HOST.
+        """Issues a copy of `nbytes` over the host link in the direction TO_GPU or TO_HOST.
 
-        The host waits for it if it is `blocking`, and if its side is not `pinned` memory: then the driver copies
-        piece by piece through a buffer of its own.
+        The host waits for it if it is `blocking`, or if the host memory is not `pinned`. In the second case the driver
+        copies piece by piece through its own buffer.
         """
         self.settle()
         self._host_until(self.host + (rates.OPERATOR + rates.LAUNCH) * self.slowness, ISSUES)
@@ -166,9 +176,10 @@ class Clock:
             self.synchronize(stream)
 
     def communicate(self, stream: int, own: Hashable, transfer: Transfer) -> float:
-        """A collective, a send or a receive on the stream `own`, after what `stream` was given so far: when it is done.
+        """Issues a collective, a send or a receive on the stream `own`, after the work of `stream`; returns when it
+        ends.
 
-        By itself it waits for no other rank.
+        It does not wait for other ranks.
         """
         ready = self.asked(stream, own)
         if self.capture is not None and stream in self.capture.streams:
@@ -178,34 +189,36 @@ class Clock:
         return self.carried(own, transfer, engine.take(ready, transfer.seconds, self.host))
 
     def asked(self, stream: int, own: Hashable) -> float:
-        """The host asks for a transfer: when the streams would let it begin."""
+        """Adds the host time of issuing a transfer, and returns the earliest time at which the streams allow it to
+        begin.
+        """
         self.settle()
         self._host_until(self.host + (rates.OPERATOR + rates.LAUNCH) * self.slowness, ISSUES)
         return max(self.host, self.streams.get(stream, 0.0), self.streams.get(own, 0.0))
 
     def carried(self, own: Hashable, transfer: Transfer, begin: float) -> float:
-        """A transfer that begins then on the stream `own`: when it is done."""
+        """Runs a transfer from the time `begin` on the stream `own`, and returns when it ends."""
         end = self.streams[own] = begin + transfer.seconds
         if self.lanes is not None:
             self.lanes.note(COMMUNICATION, transfer.name, begin, end)
         return end
 
     def pinning(self, nbytes: int) -> float:
-        """The seconds that a thread of the host needs to copy so many bytes into pinned memory (`rates.PAGEABLE`)."""
+        """Returns the seconds that a host thread needs to copy `nbytes` into pinned memory (`rates.PAGEABLE`)."""
         return nbytes / (self.spec.host_link * rates.PAGEABLE)
 
     def replay(self, stream: int, graph: Capture) -> None:
-        """A captured CUDA graph is launched, at once."""
+        """Launches a captured CUDA graph with a single call."""
         self.settle()
         self.launch(stream, max(0.0, graph.seconds - rates.KERNEL), overhead=rates.CALL, name="CUDA graph")
 
     def settle(self) -> None:
-        """What a compiled region has computed so far goes on the clock."""
+        """Puts on the clock what a compiled region has computed so far."""
         if self.region is not None:
             self.region.flush()
 
     def _host_until(self, time: float, name: str) -> None:
-        """The host is busy, or waits, until then."""
+        """Keeps the host busy or waiting until `time`, and records that as `name`."""
         if self.lanes is not None:
             self.lanes.note(HOST, name, self.host, time)
         self.host = max(self.host, time)
@@ -213,40 +226,42 @@ class Clock:
     # Waiting
 
     def done(self, stream: int | None = None) -> float:
-        """When the device is done with what it was given on a stream, or on all."""
+        """Returns when the device finishes the work of a stream, or of all streams."""
         self.settle()
         if stream is None:
             return max(self.streams.values(), default=0.0)
         return self.streams.get(stream, 0.0)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """The host waits for a stream, or for all."""
+        """Makes the host wait for a stream, or for all."""
         self.wait_until(self.done(stream))
 
     def wait_until(self, time: float) -> None:
-        """The host waits for a moment of the device's."""
+        """Makes the host wait until a time of the device."""
         self._host_until(time, "waits for the GPU")
         self.host += rates.SYNCHRONIZE * self.slowness
 
     def wait_for_batch(self, time: float) -> None:
-        """The host waits for a batch that a DataLoader's worker has ready then."""
+        """Makes the host wait until a DataLoader worker has a batch ready."""
         self.settle()
         self._host_until(time, "waits for a batch")
 
     def record(self, stream: int) -> float:
-        """When a stream comes past an event that is recorded now."""
+        """Records an event on a stream, and returns when the stream passes it."""
         self.settle()
         self.host += rates.CALL * self.slowness
         end = self.streams[stream] = max(self.host, self.streams.get(stream, 0.0))
         return end
 
     def hold(self, stream: int, time: float) -> None:
-        """Work given to a stream from now on begins no earlier than `time`."""
+        """Delays the further work of a stream until `time`."""
         self.settle()
         self.host += rates.CALL * self.slowness
         self.streams[stream] = max(time, self.streams.get(stream, 0.0))
 
     def passed(self, time: float) -> bool:
-        """Whether a moment of the device's is over for the host. Asking takes time, so that a loop that asks ends."""
+        """Returns whether a time of the device is in the host's past. Each call advances the host, so a polling loop
+        ends.
+        """
         self.host += rates.CALL * self.slowness
         return time <= self.host

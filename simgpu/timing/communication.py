@@ -1,9 +1,10 @@
-"""How long a collective takes: bytes over the bandwidth that NCCL reaches, and the latency of a ring's steps.
+"""Duration of a collective: bytes over the bandwidth that NCCL reaches, and the latency of a ring's steps.
 
-A ring of n GPUs passes the parts of a message on in n - 1 steps, an all-reduce in 2(n - 1). NCCL has three protocols
-for that, one of little latency and little bandwidth, one in between, one of all the bandwidth, and takes the fastest
-(NVIDIA/nccl, src/graph/tuning.cc, ncclTopoGetAlgoTime): so does this. A ring over several machines enters and leaves
-each of them once; there are as many rings as GPUs of the group on a machine, each through a network card of its own.
+A ring of n GPUs passes on the parts of a message in n - 1 steps, an all-reduce in 2(n - 1). NCCL has three protocols:
+one with low latency and low bandwidth, one in between, and one with the full bandwidth. It takes the fastest
+(NVIDIA/nccl, src/graph/tuning.cc, ncclTopoGetAlgoTime), and so does this module. A ring over several machines enters
+and leaves each of them once. Each machine has as many rings as GPUs of the group, and each ring uses its own network
+card.
 
 Not modelled: NVLink SHARP and trees, which NCCL prefers for some all-reduces (8 H100 reach 480 GB/s of "bus bandwidth"
 with NVLink SHARP, 360 without: NVIDIA/nccl-tests issue 212); the multiprocessors that NCCL's kernels take from others;
@@ -15,23 +16,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 SHARE = MappingProxyType({"nvlink": 0.8, "pcie": 0.5, "network": 0.95})
-"""Of a link's peak in each direction, by NCCL's rings.
+"""Share of a link's peak bandwidth in each direction that NCCL's rings reach.
 
-nvlink: 20 of 25 GB/s a link on V100 and A100, 20.6 of 25 on H100, 40.1 of 50 on B200 (NVIDIA/nccl, src/graph/topo.h).
-By nccl-tests 8 A100 reach 230 GB/s of 300, 0.77 (issue 149); 8 H100 360 of 450 in reduce-scatters, 350 in all-gathers,
-0.80 and 0.78 (NVIDIA/nccl issue 1281).
-pcie: the middle of what is published, which depends on switches and CPUs: 28 GB/s of 63 for 8 RTX 5090, 0.44, and 35
+nvlink: 20 of 25 GB/s per link on V100 and A100, 20.6 of 25 on H100, 40.1 of 50 on B200 (NVIDIA/nccl, src/graph/topo.h).
+According to nccl-tests, 8 A100 reach 230 GB/s of 300, 0.77 (issue 149). 8 H100 reach 360 of 450 in reduce-scatters and
+350 in all-gathers, 0.80 and 0.78 (NVIDIA/nccl issue 1281).
+
+pcie: the middle of the published figures, which depend on switches and CPUs: 28 GB/s of 63 for 8 RTX 5090, 0.44, and 35
 for four, 0.56 (NVIDIA/nccl issue 1639); 35 to 45 of 63 for 8 H100 PCIe (Alaya NeW Cloud, "NCCL-tests in practice",
-2026). GPUs that cannot reach each other's memory, or that sit on different CPUs, have less.
+2026). GPUs that cannot reach each other's memory, or that are attached to different CPUs, have less.
+
 network: 192 GB/s for 8 cards of 25, 0.96, in an all-reduce of DGX A100s (NVIDIA/nccl issue 812); 46 to 48 of 50 per
-card, 0.92 to 0.96 (nccl-tests issue 290); 12.2 of 12.5, 0.98 (nccl-tests issue 29)."""
+card, 0.92 to 0.96 (nccl-tests issue 290); 12.2 of 12.5, 0.98 (nccl-tests issue 29).
+"""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 BANDWIDTH = (0.5, 0.92, 1.0)
-"""Of the ring's bandwidth, by protocol (src/graph/tuning.cc, ncclTopoTuneModel, "Various model refinements")."""
+"""Share of the ring's bandwidth, by protocol (src/graph/tuning.cc, ncclTopoTuneModel, "Various model refinements")."""
 
 BASE = (6.6e-6, 14.0e-6, 8.4e-6)
-"""A ring's latency in seconds beside that of its steps, by protocol (the same file, baseLatencies)."""
+"""Base latency of a ring in seconds, without its steps, by protocol (tuning.cc, baseLatencies)."""
 
 STEP = MappingProxyType(
     {
@@ -40,16 +44,16 @@ STEP = MappingProxyType(
         "network": (2.7e-6, 4.0e-6, 14.0e-6),
     }
 )
-"""A step's latency by link and protocol (the same file, hwLatencies)."""
+"""Latency of a step in seconds, by link and protocol (tuning.cc, hwLatencies)."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """How the GPUs of a group reach each other.
+    """Describes how the GPUs of a group reach each other.
 
-    `inside`: "nvlink" or "pcie", the link to GPUs of the same machine; "given" if someone has named its bandwidth.
-    `bandwidth`: bytes/s that a rank reaches in each direction, whichever link it is that limits. `ranks`, `machines`:
-    how many GPUs and machines take part.
+    `inside`: "nvlink" or "pcie", the link to GPUs of the same machine, or "given" if the user gave its bandwidth.
+    `bandwidth`: bytes/s that a rank reaches in each direction over the limiting link. `ranks`, `machines`: the number
+    of GPUs and machines that take part.
     """
 
     inside: str
@@ -59,11 +63,11 @@ class Path:
 
     @property
     def link(self) -> str:
-        """What limits it: the link inside a machine, or "network"."""
+        """Returns the limiting link: the one inside a machine, or "network"."""
         return self.inside if self.machines == 1 else "network"
 
     def latency(self, steps: int, protocol: int) -> float:
-        """Seconds of so many steps of a ring beside its bytes; none where somebody has named the bandwidth alone."""
+        """Returns the latency in seconds of `steps` steps of a ring; 0 if only the bandwidth was given."""
         if self.inside == "given":
             return 0.0
         rounds = steps / (self.ranks - 1)
@@ -72,7 +76,7 @@ class Path:
         return BASE[protocol] + (steps - across) * inside[protocol] + across * STEP["network"][protocol]
 
     def seconds(self, sent: int, steps: int) -> float:
-        """The time of a collective of so many steps in which each rank sends so many bytes."""
+        """Returns the seconds of a collective of `steps` steps in which each rank sends `sent` bytes."""
         if self.ranks == 1 or steps == 0:
             return 0.0
         if self.inside == "given":
@@ -83,8 +87,10 @@ class Path:
 
 
 def steps(name: str, ranks: int) -> int:
-    """Steps of a ring of so many ranks: 2(n - 1) of an all-reduce or a barrier, n - 1 of any other collective; 1 of a
-    send or a receive."""
+    """Returns the steps of a ring: 2(n - 1) for an all-reduce or a barrier, n - 1 for other collectives.
+
+    A send or a receive has 1.
+    """
     if name in ("send", "recv"):
         return 1
     return (2 if name in ("all_reduce", "barrier") else 1) * (ranks - 1)
@@ -92,10 +98,10 @@ def steps(name: str, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a rank gives its links to do: a collective of a group, or a message to or from one other rank.
+    """Describes a transfer over a rank's links: a collective of a group, or a message to or from one other rank.
 
-    `name`: "all_reduce", "send". `members`: ranks of the world in the group; `group`: its name. `peer`: the rank of the
-    world that a message goes to or comes from. `seconds`: how long it takes. `link`: the link and its direction.
+    `name`: such as "all_reduce" or "send". `members`: global ranks of the group, and `group` its name. `peer`: the
+    global rank that a message goes to or comes from. `seconds`: its duration. `link`: the link and its direction.
     """
 
     name: str

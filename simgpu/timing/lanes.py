@@ -1,4 +1,4 @@
-"""A record of lanes: who did what from when to when, the host, workers, copy engines, kernels, links to other GPUs.
+"""A record of lanes: what the host, workers, copy engines, kernels and links to other GPUs did at which time.
 
 Times are seconds of the simulated GPU's clock.
 """
@@ -12,12 +12,12 @@ ISSUES = "issues operators"
 
 
 def worker(number: int) -> str:
-    """The lane of a DataLoader's worker."""
+    """Returns the lane name of a DataLoader worker."""
     return f"worker {number}"
 
 
 class Interval(NamedTuple):
-    """What one lane does from `start` to `end`, in seconds."""
+    """Holds what one lane does from `start` to `end`, in seconds."""
 
     lane: str
     name: str
@@ -26,12 +26,12 @@ class Interval(NamedTuple):
 
 
 class Lanes:
-    """Intervals as they are issued; each lane's are in the order of their making."""
+    """Collects intervals as they are issued; those of each lane are in the order of their creation."""
 
     def __init__(self) -> None:
         self.intervals: list[Interval] = []
 
     def note(self, lane: str, name: str, start: float, end: float) -> None:
-        """Keeps an interval, if it has a length."""
+        """Appends an interval if its duration is positive."""
         if end > start:
             self.intervals.append(Interval(lane, name, start, end))

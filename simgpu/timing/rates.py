@@ -1,76 +1,105 @@
-"""What the clock assumes, beside the peak rates of `specs`: the shares of them that are reached, and fixed costs.
+"""Assumptions of the clock in addition to the peak rates of `specs`: the shares of them that are reached, and fixed
+costs.
 
-All are assumptions from published figures, named here; none was changed to bring a simulated time closer to a published
+All are assumptions from published figures, named here. None was changed to bring a simulated time closer to a published
 one. Shares are of the figure in `specs`; times are in seconds. TRACES are profiler traces of a real RTX 3060 Ti and a
-real H100 in the public repository ailzhang/EfficientPyTorch (chapters 6 and 8; in whole microseconds, and the profiler
-slows the host down). They are of somebody else's hosts: another host is as fast as it is.
+real H100 in the public repository ailzhang/EfficientPyTorch (chapters 6 and 8). They are in whole microseconds, and the
+profiler slows the host down. They come from two specific hosts, and other hosts are faster or slower.
 """
 
 COMPUTE = 0.8
-"""Of the peak rate, by large matrix products and convolutions, on a GPU or in a type for which `timing.reached` has no
-measured rate. Measured best cases: 0.87 A100, 0.80 H100, 0.78 B200 (Bekman, Machine Learning Engineering, table of
-maximum achievable matmul FLOPS, bf16)."""
+"""Share of the peak rate that large matmuls and convolutions reach.
+
+It applies to a GPU or a type for which `timing.reached` has no measured rate. Measured best cases: 0.87 A100, 0.80
+H100, 0.78 B200 (Bekman, Machine Learning Engineering, table of maximum achievable matmul FLOPS, bf16).
+"""
 
 ATTENTION = 0.6
-"""Of the peak rate, by fused attention. The middle of 0.50 to 0.73 on an A100 (Dao, FlashAttention-2, 2023)."""
+"""Share of the peak rate that fused attention reaches: the middle of 0.50 to 0.73 on an A100.
+
+(Dao, FlashAttention-2, 2023)
+"""
 
 BANDWIDTH = 0.9
-"""Of the memory's bandwidth, on a GPU for which `timing.reached` has no measured copy. 0.90 is a copy's on an H200 (4.3
-of 4.8 TB/s); 0.91 that of a product with a number in TRACES (512 MiB read and written in 1.3175 ms, of 448 GB/s)."""
+"""Share of the memory bandwidth that is reached on a GPU for which `timing.reached` has no measured copy.
+
+A copy on an H200 reaches 0.90 (4.3 of 4.8 TB/s). A tensor times a scalar reaches 0.91 in TRACES (512 MiB read and
+written in 1.3175 ms, of 448 GB/s).
+"""
 
 TILE = 128
-"""Rows and columns of the output that one block of threads of a matrix product computes; an output is filled up to
-whole tiles, and the multiprocessors work tiles off in waves (NVIDIA, Matrix Multiplication Background User's Guide)."""
+"""Rows and columns of the output that one thread block of a matmul computes.
+
+An output is padded to whole tiles, and the multiprocessors compute the tiles in waves (NVIDIA, Matrix Multiplication
+Background User's Guide).
+"""
 
 CONVOLUTION_TILE = 64
-"""The same for convolutions on Tensor Cores, at least: a group of a grouped convolution fills of a tile only as many
-columns as it has channels, however many groups the tile is shared by (CUTLASS, python/cutlass_library/generator.py,
-GenerateSM80_TensorOp_16816, and CHANGELOG.md, group convolutions of 2.9 and 2.11). cuDNN's tiles are not published."""
+"""Smallest tile of a convolution on Tensor Cores.
+
+A group of a grouped convolution fills only as many columns of a tile as it has channels, even if several groups share
+the tile (CUTLASS, python/cutlass_library/generator.py, GenerateSM80_TensorOp_16816, and CHANGELOG.md, group
+convolutions of 2.9 and 2.11). cuDNN's tiles are not published.
+"""
 
 SIMT_TILE = 32
-"""The same without Tensor Cores (GenerateSM50_Simt there)."""
+"""Smallest tile without Tensor Cores (GenerateSM50_Simt in CUTLASS's generator.py)."""
 
 SPLIT = 512
-"""Where tiles are fewer than multiprocessors, the sum over k is split among blocks of at least this length, into as
-many as lose least (split-k; Osama et al., Stream-K, 2023, has what a fixed number of parts loses): an assumption that
-stands for what cuBLAS finds by heuristics. It also takes narrower tiles, which is not modelled."""
+"""Shortest part into which the sum over k is split if there are fewer tiles than multiprocessors (split-k).
+
+The number of parts is the one that loses least; Osama et al., Stream-K, 2023, show what a fixed number of parts loses.
+This is an assumption that approximates cuBLAS's heuristics. cuBLAS also uses narrower tiles, which is not modelled.
+"""
 
 PINNED = 0.8
-"""Of the link's bandwidth, by copies from and to pinned memory: 24.8 of 31.5 GB/s (nvbandwidth on an A100 with PCIe
-4.0, NVIDIA developer forum 352186)."""
+"""Share of the link's bandwidth that copies from and to pinned memory reach: 24.8 of 31.5 GB/s.
+
+(nvbandwidth on an A100 with PCIe 4.0, NVIDIA developer forum 352186)
+"""
 
 PAGEABLE = 0.32
-"""The same for pageable memory: 0.4 of PINNED, as 2.2 of 5.4 GB/s in NVIDIA's "How to Optimize Data Transfers in CUDA
-C/C++" (2012). It depends on the host's memory: in TRACES it is 3 to 5 of 31.5 GB/s."""
+"""Share of the link's bandwidth that copies from and to pageable memory reach: 0.4 of PINNED.
+
+That is 2.2 of 5.4 GB/s in NVIDIA's "How to Optimize Data Transfers in CUDA C/C++" (2012). It depends on the host's
+memory: in TRACES it is 3 to 5 of 31.5 GB/s.
+"""
 
 KERNEL = 3e-6
-"""A kernel on the device beside its work: TRACES show 2 µs for the shortest, and 1 µs between two in a row."""
+"""Fixed device time of a kernel: TRACES show 2 µs for the shortest, and 1 µs between two consecutive ones."""
 
 LAUNCH = 3e-6
-"""One cudaLaunchKernel on the host: the median in TRACES, on both machines."""
+"""Host time of one cudaLaunchKernel: the median in TRACES, on both machines."""
 
 OPERATOR = 7e-6
-"""An operator on the host, beside its launches: Python, dispatcher, autograd, allocation. From one launch to the next
-of a loop of small layers TRACES show 15 µs (forward) and 17 µs (backward) under the profiler; 10 with LAUNCH is assumed
-without it."""
+"""Host time of an operator without its launches: Python, dispatcher, autograd, allocation.
+
+From one launch to the next in a loop of small layers, TRACES show 15 µs (forward) and 17 µs (backward) under the
+profiler. Without the profiler 10 µs including LAUNCH are assumed.
+"""
 
 CPU_OPERATOR = 3.4e-6
-"""An operator in the loop of small layers on the CPU of `simgpu/this_host.py`, on a host that counts as 1: measured on
-an Intel Xeon (a virtual machine with two cores, torch 2.13.0, 2026), the one constant here that is of no publication.
-No published host has both this figure and OPERATOR: that this one stands for that of TRACES is an assumption."""
+"""Host time of an operator in the loop of small layers on the CPU of `simgpu/this_host.py`, for a host with factor 1.
+
+It was measured on an Intel Xeon (a virtual machine with two cores, torch 2.13.0, 2026), and is the only constant here
+that does not come from a publication. No published host has both this figure and OPERATOR. That this one corresponds to
+that of TRACES is an assumption.
+"""
 
 VIEW = 1.5e-6
-"""An operator that only makes a view, on the host: 1 µs (view) to 2 µs (t) in TRACES."""
+"""Host time of an operator that only creates a view: 1 µs (view) to 2 µs (t) in TRACES."""
 
 TENSOR = 0.5e-6
-"""A tensor more in an operator on lists (torch._foreach_*), on the host: 28 µs for 40 tensors in TRACES."""
+"""Host time of each further tensor in an operator on lists (torch._foreach_*): 28 µs for 40 tensors in TRACES."""
 
 CALL = 1e-6
-"""A call of CUDA's that gives the device nothing to do, on the host: recording and asking an event, in TRACES."""
+"""Host time of a CUDA call without device work: recording and querying an event, in TRACES."""
 
 SYNCHRONIZE = 5e-6
-"""Waiting for the device, on the host, when it is done already: cudaStreamSynchronize in TRACES."""
+"""Host time of waiting for a device that is already idle: cudaStreamSynchronize in TRACES."""
 
 QUEUE = 1024
-"""Launches that wait on the device before the host has to wait. CUDA does not document it; about 1024 is what users
-observe."""
+"""Launches that can wait on the device before the host has to wait.
+
+CUDA does not document it; users observe about 1024.
+"""

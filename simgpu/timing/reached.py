@@ -1,13 +1,14 @@
-"""The rates that large matrix products, and copies within a GPU's memory, reach on it, as people measured them.
+"""The rates that large matmuls, and copies within a GPU's memory, reach on a GPU, from public measurements.
 
-Products: the public table `database.md` of the repository zzc0721/torch-performance-test-data, commit 9d82827 (January
-2026): `torch.mm` of square matrices of 1,024 to 10,240 numbers, 30 times between two CUDA events, the best size;
-float32 with TF32 off. Whoever owns a card sends a row. Taken is the median of the rows of the very card: none of a
-laptop's, of a card with other memory or fewer multiprocessors ("D", "Ti"), or on PCIe where the simulated one is a
-module. (The V100 of 32 GB has the row of the one of 16 GB: the chip is the same.) Of some cards there is a single
-row. They say what datasheets do not: a GeForce reaches up to a sixth more than its datasheet in half precision, a T4
-or L4 little more than half, and in float32 GeForce cards reach two thirds. No time of a whole model played a part in
-the choice.
+Matmuls: the public table `database.md` of the repository zzc0721/torch-performance-test-data, commit 9d82827 (January
+2026). It has `torch.mm` of square matrices of size 1,024 to 10,240, 30 times between two CUDA events, with the best
+size; float32 with TF32 off. Owners of a card contribute the rows. The value here is the median of the rows of exactly
+that card. Rows are excluded for laptops, for cards with other memory or fewer multiprocessors ("D", "Ti"), and for PCIe
+cards if the simulated one is a module. (The V100 of 32 GB has the row of the one of 16 GB: the chip is the same.) Some
+cards have a single row.
+
+The rows show what datasheets do not. A GeForce reaches up to a sixth more than its datasheet in half precision, a T4 or
+L4 little more than half, and in float32 GeForce cards reach two thirds. No time of a whole model influenced the choice.
 """
 
 from collections.abc import Mapping
@@ -37,33 +38,37 @@ MEASURED: Mapping[str, Mapping[str, float]] = {
 
 
 FLOAT8 = "float8"
-"""Types of 8 bits: from capability 8.9 on Tensor Cores multiply them twice as fast as float16, accumulated in float32
-as that is: 330.3 of 165.2 TFLOP/s on an RTX 4090 (NVIDIA Ada architecture whitepaper), 1979 of 989 on an H100 (H100
-architecture whitepaper)."""
+"""Types of 8 bits.
+
+From capability 8.9 on, Tensor Cores multiply them twice as fast as float16, and accumulate in float32 too: 330.3
+against 165.2 TFLOP/s on an RTX 4090 (NVIDIA Ada architecture whitepaper), 1979 against 989 on an H100 (H100
+architecture whitepaper).
+"""
 
 COPIES: Mapping[str, float] = {"RTX 5090": 1490.0}
-"""GB/s, read and written, of a copy in a GPU's memory, where that is another share of the datasheet's than
-`rates.BANDWIDTH`.
+"""GB/s, read and written, of a copy in a GPU's memory, if its share of the datasheet differs from `rates.BANDWIDTH`.
 
 RTX 5090: NVIDIA's sample p2pBandwidthLatencyTest on a machine with two of them and four RTX PRO 6000 of the same GDDR7
 (repository voipmonitor/rtx6kpro, commit 29f3863, hardware/pcie-bandwidth.md): 1,490 and 1,488 GB/s of 1,792 on the two
-fastest cards, 0.83; which cards those are it does not say, and no other is faster. Kernels that read and write as
-much as 256 MiB reach no more, 1,366 to 1,451 GB/s (NVIDIA/TileGym issue 82; PyTorch's own there 1,019 to 1,381). The
-same sample gives what `rates.BANDWIDTH` says on other GeForce cards: 918 to 924 GB/s of 1,008 on an RTX 4090
-(tinygrad/open-gpu-kernel-modules issue 6), 838 of 936 on an RTX 3090 (NVIDIA/nccl issue 1127)."""
+fastest cards, 0.83. The page does not say which cards these are, and no other is faster. Kernels that read and write up
+to 256 MiB reach no more, 1,366 to 1,451 GB/s (NVIDIA/TileGym issue 82; PyTorch's own kernels there 1,019 to 1,381).
+
+On other GeForce cards the same sample agrees with `rates.BANDWIDTH`: 918 to 924 GB/s of 1,008 on an RTX 4090
+(tinygrad/open-gpu-kernel-modules issue 6), 838 of 936 on an RTX 3090 (NVIDIA/nccl issue 1127).
+"""
 
 
 def bandwidth(spec: Spec) -> float:
-    """Bytes/s that kernels move which wait for memory: measured, or `rates.BANDWIDTH` of the datasheet's."""
+    """Returns the bytes/s of memory-bound kernels: measured, or `rates.BANDWIDTH` of the datasheet's figure."""
     measured = COPIES.get(spec.key)
     return measured * 1e9 if measured else spec.bandwidth * rates.BANDWIDTH
 
 
 def rate(spec: Spec, precision: str) -> float:
-    """FLOP/s of a large matrix product in `precision`, a key of `Spec.peak_flops`.
+    """Returns the FLOP/s of a large matmul in `precision`, a key of `Spec.peak_flops`.
 
-    Measured, or, where nobody sent a row, `rates.COMPUTE` of the datasheet's peak. FLOAT8 is twice
-    as fast as float16.
+    It is the measured rate, or without a measurement `rates.COMPUTE` of the datasheet's peak. FLOAT8 is twice as fast
+    as float16.
     """
     if precision == FLOAT8:
         return 2 * rate(spec, "float16")
@@ -72,7 +77,7 @@ def rate(spec: Spec, precision: str) -> float:
 
 
 def known(spec: Spec, precision: str) -> bool:
-    """Whether `spec` computes in that type itself, or somebody measured how fast it does so without units for it."""
+    """Returns whether `spec` has hardware for that type, or a measured rate of its emulation."""
     if precision == FLOAT8:
         return spec.compute_capability >= (8, 9)
     return precision in spec.peak_flops or precision in MEASURED.get(spec.key, {})

@@ -1,1 +1,1 @@
-"""torch.cuda, torch.accelerator, pynvml and other attributes, as they are while a simulated GPU is on."""
+"""Replaces torch.cuda, torch.accelerator, pynvml and other attributes while a simulated GPU is on."""

@@ -1,4 +1,4 @@
-"""Attributes of torch that are others while a simulated GPU is on, because PyTorch asks no mode about them."""
+"""Replaces attributes of torch that PyTorch uses without calling a mode, while a simulated GPU is on."""
 
 import contextlib
 from functools import wraps
@@ -21,7 +21,7 @@ from simgpu.timing import workers
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
-    """Puts them into torch; `mode` is the GPU's."""
+    """Replaces them in torch; `mode` is the GPU's function mode."""
     patches.apply(torch.Tensor, "record_stream", record_stream)
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
     patches.apply(torch.Tensor, "set_", naming_cuda(torch.Tensor.set_))
@@ -37,7 +37,8 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
         "_push_saved_tensors_default_hooks",
         lambda pack, unpack: push_hooks(seen_by(mode, pack), seen_by(mode, unpack)),
     )
-    # cuDNN's RNN is left out (composites/rnn.py), and with it the one buffer that its weights would be copied into
+    # cuDNN's RNN is not modelled (composites/rnn.py), and neither is the one buffer that its weights would be copied
+    # into
     patches.apply(torch, "_use_cudnn_rnn_flatten_weight", lambda: False)
     patches.apply(torch.export, "export", traced_on_the_cpu(mode, torch.export.export))
     for name in ("trace", "trace_module"):
@@ -50,7 +51,7 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
 
 
 def jagged_only(make):
-    """torch._C._nested.nested_tensor, of which `make` is PyTorch's: nested tensors of strided layout."""
+    """Wraps torch._C._nested.nested_tensor (`make`), and refuses nested tensors of strided layout."""
 
     def nested_tensor(*args, **kwargs):
         if means_gpu(kwargs.get("device")):
@@ -61,8 +62,10 @@ def jagged_only(make):
 
 
 def with_roots(mode: FunctionMode, run):
-    """torch.autograd._engine_run_backward (`run` is PyTorch's own): what it makes for roots that are PyTorch's own meta
-    tensors is meta."""
+    """Wraps torch.autograd._engine_run_backward (`run`), so that tensors made for meta roots are meta tensors.
+
+    This concerns only roots that are PyTorch's own meta tensors.
+    """
 
     @wraps(run)
     def run_backward(roots, *args, **kwargs):
@@ -77,8 +80,11 @@ def with_roots(mode: FunctionMode, run):
 
 
 def wrapped_on_meta(make):
-    """torch.Tensor._make_wrapper_subclass, of which `make` is PyTorch's: a tensor made of simulated ones is a meta
-    tensor like them, else autograd would look for CUDA's streams."""
+    """Wraps torch.Tensor._make_wrapper_subclass (`make`), so that a wrapper of simulated tensors is a meta tensor like
+    them.
+
+    Otherwise autograd would look for CUDA's streams.
+    """
 
     def told(value):
         return torch.device("meta") if isinstance(value, torch.device) and means_gpu(value) else value
@@ -93,12 +99,15 @@ def wrapped_on_meta(make):
 
 
 def seen_by(mode: FunctionMode, hook):
-    """A saved-tensor hook with the mode on. PyTorch calls it from inside an operator, where the mode is off, or set
-    aside (`dispatcher` runs the branches of CUDA like that)."""
+    """Wraps a saved-tensor hook so that it runs with the mode on.
+
+    PyTorch calls it from inside an operator, where the mode is off or disabled (`dispatcher` runs CUDA's branches in
+    this way).
+    """
 
     def call(argument):
         with torch._C._EnableTorchFunction():
-            if mode in _get_current_function_mode_stack():  # a GPU around this one has a mode of its own there
+            if mode in _get_current_function_mode_stack():  # a GPU around this one has its own mode there
                 return hook(argument)
             with mode:
                 return hook(argument)
@@ -108,8 +117,10 @@ def seen_by(mode: FunctionMode, hook):
 
 @contextlib.contextmanager
 def open_hooks_seen(mode: FunctionMode):
-    """Inside, the saved-tensor hooks that were set around the GPU (save_on_cpu) run with the mode on, as those that
-    are set inside do: PyTorch calls the innermost pair alone, and this one takes its place."""
+    """Makes saved-tensor hooks from outside the GPU (save_on_cpu) run with the mode on, inside the `with`.
+
+    PyTorch calls only the innermost pair of hooks, so this pair replaces it.
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
     if hooks is None:
         yield
@@ -122,8 +133,10 @@ def open_hooks_seen(mode: FunctionMode):
 
 
 def traced_on_the_cpu(mode: FunctionMode, export):
-    """torch.export.export (`export` is PyTorch's own) of a model on the CPU, as without a GPU: its modes and the
-    simulated GPU's do not go together."""
+    """Wraps torch.export.export (`export`), so that a model on the CPU is exported as without a GPU.
+
+    Its modes and the simulated GPU's cannot be combined.
+    """
 
     @wraps(export)
     def call(mod, args=(), kwargs=None, **options):
@@ -141,7 +154,7 @@ def traced_on_the_cpu(mode: FunctionMode, export):
 
 
 def _any_simulated(function, arguments) -> bool:
-    """Whether a function's parameters and buffers, if it is a module, or its arguments are simulated tensors."""
+    """Returns whether the arguments are simulated tensors, or parameters or buffers of `function` if it is a module."""
     state = [*function.parameters(), *function.buffers()] if isinstance(function, torch.nn.Module) else []
     given = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
     return any(residence.of(one) is not None for one in (*state, *given))
@@ -151,9 +164,11 @@ TRACING = "the copies and the second trace of its check, which compares values"
 
 
 def traced_in_cpp(mode: FunctionMode, trace):
-    """torch.jit.trace or trace_module (`trace` is PyTorch's own): the tracer notes in C++ which sizes a call is given,
-    and a function mode would have it note them twice. The dispatch mode stays on. The trace is not checked, because
-    that compares values."""
+    """Wraps torch.jit.trace or trace_module (`trace`) so that it runs without the function mode.
+
+    The tracer records in C++ which sizes a call is given, and a function mode would make it record them twice. The
+    dispatch mode stays on. The trace is not checked, because that compares values.
+    """
 
     @wraps(trace)
     def call(func, *args, **kwargs):
@@ -167,14 +182,14 @@ def traced_in_cpp(mode: FunctionMode, trace):
 
 
 NO_CUPTI = (
-    "torch.profiler records the host alone on a simulated GPU: there are no CUDA kernels that CUPTI could tell of, and "
-    "the times are this machine's. torch.cuda.memory._record_memory_history() records memory, and torch.cuda.Event and "
+    "torch.profiler records the host alone on a simulated GPU: CUPTI has no CUDA kernels to report, and the times are "
+    "those of this machine. torch.cuda.memory._record_memory_history() records memory, and torch.cuda.Event and "
     "labkit.stopwatch() read the simulated clock."
 )
 
 
 def host_only(init):
-    """torch.autograd.profiler.profile.__init__ (`init` is PyTorch's own): without CUDA's part, which is told once."""
+    """Wraps torch.autograd.profiler.profile.__init__ (`init`): profiles the host only, and warns once."""
 
     @wraps(init)
     def __init__(profile, enabled=True, *, use_cuda=False, use_device=None, **kwargs):
@@ -187,7 +202,9 @@ def host_only(init):
 
 
 def of_the_host(init):
-    """The same of torch.profiler.profile, which makes one of those only when its schedule says so."""
+    """Wraps torch.profiler.profile's `init` in the same way; it creates such a profile only when its schedule says
+    so.
+    """
     cpu, cuda = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
 
     @wraps(init)
@@ -202,17 +219,22 @@ def of_the_host(init):
 
 
 def record_stream(tensor, stream) -> None:
-    """Tensor.record_stream: the block is not reused before `stream` has done its work. PyTorch's own looks at the
-    stream's type before a function mode is asked, so this one takes its place as an attribute of torch.Tensor."""
+    """Implements Tensor.record_stream: the block is not reused before `stream` has done its work.
+
+    PyTorch's own checks the stream's type before it calls a function mode, so this one replaces it as an attribute of
+    torch.Tensor.
+    """
     place = residence.of(tensor)
     if place is not None and place.block is not None:
         place.machine.allocator.record_stream(place.block, stream.stream_id)
 
 
 def pin_memory(tensor, device=None):
-    """Tensor.pin_memory: a copy in memory that is not pinned, but noted as if it were; simulated ones are noted
-    themselves. The host takes its time for the copy. An attribute of torch.Tensor too, since DataLoader calls it in a
-    thread where no mode is on; that thread has a lane of its own."""
+    """Implements Tensor.pin_memory: returns a copy that is marked as pinned, in ordinary memory.
+
+    Simulated tensors are marked themselves. The host takes its time for the copy. It is an attribute of torch.Tensor
+    too, because DataLoader calls it in a thread without modes; that thread has a lane of its own.
+    """
     if on_gpu(tensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     if residence.is_pinned(tensor.untyped_storage()):

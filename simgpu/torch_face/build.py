@@ -1,6 +1,6 @@
-"""What PyTorch says of its build: on the simulated GPU, what the wheel with CUDA says (torch 2.13 on PyPI).
+"""Replaces what PyTorch reports about its build by the values of the CUDA wheel (torch 2.13 on PyPI).
 
-Scripts and libraries decide by it whether they may use the GPU, tf32 or NCCL.
+Scripts and libraries decide by these whether they may use the GPU, tf32 or NCCL.
 """
 
 import sys
@@ -12,7 +12,7 @@ import torch.torch_version
 from simgpu.patches import Patches
 
 INSTALLED = torch.__version__
-"""The PyTorch that is installed, also while a simulated GPU is on."""
+"""The installed version of PyTorch, also while a simulated GPU is on."""
 CUDA = "13.0"
 CUDNN = 92000
 NCCL = (2, 29, 7)
@@ -32,12 +32,14 @@ _SETTINGS = {
     "USE_CUSPARSELT=OFF": "USE_CUSPARSELT=1",
     "USE_NCCL=OFF": "USE_NCCL=ON",
 }
-"""What the wheels of torch 2.13.0 with and without CUDA say of themselves (PyTorch's CUDA host code under stub
-libraries)."""
+"""Settings that the wheels of torch 2.13.0 report without CUDA, and their replacements with it.
+
+(from PyTorch's CUDA host code under stub libraries)
+"""
 
 
 def patch(patches: Patches) -> None:
-    """Puts it into torch."""
+    """Replaces the values in torch."""
     version = torch.torch_version.TorchVersion(f"{INSTALLED.partition('+')[0]}+cu{CUDA.replace('.', '')}")
     names = {
         torch: {"__version__": version},
@@ -58,7 +60,7 @@ def patch(patches: Patches) -> None:
 
 
 def shown(config: str):
-    """torch._C._show_config, which torch.__config__.show() prints, where `config` is the installed PyTorch's."""
+    """Returns torch._C._show_config, which torch.__config__.show() prints; `config` is the installed PyTorch's."""
     head, capability, rest = config.partition("  - CPU capability usage: ")
     usage, _, rest = rest.partition("\n")
     for setting, with_cuda in _SETTINGS.items():
@@ -69,7 +71,7 @@ def shown(config: str):
 
 
 def _cudnn() -> types.ModuleType:
-    """torch._C._cudnn."""
+    """Returns a module for torch._C._cudnn."""
     module = types.ModuleType("torch._C._cudnn")
     numbers = CUDNN // 10000, CUDNN % 10000 // 100, CUDNN % 100
     vars(module).update(

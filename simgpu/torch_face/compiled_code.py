@@ -1,4 +1,4 @@
-"""Code for the GPU that a program brings along: Triton kernels, CUDA extensions, NVRTC. They are refused by name.
+"""Refuses GPU code that a program brings along: Triton kernels, CUDA extensions, NVRTC.
 
 The modules that run them may be imported before the simulated GPU is on, or later, by the program.
 """
@@ -18,8 +18,10 @@ from simgpu.patches import Patches
 
 @contextlib.contextmanager
 def refused(patches: Patches) -> Iterator[None]:
-    """Inside, what runs such code raises NotModelledError, in modules that are imported inside too. `patches` puts
-    back what is replaced."""
+    """Makes what runs such code raise NotModelledError inside the `with`, also in modules that are imported there.
+
+    `patches` restores what is replaced.
+    """
     for owner in (torch.cuda, torch.cuda._utils):
         for name in ("_compile_kernel", "_nvrtc_compile", "_cuda_load_module"):
             if hasattr(owner, name):
@@ -32,7 +34,7 @@ def refused(patches: Patches) -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.meta_path is not None:  # it is None when Python has begun to end
+        if sys.meta_path is not None:  # None while Python shuts down
             sys.meta_path.remove(finder)
 
 
@@ -44,7 +46,7 @@ def _refusal(what: str):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of `_CHANGES` as Python does, and has them changed once they have been loaded."""
+    """Finds the modules of `_CHANGES` as Python does, and changes them once they are loaded."""
 
     def __init__(self, patches: Patches) -> None:
         self.patches = patches
@@ -68,7 +70,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _triton_kernel(module: ModuleType, patches: Patches) -> None:
-    """triton.runtime.jit: a kernel is launched by JITFunction.run."""
+    """Changes triton.runtime.jit, where JITFunction.run launches kernels."""
 
     def run(kernel, *args, **kwargs):
         _refusal(f"the Triton kernel {getattr(kernel, '__name__', kernel)!r}")()
@@ -77,12 +79,15 @@ def _triton_kernel(module: ModuleType, patches: Patches) -> None:
 
 
 def _triton_driver(module: ModuleType, patches: Patches) -> None:
-    """triton.backends.nvidia.driver: whatever else of Triton needs a GPU makes its driver first, autotuning too."""
+    """Changes triton.backends.nvidia.driver, which anything else in Triton that needs a GPU creates first.
+
+    Autotuning is an example.
+    """
     patches.apply(module.CudaDriver, "__init__", _refusal("Triton kernels"))
 
 
 def _extensions(module: ModuleType, patches: Patches) -> None:
-    """torch.utils.cpp_extension, load and load_inline: extensions in C++ alone are built as they are."""
+    """Changes load and load_inline of torch.utils.cpp_extension; extensions in C++ alone are built as usual."""
     compile_ = module._jit_compile
 
     def _jit_compile(name, sources, *args, **kwargs):

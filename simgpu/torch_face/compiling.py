@@ -1,9 +1,9 @@
-"""torch.compile while a simulated GPU is on: compiled functions run eagerly, at the time of inductor's fused kernels.
+"""Runs compiled functions eagerly while a simulated GPU is on, with the time of inductor's fused kernels.
 
-Dynamo does not compile under modes, and what a compiled program takes is inductor's to decide. PyTorch's own stance
-"force_eager" has every compiled function run as it was written, also with fullgraph=True. Its memory is therefore the
-eager program's; its time, with the backend inductor, is that of the kernels that inductor would make of its operators,
-forward and backward (modes/fusion.py), and of CUDA graphs where its mode asks for them. What is told is that.
+Dynamo does not compile under modes, and inductor decides what a compiled program allocates. PyTorch's own stance
+"force_eager" runs every compiled function as it was written, also with fullgraph=True. So the memory is the eager
+program's. With the backend inductor, the time is that of the kernels that inductor would generate for the operators,
+forward and backward (modes/fusion.py), and of CUDA graphs if the compile mode requests them. A warning says so.
 """
 
 from functools import wraps
@@ -23,14 +23,14 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 def patch(patches: Patches, machine: Machine) -> None:
-    """Puts it into torch."""
+    """Replaces torch.compile and Module.compile, and sets Dynamo's stance."""
     patches.apply(torch, "compile", told(machine, torch.compile))
     patches.apply(torch.nn.Module, "compile", told(machine, torch.nn.Module.compile))
     force_eager(patches)
 
 
 def told(machine: Machine, compile_):
-    """torch.compile or Module.compile (`compile_` is PyTorch's own): says once how it runs."""
+    """Wraps torch.compile or Module.compile (`compile_`), so that a compiled function reports how it runs."""
 
     @wraps(compile_)
     def compile(*args, **kwargs):
@@ -39,7 +39,7 @@ def told(machine: Machine, compile_):
         if not eagerly:
             return compiled
         given = args[0] if args else kwargs.get("model", kwargs.get("self"))
-        if given is None:  # a decorator, which calls this function again
+        if given is None:  # a decorator, which calls this function later
             return compiled
         if compiled is None:  # Module.compile, which changes the module itself
             given._compiled_call_impl = noted(given._compiled_call_impl)
@@ -55,7 +55,7 @@ def told(machine: Machine, compile_):
 
 
 def noted(function):
-    """A compiled function whose first call on the simulated GPU notes that its figures are an estimate."""
+    """Wraps a compiled function, so that its first call on the simulated GPU records that its figures are estimates."""
 
     @wraps(function)
     def run(*args, **kwargs):
@@ -66,19 +66,21 @@ def noted(function):
 
 
 def note() -> None:
-    """Notes that a compiled function runs eagerly."""
+    """Records that a compiled function runs eagerly."""
     machine = machines.current()
     if machine is not None and machine.active and torch._C._is_torch_function_mode_enabled():
         machine.left_out.add("torch.compile", COMPILING, lower_bound=False)
 
 
 def with_graphs(options: dict) -> bool:
-    """Whether these arguments of torch.compile ask for CUDA graphs."""
+    """Returns whether these arguments of torch.compile request CUDA graphs."""
     return options.get("mode") in WITH_GRAPHS or bool((options.get("options") or {}).get("triton.cudagraphs"))
 
 
 def timed(compiled, graphs: bool):
-    """A compiled function or module, whose operators go on the clock as the kernels that they would be fused to."""
+    """Wraps a compiled function or module, so that its operators go on the clock as the kernels that they are
+    fused to.
+    """
     if isinstance(compiled, torch.nn.Module):
         compiled.forward = _fused(compiled.forward, graphs)
         return compiled
@@ -96,7 +98,7 @@ def _fused(function, graphs: bool):
         if clock.region is not None and clock.region.over():
             clock.region.end()
         if clock.region is not None:
-            return function(*args, **kwargs)  # it is compiled as part of the function around it
+            return function(*args, **kwargs)  # it is compiled as a part of the outer function
         region = clock.region = Region(machine, Call(), graphs)
         sources = _nodes((args, kwargs))
         returned = frozenset()
@@ -116,12 +118,12 @@ def _tensors(values) -> list[torch.Tensor]:
 
 
 def _nodes(values) -> set:
-    """The nodes of autograd's graph that made these tensors."""
+    """Returns the nodes of autograd's graph that made these tensors."""
     return {one.grad_fn for one in _tensors(values) if one.grad_fn is not None}
 
 
 def _watch_backward(forward: Region, sources: set, results: set) -> None:
-    """Has what autograd runs between the results' nodes and those of the inputs be a region too."""
+    """Makes what autograd runs between the results' and the inputs' nodes a region too."""
     machine = forward.machine
     now: list[Region] = []
 

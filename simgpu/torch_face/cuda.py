@@ -1,4 +1,4 @@
-"""torch.cuda and torch.accelerator as they are on the simulated GPU."""
+"""Replaces torch.cuda and torch.accelerator while a simulated GPU is on."""
 
 import sys
 import types
@@ -21,9 +21,10 @@ from simgpu.torch_face.rebased import rebased
 
 
 def patch(patches: Patches, machine: Machine) -> None:
-    """Puts the faces of `machine` into torch."""
+    """Puts the functions and classes for `machine` into torch."""
     machine.generator = streams.Generator("cuda:0")
-    machine.generator.manual_seed(torch.initial_seed())  # torch.manual_seed before CUDA is initialised is for CUDA too
+    # a torch.manual_seed before CUDA is initialised also applies to CUDA
+    machine.generator.manual_seed(torch.initial_seed())
     functions = bindings.functions(machine)
     for name, function in functions.items():
         patches.apply(torch._C, name, function)
@@ -39,7 +40,7 @@ def patch(patches: Patches, machine: Machine) -> None:
 
 
 def _taking_states_of_the_gpu(set_state):
-    """set_rng_state (`set_state` is PyTorch's own), of states that came back from the simulated GPU too."""
+    """Wraps set_rng_state (`set_state`), so that it accepts states that come from the simulated GPU."""
 
     @wraps(set_state)
     def set_rng_state(new_state):
@@ -49,7 +50,7 @@ def _taking_states_of_the_gpu(set_state):
 
 
 def _names(machine: Machine, functions: dict) -> dict:
-    """What Python modules hold that is made when CUDA is initialised, or would look for a driver, by module."""
+    """Returns replacements, by module, for what is made when CUDA is initialised or would look for a driver."""
 
     initialize = machine.initialize
 
@@ -58,7 +59,7 @@ def _names(machine: Machine, functions: dict) -> dict:
         return torch.cuda._cudart
 
     def call(queued, **kwargs):
-        with machine.as_it_is():  # PyTorch keeps it until CUDA is initialised
+        with machine.as_it_is():  # PyTorch queues it until CUDA is initialised
             queued()
 
     def cudnn_version():
@@ -69,7 +70,7 @@ def _names(machine: Machine, functions: dict) -> dict:
     stream_classes = {name: getattr(streams, name) for name in ("Stream", "Event", "ExternalStream")}
     cuda = {
         "_initialized": True,
-        "_cached_device_count": None,  # device_count as torch.cuda.random has it keeps its answer there
+        "_cached_device_count": None,  # device_count, as torch.cuda.random imports it, caches its result there
         "is_initialized": lambda: machine.initialized,
         "init": initialize,
         "_lazy_init": initialize,
@@ -82,7 +83,7 @@ def _names(machine: Machine, functions: dict) -> dict:
         "default_generators": _Generators(machine),
         "_cudart": _Runtime(functions),
         "cudart": cudart,
-        # PyTorch makes a tensor to see, once a process: here once for each GPU
+        # PyTorch makes a tensor to find out, once per process; here once per GPU
         "_check_bf16_tensor_supported": lru_cache(torch.cuda._check_bf16_tensor_supported.__wrapped__),
         "has_magma": True,
         "CUDAGraph": rebased(torch.cuda.CUDAGraph, Graph),
@@ -130,12 +131,12 @@ def _names(machine: Machine, functions: dict) -> dict:
 
 
 def _accelerator_graphs() -> list:
-    """The modules that hold torch.accelerator.Graph, which torch 2.11 has not."""
+    """Returns the modules that hold torch.accelerator.Graph, which torch 2.11 lacks."""
     return [torch.accelerator, torch.accelerator.graphs] if hasattr(torch.accelerator, "graphs") else []
 
 
 class _Generators(Sequence):
-    """torch.cuda.default_generators: one for each GPU that the process sees, all of them the one GPU's."""
+    """torch.cuda.default_generators: one entry per GPU that the process sees, each the one GPU's generator."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -148,7 +149,7 @@ class _Generators(Sequence):
 
 
 class _Runtime:
-    """torch.cuda.cudart(): the CUDA runtime."""
+    """torch.cuda.cudart(), the CUDA runtime."""
 
     cudaError = types.SimpleNamespace(success=0)
 
@@ -161,7 +162,7 @@ class _Runtime:
 
     @staticmethod
     def cudaProfilerStart() -> int:
-        """For NVIDIA's profilers; none is attached."""
+        """Does nothing, because none of NVIDIA's profilers is attached."""
         return 0
 
     cudaProfilerStop = cudaProfilerStart
@@ -171,21 +172,21 @@ class _Runtime:
 
 
 class _NoGraph:
-    """torch.accelerator.Graph, which CUDA does not have either (torch 2.13)."""
+    """torch.accelerator.Graph, which does not exist for CUDA either (torch 2.13)."""
 
     def __new__(cls, *args, **kwargs):
         raise RuntimeError("Graph is not supported on device type: cuda")
 
 
 def cudnn_accepts(tensor: torch.Tensor) -> bool:
-    """torch.backends.cudnn.is_acceptable(), as with cuDNN installed, which a CPU build of PyTorch has not."""
+    """Implements torch.backends.cudnn.is_acceptable() as with cuDNN installed, which a CPU build of PyTorch lacks."""
     enabled = torch._C._get_cudnn_enabled()
     return enabled and tensor.device.type == "cuda" and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
 
 
 def _fft_plans(settings: dict) -> dict:
-    """The attributes of torch.backends.cuda.cuFFTPlanCache: no plan is kept, and how many may be is remembered."""
-    limit = "fft_plans"  # 4096 at first (aten/src/ATen/native/cuda/CuFFTPlanCache.h)
+    """Returns the attributes of torch.backends.cuda.cuFFTPlanCache, which holds no plan but remembers its limit."""
+    limit = "fft_plans"  # initially 4096 (aten/src/ATen/native/cuda/CuFFTPlanCache.h)
 
     def set_limit(cache, value):
         settings[limit] = value
@@ -204,7 +205,7 @@ def _fft_plans(settings: dict) -> dict:
 
 
 def _refused_class(name: str) -> type:
-    """A class of this name that is refused: annotations name it, and it cannot be made."""
+    """Returns a class of this name that can be used in annotations but not instantiated."""
 
     def refuse(cls, *args, **kwargs):
         raise NotModelledError(f"{name} is not modelled by the simulated GPU")
@@ -213,7 +214,7 @@ def _refused_class(name: str) -> type:
 
 
 def _marks():
-    """torch._C._nvtx: marks for NVIDIA's profilers, and what its functions return where none is attached."""
+    """Returns torch._C._nvtx: marks for NVIDIA's profilers, with the results of its functions if none is attached."""
     no_tracking = -2  # NVTX_NO_PUSH_POP_TRACKING
     return types.SimpleNamespace(
         rangePushA=lambda message: no_tracking,
@@ -225,7 +226,7 @@ def _marks():
 
 
 def _is_overridden(argument) -> bool:
-    """Whether an argument is of a tensor subclass with a __torch_function__ of its own, and those are not off."""
+    """Returns whether an argument's tensor subclass has its own __torch_function__, and those are enabled."""
     if not torch._C._is_torch_function_enabled():
         return False
     function = getattr(type(argument), "__torch_function__", None)
@@ -245,13 +246,13 @@ _ASK_SUBCLASSES = {
 def _let_functions_be_seen(patches: Patches) -> None:
     """Makes PyTorch's functions that are written in Python run with the function mode on.
 
-    Each asks has_torch_function first and, under a mode, is handed to it whole; the mode is off while it runs, and
-    the calls inside it (F.scaled_dot_product_attention in F.multi_head_attention_forward, dropout, .device) would go
-    unseen. Here they ask for subclasses only, so that their bodies run and their calls are seen one by one.
-    torch.Tensor's own methods keep the question, since the mode answers for backward() and repr().
+    Each calls has_torch_function first and, under a mode, is passed to it as a whole. The mode is off while it runs, so
+    the calls inside it would not be seen (F.scaled_dot_product_attention in F.multi_head_attention_forward, dropout,
+    .device). Here they check for subclasses only, so that their bodies run and their calls are seen one by one.
+    torch.Tensor's own methods keep the check, because the mode handles backward() and repr().
     """
     originals = {asked: getattr(torch.overrides, asked) for asked in _ASK_SUBCLASSES}
-    for name, module in list(sys.modules.items()):  # by the names that they have here: there are thousands
+    for name, module in list(sys.modules.items()):  # under the names they have here, since there are thousands
         if not name.startswith("torch") or name in ("torch._tensor", "torch._C"):
             continue
         has = getattr(module, "__dict__", {})

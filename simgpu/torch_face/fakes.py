@@ -1,7 +1,7 @@
-"""PyTorch's fake tensors of CUDA's: what readies the device for backward is the simulated GPU's.
+"""Prepares the device for PyTorch's fake CUDA tensors on the simulated GPU.
 
-The first thing that torch 2.11 does for each fake tensor is to make a real one there: on the simulated GPU as on
-another, its block is taken and given back.
+The first thing that torch 2.11 does for each fake tensor is to make a real one on the device. On the simulated GPU, as
+on a real one, its block is allocated and freed.
 """
 
 from contextlib import ExitStack
@@ -17,13 +17,15 @@ _DISPATCHED = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapsh
 
 
 def patch(patches: Patches, modes: tuple) -> None:
-    """Puts it into torch. `modes` of the simulated GPU, the innermost last: they are aside where operators on fake
-    tensors run."""
+    """Replaces init_gpu_context. `modes` are the simulated GPU's, the innermost last.
+
+    They are disabled while operators on fake tensors run.
+    """
     patches.apply(fake_tensor, "init_gpu_context", _seen(fake_tensor.init_gpu_context, modes))
 
 
 def _seen(ready, modes: tuple):
-    """init_gpu_context (`ready` is PyTorch's own)."""
+    """Wraps init_gpu_context (`ready`), so that it runs with the modes on."""
 
     @wraps(ready)
     def init_gpu_context(device):

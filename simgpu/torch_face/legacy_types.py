@@ -1,4 +1,6 @@
-"""The tensor types of old, torch.cuda.FloatTensor and its kin: as constructors, in isinstance, and as the default."""
+"""Implements the legacy tensor types (torch.cuda.FloatTensor and so on): as constructors, in isinstance, as the
+default.
+"""
 
 from typing import Any
 
@@ -13,7 +15,7 @@ NAMES = ["Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", 
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
-    """Puts them into torch.cuda; `mode` is the GPU's."""
+    """Puts them into torch.cuda; `mode` is the GPU's function mode."""
     for name in (f"{kind}Tensor" for kind in NAMES):
         patches.apply(torch.cuda, name, CudaType(name, getattr(torch, name)))
     set_default = torch._C._set_default_tensor_type
@@ -21,7 +23,10 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
 
 
 class CudaType(type):
-    """The class of torch.cuda.FloatTensor, say: no tensor is its direct instance, isinstance asks device and dtype."""
+    """The class of types such as torch.cuda.FloatTensor.
+
+    They have no direct instances: isinstance checks device and dtype.
+    """
 
     on_host: Any
     dtype: torch.dtype
@@ -31,7 +36,7 @@ class CudaType(type):
 
     def __new__(cls, name, on_host):
         made = super().__new__(cls, name, (), {"__module__": "torch.cuda"})
-        made.on_host = on_host  # torch.FloatTensor, say
+        made.on_host = on_host  # for example torch.FloatTensor
         made.dtype, made.layout = on_host.dtype, on_host.layout
         made.is_cuda, made.is_sparse = True, False
         return made
@@ -43,8 +48,10 @@ class CudaType(type):
         return isinstance(instance, torch.Tensor) and instance.dtype == cls.dtype and on_gpu(instance)
 
     def __call__(cls, *args):
-        """torch/csrc/utils/tensor_new.cpp, legacy_tensor_generic_ctor_new: of nothing, of a tensor of this type, of a
-        size, or of data."""
+        """Makes a tensor of nothing, of a tensor of this type, of a size, or of data.
+
+        (torch/csrc/utils/tensor_new.cpp, legacy_tensor_generic_ctor_new)
+        """
         if args and isinstance(args[0], torch.Tensor):
             if not isinstance(args[0], cls):
                 raise TypeError(f"expected {cls.__module__}.{cls.__name__} (got {args[0].type()})")
@@ -55,8 +62,11 @@ class CudaType(type):
 
 
 def default_setter(patches: Patches, mode: FunctionMode, set_default):
-    """torch._C._set_default_tensor_type (`set_default` is PyTorch's own): a CUDA type also makes the GPU the place
-    of tensors that are made without a word about the device, and is what torch.Tensor(...) makes."""
+    """Wraps torch._C._set_default_tensor_type (`set_default`) for CUDA types.
+
+    A CUDA type also makes the GPU the device of tensors that are made without a `device`, and is what torch.Tensor(...)
+    makes.
+    """
 
     def call(kind):
         mode.default_type_on_gpu = kind if isinstance(kind, CudaType) else None
@@ -68,7 +78,7 @@ def default_setter(patches: Patches, mode: FunctionMode, set_default):
 
 
 def of_default_type(mode: FunctionMode, new):
-    """torch.Tensor(...), of which `new` is PyTorch's (tensor_new.cpp, base_tensor_ctor): of the default type."""
+    """Wraps torch.Tensor(...) (`new`; tensor_new.cpp, base_tensor_ctor), which makes a tensor of the default type."""
 
     def call(kind, *args, **kwargs):
         default = mode.default_type_on_gpu

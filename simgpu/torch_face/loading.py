@@ -1,9 +1,9 @@
-"""DataLoaders with workers while a simulated GPU is on: the workers' time is on its clock, on lanes of their own.
+"""Adds the time of a DataLoader's workers to the simulated GPU's clock, in separate lanes.
 
-The processes, queues and the thread that pins are PyTorch's (torch/utils/data/dataloader.py), and so are the order of
-the batches and how many are asked for ahead. Each batch comes with what its worker noted (`timing.workers`). Starting
-processes and handing batches over takes no time on the clock, and neither does what a dataset computes, beyond what it
-says itself by `host_work`.
+The processes, the queues and the pinning thread are PyTorch's (torch/utils/data/dataloader.py), and so are the order of
+the batches and the number of prefetched ones. Each batch arrives with what its worker recorded (`timing.workers`).
+Starting processes and passing batches takes no time on the clock. Neither does a dataset's computation, except for what
+it declares with `host_work`.
 """
 
 import torch
@@ -20,22 +20,24 @@ _BARE = (pytorch._IterableDatasetStopIteration, pytorch._ResumeIteration, pytorc
 
 
 def patch(patches: Patches) -> None:
-    """Has DataLoaders make iterators of this module's."""
+    """Makes DataLoaders use this module's iterator."""
     patches.apply(dataloader, "_MultiProcessingDataLoaderIter", Workers)
-    # It compares their number with this machine's cores; the simulated host is another.
+    # It compares their number with this machine's cores, but the simulated host differs.
     patches.apply(DataLoader, "check_worker_number_rationality", lambda loader: None)
 
 
 class Timed:
-    """A batch, and what its worker did for it. `pinned`: bytes copied into pinned memory; None if nothing pins."""
+    """A batch, and what its worker did for it. `pinned` is the bytes copied into pinned memory; None without
+    pinning.
+    """
 
     def __init__(self, data, spans: list[tuple[str, float]]) -> None:
         self.data, self.spans = data, spans
         self.pinned: int | None = None
-        self.index = -1  # the batch's number
+        self.index = -1  # the batch's index
 
     def pin_memory(self) -> "Timed":
-        """What the thread that pins calls."""
+        """Pins the batch; the pinning thread calls it."""
         workers.pinning.apart = True
         self.data = dataloader._utils.pin_memory.pin_memory(self.data)
         self.pinned = _pinned_bytes(self.data)
@@ -47,7 +49,7 @@ def _pinned_bytes(data) -> int:
 
 
 class _Queue:
-    """A worker's queue of results, which sends along what was noted."""
+    """A worker's result queue, which also sends what the worker recorded."""
 
     def __init__(self, queue) -> None:
         self._queue = queue
@@ -63,13 +65,13 @@ class _Queue:
 
 
 def worker_loop(kind, dataset, index_queue, data_queue, *rest) -> None:
-    """What a worker's process runs: PyTorch's loop, with a host to note its time on."""
+    """Runs PyTorch's worker loop in a worker's process, with a host that records its time."""
     workers.here = workers.WorkerHost()
     _worker_loop(kind, dataset, index_queue, _Queue(data_queue), *rest)
 
 
 class Workers(dataloader._MultiProcessingDataLoaderIter):
-    """PyTorch's iterator over a DataLoader with workers, whose batches take their time on the clock."""
+    """PyTorch's iterator over a DataLoader with workers, which adds the batches' time to the clock."""
 
     def __init__(self, loader):
         machine = machines.on()
@@ -99,7 +101,7 @@ class Workers(dataloader._MultiProcessingDataLoaderIter):
 
     def _get_data(self):
         got = super()._get_data()
-        assert got is not None  # it goes on until there is something, or raises
+        assert got is not None  # it loops until there is a result, or raises
         index, data = got
         if isinstance(data, Timed):
             data.index = index

@@ -1,7 +1,7 @@
-"""Ctrl-C, or what another signal's handler raises, is not lost where it comes while a tensor's memory is freed.
+"""Keeps Ctrl-C, and exceptions of other signal handlers, from being lost while a tensor's memory is freed.
 
-Python frees it in a callback, and drops what is raised in one (sys.unraisablehook is told). On a GPU nothing of Python
-runs there, and Ctrl-C is raised in the program.
+Python frees the memory in a callback, and drops exceptions that are raised there (it calls sys.unraisablehook). On a
+GPU no Python code runs at that point, and Ctrl-C is raised in the program.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from simgpu.tensors import residence
 
 @contextlib.contextmanager
 def raised_again():
-    """Inside, such a signal comes again, in the program. Other people's hooks see everything else."""
+    """Raises such a signal again in the program, inside the `with`. Other hooks receive everything else."""
     before = sys.unraisablehook
 
     def hook(unraisable):

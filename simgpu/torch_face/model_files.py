@@ -1,4 +1,4 @@
-"""Model files that are read straight to "cuda": safetensors, which writes past PyTorch, and transformers' threads."""
+"""Loads model files directly to "cuda": safetensors, which bypasses PyTorch to write, and transformers' threads."""
 
 import contextlib
 import importlib.util
@@ -16,14 +16,14 @@ _ONE_THREAD = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers/core_model_loading.py
 
 
 def patch(patches: Patches) -> None:
-    """Makes safetensors.safe_open, under every name it goes by, read on the host what belongs on the simulated GPU."""
+    """Makes safetensors.safe_open, under every name, read on the host what belongs on the simulated GPU."""
     if importlib.util.find_spec("safetensors") is None:
         return
     import safetensors.torch
 
     opened = safetensors.safe_open
     replacement = on_host_first(opened)
-    for name in ("_to_ndarray", "_tobytes"):  # of newer versions, of older ones
+    for name in ("_to_ndarray", "_tobytes"):  # in newer and in older versions
         if hasattr(safetensors.torch, name):
             patches.apply(safetensors.torch, name, with_values(getattr(safetensors.torch, name)))
     for module in list(sys.modules.values()):
@@ -32,7 +32,7 @@ def patch(patches: Patches) -> None:
 
 
 def on_host_first(opened):
-    """safetensors.safe_open (`opened` is its own, which writes to a tensor's address, where nothing is)."""
+    """Wraps safetensors.safe_open (`opened`), which writes to a tensor's address, where no memory exists."""
 
     @wraps(opened, updated=())
     def safe_open(filename, framework, device="cpu", **options):
@@ -44,7 +44,7 @@ def on_host_first(opened):
 
 
 def with_values(read):
-    """What reads the bytes of a tensor that is saved (`read` is safetensors' own), at its address."""
+    """Wraps safetensors' function (`read`) that reads the bytes of a tensor to be saved at its address."""
 
     @wraps(read)
     def call(tensor, *args):
@@ -92,8 +92,10 @@ class FileForGPU:
 
 @contextlib.contextmanager
 def loaded_in_one_thread():
-    """Inside, transformers loads models in the thread that asks for it: modes belong to a thread, and so the others
-    would not see the simulated GPU."""
+    """Makes transformers load models in the calling thread, inside the `with`.
+
+    Modes belong to a thread, so other threads would not see the simulated GPU.
+    """
     before = os.environ.get(_ONE_THREAD)
     os.environ.setdefault(_ONE_THREAD, "1")
     try:

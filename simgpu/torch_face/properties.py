@@ -1,4 +1,4 @@
-"""torch.cuda.get_device_properties() of the simulated GPU."""
+"""Implements torch.cuda.get_device_properties() for the simulated GPU."""
 
 import types
 import uuid
@@ -9,7 +9,7 @@ from simgpu.hardware.gpus import Spec
 REGISTERS = 65536
 THREADS_PER_BLOCK = 1024
 SHARED_MEMORY_PER_BLOCK = 49152
-"""The same on every GPU from compute capability 7.0 on (CUDA programming guide, compute capabilities)."""
+"""These three are equal on every GPU from compute capability 7.0 on (CUDA programming guide, compute capabilities)."""
 
 UNKNOWN = (
     "clock_rate",
@@ -18,14 +18,12 @@ UNKNOWN = (
     "pci_bus_id",
     "pci_device_id",
     "pci_domain_id",
-    "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor",
 )
 """Fields of a GPU that a Spec does not know."""
 
 
 class CudaDeviceProperties(types.SimpleNamespace):
-    """The fields of _CudaDeviceProperties that a Spec knows; NotModelledError for the others."""
+    """The fields of _CudaDeviceProperties that a Spec knows; raises NotModelledError for the others."""
 
     def __repr__(self):
         return (
@@ -41,7 +39,7 @@ class CudaDeviceProperties(types.SimpleNamespace):
 
 
 def properties(spec: Spec) -> CudaDeviceProperties:
-    """The properties of a GPU of kind `spec`."""
+    """Returns the properties of a GPU of model `spec`."""
     major, minor = spec.compute_capability
     return CudaDeviceProperties(
         name=spec.name,
@@ -53,6 +51,8 @@ def properties(spec: Spec) -> CudaDeviceProperties:
         max_threads_per_block=THREADS_PER_BLOCK,
         regs_per_multiprocessor=REGISTERS,
         shared_memory_per_block=SHARED_MEMORY_PER_BLOCK,
+        shared_memory_per_block_optin=spec.capability.shared_memory_per_block,
+        shared_memory_per_multiprocessor=spec.capability.shared_memory,
         warp_size=32,
         L2_cache_size=spec.l2_cache,
         is_integrated=0,

@@ -1,10 +1,10 @@
-"""A class of PyTorch's, made again on another base: its Python methods over ours instead of over C++'s."""
+"""Recreates a class of PyTorch on a new base, so that its Python methods call simgpu's base instead of the C++ one."""
 
 import types
 
 
 def rebased(original: type, base: type) -> type:
-    """A class with the name and the methods of `original` on `base`; `super()` in them is `base`."""
+    """Returns a class with the name and the methods of `original` on `base`; `super()` in them is `base`."""
     made = types.new_class(original.__name__, (base,))
     cell = types.CellType(made)
     for name, value in vars(original).items():
@@ -15,7 +15,7 @@ def rebased(original: type, base: type) -> type:
 
 
 def _of_class(value, cell):
-    """A member of a class, with the cell of `super()` replaced."""
+    """Returns a member of a class with the cell of `super()` replaced."""
     if isinstance(value, staticmethod):
         return staticmethod(_of_class(value.__func__, cell))
     if isinstance(value, property):

@@ -1,4 +1,4 @@
-"""torch.UntypedStorage as it is on the simulated GPU: its device, its address, and copies of its bytes."""
+"""Replaces methods of torch.UntypedStorage for the simulated GPU: its device, its address, and copies of its bytes."""
 
 from functools import wraps
 
@@ -19,7 +19,7 @@ from simgpu.tensors.residence import CPU
 
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
-    """Puts them into torch; `mode` is the GPU's."""
+    """Replaces them in torch; `mode` is the GPU's function mode."""
     storage = torch.UntypedStorage
     patches.apply(storage, "__new__", made(storage.__new__))
     patches.apply(storage, "device", device_of(storage.device))
@@ -35,18 +35,20 @@ def patch(patches: Patches, mode: FunctionMode) -> None:
         patches.apply(storage, name, refused(getattr(storage, name)))
     patches.apply(storage, "_set_from_file", filled(storage._set_from_file))
     tag = refused(torch.serialization.location_tag, of_bytes=False)
-    patches.apply(torch.serialization, "location_tag", tag)  # of what is saved
+    patches.apply(torch.serialization, "location_tag", tag)  # for saved tensors
 
 
 def on_gpu(storage) -> bool:
-    """Whether a storage is memory of the simulated GPU."""
+    """Returns whether a storage is memory of the simulated GPU."""
     place = residence.find(storage)
     return place is not None and place.on_gpu
 
 
 def made(new):
-    """torch.UntypedStorage(size or bytes, device=...), of which `new` is PyTorch's (torch/csrc/Storage.cpp,
-    THPStorage_pynew): a block of that size, whatever it is filled with."""
+    """Wraps torch.UntypedStorage(size or bytes, device=...) (`new`), which allocates a block of that size.
+
+    (torch/csrc/Storage.cpp, THPStorage_pynew) The content is ignored.
+    """
 
     def call(kind, *args, device=None, **kwargs):
         if not means_gpu(device):
@@ -59,7 +61,7 @@ def made(new):
 
 
 def device_of(getter) -> property:
-    """torch.UntypedStorage.device (`getter` is PyTorch's own)."""
+    """Replaces torch.UntypedStorage.device (`getter`)."""
 
     def device(storage):
         place = residence.find(storage)
@@ -69,8 +71,10 @@ def device_of(getter) -> property:
 
 
 def resized(resize):
-    """torch.UntypedStorage.resize_ (`resize` is PyTorch's own): the storage gets a new block, then gives its old
-    one back (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)."""
+    """Wraps torch.UntypedStorage.resize_ (`resize`): the storage gets a new block, and then its old one is freed.
+
+    (aten/src/ATen/native/cuda/Resize.cpp, resize_bytes_cuda)
+    """
 
     @wraps(resize)
     def resize_(storage, size):
@@ -85,8 +89,10 @@ def resized(resize):
 
 
 def address(data_ptr):
-    """torch.UntypedStorage.data_ptr (`data_ptr` is PyTorch's own): where the block begins; on the host, without
-    values, a number that no other storage has."""
+    """Wraps torch.UntypedStorage.data_ptr (`data_ptr`): returns the address of the block.
+
+    On the host, without values, it is a number that no other storage has.
+    """
 
     @wraps(data_ptr)
     def call(storage):
@@ -98,8 +104,10 @@ def address(data_ptr):
 
 @in_one_piece
 def _copied(mode: FunctionMode, storage, to_host: bool = False, non_blocking: bool = False) -> torch.UntypedStorage:
-    """A copy of a storage's bytes, in a block of its own or on the host, as torch.load(map_location="cuda") makes it
-    (torch/_utils.py, _to)."""
+    """Copies a storage's bytes, to a separate block or to the host.
+
+    torch.load(map_location="cuda") copies in this way (torch/_utils.py, _to).
+    """
     with torch._C.DisableTorchFunction():
         kind = "cpu" if residence.find(storage) is None else "meta"
         with _disable_current_modes():
@@ -110,7 +118,7 @@ def _copied(mode: FunctionMode, storage, to_host: bool = False, non_blocking: bo
 
 
 def to(mode: FunctionMode, move):
-    """torch.UntypedStorage.to (`move` is PyTorch's own). A storage on cuda:0 is copied if "cuda" is asked for."""
+    """Wraps torch.UntypedStorage.to (`move`). A storage on cuda:0 is copied if the device is given as "cuda"."""
 
     @wraps(move)
     def call(storage, *, device, non_blocking=False):
@@ -128,7 +136,7 @@ def to(mode: FunctionMode, move):
 
 
 def cuda(move):
-    """torch.UntypedStorage.cuda (`move` is PyTorch's own)."""
+    """Wraps torch.UntypedStorage.cuda (`move`)."""
 
     @wraps(move)
     def call(storage, device=None, non_blocking=False):
@@ -138,7 +146,7 @@ def cuda(move):
 
 
 def cpu(move):
-    """torch.UntypedStorage.cpu (`move` is PyTorch's own)."""
+    """Wraps torch.UntypedStorage.cpu (`move`)."""
 
     @wraps(move)
     def call(storage):
@@ -148,7 +156,7 @@ def cpu(move):
 
 
 def clone(mode: FunctionMode, copy):
-    """torch.UntypedStorage.clone (`copy` is PyTorch's own)."""
+    """Wraps torch.UntypedStorage.clone (`copy`)."""
 
     @wraps(copy)
     def call(storage):
@@ -158,8 +166,10 @@ def clone(mode: FunctionMode, copy):
 
 
 def is_shared(asked):
-    """torch.UntypedStorage.is_shared (`asked` is PyTorch's own): all memory of a GPU may be
-    (torch/csrc/StorageSharing.cpp, THPStorage_isShared)."""
+    """Wraps torch.UntypedStorage.is_shared (`asked`), which is true for all GPU memory.
+
+    (torch/csrc/StorageSharing.cpp, THPStorage_isShared)
+    """
 
     @wraps(asked)
     def call(storage):
@@ -169,7 +179,7 @@ def is_shared(asked):
 
 
 def represented(representation):
-    """torch.UntypedStorage.__repr__ (`representation` is PyTorch's own); bytes without values are not shown."""
+    """Wraps torch.UntypedStorage.__repr__ (`representation`); bytes without values are not shown."""
 
     @wraps(representation)
     def call(storage):
@@ -181,7 +191,7 @@ def represented(representation):
 
 
 def filled(fill):
-    """torch.UntypedStorage._set_from_file (`fill` is PyTorch's own), as old files and pickles are read."""
+    """Wraps torch.UntypedStorage._set_from_file (`fill`), with which old files and pickles are read."""
 
     @wraps(fill)
     def call(storage, *args, **kwargs):
@@ -193,8 +203,11 @@ def filled(fill):
 
 
 def refused(read, of_bytes: bool = True):
-    """What reads or writes the bytes of a storage, as torch.save and pickle do; `read` is PyTorch's. `of_bytes`: it
-    does so itself, and takes them where they are kept, if they are."""
+    """Wraps a function (`read`) that reads or writes a storage's bytes, as torch.save and pickle do.
+
+    `of_bytes` says that the function accesses the bytes itself, so it gets them from where they are stored, if they
+    are. Raises NoValueError if there are no values.
+    """
 
     @wraps(read)
     def call(storage, *args, **kwargs):

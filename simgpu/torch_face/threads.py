@@ -1,9 +1,9 @@
-"""Threads that are started while a simulated GPU is on see it too, as they see a real one.
+"""Makes threads that are started while a simulated GPU is on see it too, as they would see a real one.
 
-Modes belong to a thread, and PyTorch does not hand them on. So a thread that is started inside enters those of the GPU
-before it runs, and so does what is handed to a pool's thread, which may be older. A thread that somebody started before
-and that takes its work from a queue of its own is not reached: to it a simulated tensor is PyTorch's meta tensor, and
-new ones on "cuda" are refused (tensors/unseen.py).
+Modes belong to a thread, and PyTorch does not pass them on. So a thread that is started inside enters the GPU's modes
+before it runs, and so does a task for a pool's thread, which may be older. A thread that was started earlier and takes
+its work from a queue of its own is not reached. For it, a simulated tensor is PyTorch's meta tensor, and new ones on
+"cuda" are refused (tensors/unseen.py).
 """
 
 import _thread
@@ -20,18 +20,18 @@ from simgpu.patches import Patches
 
 
 def patch(patches: Patches, machine: Machine, modes: tuple) -> None:
-    """Has the threads that are started here, and what is submitted to pools here, run with `modes` on."""
+    """Makes threads that are started here, and tasks that are submitted to pools here, run with `modes` on."""
     patches.apply(threading.Thread, "start", _started(threading.Thread.start, machine, modes))
     pool = concurrent.futures.ThreadPoolExecutor
     patches.apply(pool, "submit", _submitted(pool.submit, machine, modes))
     patches.apply(_thread, "start_new_thread", _begun(_thread.start_new_thread, machine, modes))
-    processes = multiprocessing.pool.Pool  # a ThreadPool is one too
+    processes = multiprocessing.pool.Pool  # includes ThreadPool
     for name in ("_map_async", "apply_async", "imap", "imap_unordered"):
         patches.apply(processes, name, _handed(getattr(processes, name), machine, modes))
 
 
 def _on_here(machine: Machine, modes: tuple) -> bool:
-    """Whether the GPU is on in the thread that asks."""
+    """Returns whether the GPU is on in the calling thread."""
     return machine.active and modes[-1] in stacks.functions()
 
 
@@ -51,7 +51,7 @@ def _inside(run: Callable, machine: Machine, modes: tuple) -> Callable:
 
 
 def _started(start: Callable, machine: Machine, modes: tuple) -> Callable:
-    """threading.Thread.start, of which `start` is Python's."""
+    """Wraps threading.Thread.start (`start`)."""
 
     @wraps(start)
     def started(thread):
@@ -59,7 +59,8 @@ def _started(start: Callable, machine: Machine, modes: tuple) -> Callable:
             run = _inside(thread.run, machine, modes)
 
             def run_once():
-                vars(thread).pop("run", None)  # it would keep the thread alive; of nested GPUs the outer one was first
+                # it would keep the thread alive; with nested GPUs the outer one was first
+                vars(thread).pop("run", None)
                 run()
 
             thread.run = run_once
@@ -69,7 +70,7 @@ def _started(start: Callable, machine: Machine, modes: tuple) -> Callable:
 
 
 def _submitted(submit: Callable, machine: Machine, modes: tuple) -> Callable:
-    """concurrent.futures.ThreadPoolExecutor.submit, of which `submit` is Python's."""
+    """Wraps concurrent.futures.ThreadPoolExecutor.submit (`submit`)."""
 
     @wraps(submit)
     def submitted(pool, function, /, *args, **kwargs):
@@ -81,7 +82,7 @@ def _submitted(submit: Callable, machine: Machine, modes: tuple) -> Callable:
 
 
 def _begun(begin: Callable, machine: Machine, modes: tuple) -> Callable:
-    """_thread.start_new_thread, of which `begin` is Python's."""
+    """Wraps _thread.start_new_thread (`begin`)."""
 
     @wraps(begin)
     def begun(function, *rest):
@@ -91,7 +92,9 @@ def _begun(begin: Callable, machine: Machine, modes: tuple) -> Callable:
 
 
 def _handed(hand: Callable, machine: Machine, modes: tuple) -> Callable:
-    """A method of multiprocessing.pool.Pool that takes a function, `hand`: a pool of threads may be older."""
+    """Wraps a method of multiprocessing.pool.Pool that takes a function (`hand`), because a pool of threads may be
+    older.
+    """
 
     @wraps(hand)
     def handed(pool, func, *args, **kwargs):

@@ -65,8 +65,8 @@ def test_parts_are_stacked_and_limited():
     figure = plots.parts({"a": {"p": MIB, "q": 2 * MIB}, "b": {"q": MIB}})
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights == [1, 0, 2, 1]
-    with pytest.raises(ValueError, match="cannot be told apart: 'part 12'"):
-        plots.parts({"a": {f"part {i}": 1 for i in range(13)}})
+    with pytest.raises(ValueError, match="cannot be told apart: 'part 24'"):
+        plots.parts({"a": {f"part {i}": 1 for i in range(25)}})
     with pytest.raises(ValueError, match="cannot be told apart: 'gradients 4'"):
         plots.parts({"a": {f"gradients {i}": 1 for i in range(5)}})
 

@@ -35,7 +35,7 @@ def test_what_cannot_run_is_refused():
 
 
 def test_what_a_rank_raises_is_raised_here():
-    with pytest.raises(ProcessRaisedException, match="four layers make no 3 equal stages"):
+    with pytest.raises(ProcessRaisedException, match="four layers cannot be divided into 3 equal stages"):
         processes.run(3, proofs.gpipe)
 
 

@@ -56,6 +56,8 @@ OPTIONAL = (
     "simgpu.report.picture",
     "simgpu.running.files.tensors",
     "simgpu.running.startup.sitecustomize",
+    "simgpu.running.stub.kernel",
+    "simgpu.stub.kernel",
     "simgpu.torch_face.nvml",
     "simgpu.torch_face.model_files",
 )

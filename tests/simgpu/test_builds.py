@@ -1,5 +1,6 @@
-"""Advice where torchvision or torchaudio is a CUDA build and torch is not."""
+"""Advice where torchvision or torchaudio is a CUDA build and torch is not, and where Triton is not installed."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,30 @@ def test_the_page_says_what_to_install(tmp_path):
     report = simgpu.run(str(path))
     assert report.status == 2
     assert f"pip install --force-reinstall --no-deps --index-url {builds.INDEX} torchvision" in str(report)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import triton\n@triton.jit\ndef kernel(x): pass",
+        "import triton.language as tl",
+        "from triton import autotune",
+        "try:\n    import triton\nexcept ImportError as error:\n    raise RuntimeError('no kernels') from error",
+        "raise ImportError('mamba needs triton >= 3.0: pip install triton')",
+    ],
+)
+def test_a_program_that_needs_triton_is_sent_to_the_other_engine(tmp_path, program):
+    path = tmp_path / "train.py"
+    path.write_text(program)
+    report = simgpu.run(str(path))
+    assert report.status == 2
+    assert "Triton is not installed" in str(report) and "simgpu run --engine stub" in str(report)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+def test_a_program_that_does_without_triton_gets_no_advice(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("try:\n    import triton\nexcept ImportError:\n    triton = None\nimport tritonless_module")
+    report = simgpu.run(str(path))
+    assert report.status == 2 and "Triton" not in str(report)

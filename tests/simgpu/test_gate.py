@@ -237,7 +237,12 @@ def test_the_line_of_a_stack(frames, place):
         ("empty", "", "holds no report.json"),
         ("text.pickle", b"hello", "text.pickle: "),
         ("quiet.pickle", pickle.dumps({"segments": [], "device_traces": [[]]}), "has no events"),
-        ("other.json", b"{}", "is no report of a run"),
+        ("other.json", b"{}", "other.json holds an empty JSON object: wanted the report.json of a run"),
+        ("list.json", b"[1]", "list.json holds JSON of type list: wanted the report.json of a run"),
+        ("config.json", b'{"model_type": "llama", "vocab_size": 3}', "the keys 'model_type', 'vocab_size': wanted"),
+        ("text.json", b"hello", "text.json is not JSON (Expecting value"),
+        ("latin.json", "{é}".encode("latin-1"), "latin.json is not JSON ("),
+        ("old.json", b'{"outcome": "fits", "gpu": "T4", "lines": []}', "is a report, but of another version of simgpu"),
     ],
 )
 def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, name, content, said):

@@ -239,3 +239,44 @@ def test_started_processes_change_no_files_of_the_users(script, tmp_path):
     assert report.completed, report
     assert {name: (tmp_path / name).read_text() for name in users} == users
     assert {os.path.basename(one.path) for one in report.files} == set(users)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the program nvidia-smi is a shell script")
+def test_nvidia_smi_describes_the_simulated_gpu(script):
+    before = os.environ["PATH"]
+    report = simgpu.run(
+        script("""
+        import os, shutil, subprocess, sys, torch
+        def ask(*arguments, **options):
+            command = ["nvidia-smi", *arguments]
+            return subprocess.run(command, capture_output=True, text=True, check=True, **options).stdout.strip()
+        query = "--query-gpu=name,memory.total,memory.used,compute_cap", "--format=csv,noheader,nounits"
+        assert ask(*query) == "Tesla T4, 4096, 0, 7.5", ask(*query)
+        kept = torch.empty(2**28, device="cuda")
+        used = torch.cuda.device_memory_used() // 2**20
+        assert used > 1024 and ask(*query) == f"Tesla T4, 4096, {used}, 7.5", (used, ask(*query))
+        assert ask("-L", env={}).startswith("GPU 0: Tesla T4 (UUID: GPU-")
+        assert shutil.which("nvidia-smi") and os.popen("nvidia-smi").read().count("Tesla T4") == 1
+        child = "import subprocess; print(subprocess.check_output(['nvidia-smi', '-L'], text=True))"
+        assert "Tesla T4" in subprocess.check_output([sys.executable, "-c", child], text=True)
+        """),
+        gpu="T4",
+        memory="4 GiB",
+    )
+    assert report.outcome == "fits", report
+    assert os.environ["PATH"] == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the program nvidia-smi is a shell script")
+def test_nvidia_smi_shows_as_many_gpus_as_pytorch_sees(script):
+    report = simgpu.run(
+        script("""
+        import subprocess, torch
+        assert subprocess.check_output(["nvidia-smi", "-L"]).count(b"GPU-") == torch.cuda.device_count() == 4
+        torch.ones(1).cuda()
+        """),
+        gpu="T4",
+        ranks=4,
+        rank=1,
+    )
+    assert report.outcome == "fits", report

@@ -707,7 +707,7 @@ def test_the_folder_of_a_run(script, tmp_path):
 def test_a_report_that_is_none(tmp_path):
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"peak": 3}))
-    with pytest.raises(ValueError, match=r"report\.json is no report of a run"):
+    with pytest.raises(ValueError, match=r"report\.json holds a JSON object with the keys 'peak': wanted the report"):
         Report.load(path)
 
 

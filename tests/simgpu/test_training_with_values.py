@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import simgpu
 
@@ -78,3 +79,32 @@ def test_losses_are_the_cpu_s_and_memory_the_gpu_s(make, options):
             del losses
     assert told[0] == told[1]
     assert found == pytest.approx([one.item() for one in train(make, "cpu", **options)], rel=1e-6)
+
+
+HALF = {
+    "convolution": lambda x, w: F.conv2d(x, w, padding=1),
+    "transposed convolution": lambda x, w: F.conv_transpose2d(x, w),
+    "linear": lambda x, w: F.linear(x.flatten(1), w.flatten(1).repeat(1, 4)),
+    "product": lambda x, w: x.flatten(1) @ x.flatten(1).t(),
+    "batched product": lambda x, w: x.flatten(0, 1) @ x.flatten(0, 1).transpose(1, 2),
+    "vector": lambda x, w: x.flatten(1) @ x.flatten(1)[0],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", HALF)
+def test_products_of_half_precision_are_summed_in_single(name, dtype):
+    """So they are on a GPU; and a CPU without instructions for half precision would take far longer."""
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 4, 6, 6).to(dtype), torch.randn(4, 4, 3, 3).to(dtype)
+    with simgpu.simulated_gpu("T4", values=True):
+        on_gpu = [one.cuda().requires_grad_() for one in (x, w)]
+        found = HALF[name](*on_gpu)
+        found.sum().backward()
+        (gradient,) = (one.grad.cpu() for one in on_gpu[:1] if one.grad is not None)
+        found = found.detach().cpu()
+    wide = [one.float().requires_grad_() for one in (x, w)]
+    right = HALF[name](*wide)
+    right.sum().backward()
+    assert found.dtype == dtype and torch.equal(found, right.detach().to(dtype))
+    torch.testing.assert_close(gradient.float(), wide[0].grad, rtol=1e-2, atol=1e-1)

@@ -94,6 +94,8 @@ def test_a_line_of_generated_code_names_operators_and_nodes(tmp_path):
     frame = {"filename": str(file), "line": 4, "name": "call"}
     assert history.operation([frame], BACKWARD) == "compiled t, addmm of input_1"
     assert history.operation([], BACKWARD) == "autograd"
+    handed_on = {"filename": history.__file__, "line": 1, "name": "kernel"}
+    assert history.operation([handed_on], BACKWARD) == "autograd"
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5000)), max_size=60))

@@ -60,7 +60,7 @@ def _style(ink: str) -> dict:
 
 def techniques(page: str) -> list[Picture]:
     """What each technique does to the peak, and at what price in time, of docs/techniques.md."""
-    rows = [row for _, found in tables.read(page) for row in found if "allocated peak (MiB)" in row]
+    rows = [row for _, found in tables.read(page) for row in found if "peak of the step (MiB)" in row]
     timed = [row for row in rows if "×" in row["step time"]]
 
     def memory(axes: Axes) -> None:
@@ -70,7 +70,7 @@ def techniques(page: str) -> list[Picture]:
             [_short(row["method"]) for row in ordered], values, color=[BLUE if v < 0 else ORANGE for v in values]
         )
         axes.bar_label(drawn, labels=[f"{value:+.0f} %" for value in values], padding=3, fontsize=8)
-        axes.set(xlabel="change of the allocated peak", title="What it does to the peak", xlim=(-118, 45))
+        axes.set(xlabel="change of the step's peak", title="What it does to the peak", xlim=(-118, 45))
         axes.xaxis.set_major_formatter(PercentFormatter())
         axes.grid(axis="y", visible=False)
 
@@ -94,7 +94,7 @@ def techniques(page: str) -> list[Picture]:
 
     best, worst = min(rows, key=_saved), max(rows, key=_saved)
     said = f"from {best['memory']} ({best['method']}) to {worst['memory']} ({worst['method']})"
-    bars = f"Bars: the change of the allocated peak by each of {len(rows)} measured methods, {said}."
+    bars = f"Bars: the change of the step's peak by each of {len(rows)} measured methods, {said}."
     slower = f"{sum(_time(row) > 1.02 for row in timed)} of {len(timed)} methods cost more than 2 % of time"
     points = f"Points: change of the peak over step time; {slower}."
     return [

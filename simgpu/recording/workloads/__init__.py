@@ -1,12 +1,11 @@
-"""What is recorded: plain PyTorch on "cuda", each workload in a process of its own.
+"""The recorded workloads: plain PyTorch on "cuda", each in its own process.
 
-A workload is a function `name(stage)` that calls `stage("forward")` wherever the counters are to be read. What it
-returns, if anything, is a step to be timed, a function without arguments that can be repeated. `WORKLOADS` has them by
-name, in the order in which they are recorded; `SETTINGS` the allocator's settings of those that are not run in the
-default ones.
+A workload is a function `name(stage)` that calls `stage("forward")` wherever the counters are to be read. Its return
+value, if any, is a step to be timed: a function without arguments that can be repeated. `WORKLOADS` has the workloads
+by name, in the order of recording. `SETTINGS` has the allocator's settings of those that do not run with the defaults.
 
-A recording is of the source of its workload's module, and can no longer be replayed once that has changed. So what has
-been recorded on a GPU stays as it is, and a better one gets another name, in a module of its own.
+A recording stores a hash of the source of its workload's module, and cannot be replayed after that source has changed.
+So a workload that was recorded on a GPU stays as it is, and a better one gets another name in its own module.
 """
 
 from __future__ import annotations
@@ -21,4 +20,4 @@ WORKLOADS: Mapping[str, Callable] = MappingProxyType(
     {name: workload for module in MODULES for name, workload in module.WORKLOADS.items()}
 )
 SETTINGS: Mapping[str, str] = settings.SETTINGS
-VARIABLE = "PYTORCH_ALLOC_CONF"  # how a setting of SETTINGS reaches PyTorch
+VARIABLE = "PYTORCH_ALLOC_CONF"  # passes a setting of SETTINGS to PyTorch

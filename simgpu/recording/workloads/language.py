@@ -9,7 +9,7 @@ from simgpu.recording.workloads.models import bert
 
 MODES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}  # None: no autocast
 ATTENTION = ("eager", "sdpa")
-BATCHES = {"base": 32, "large": 4}  # of the course's chapter on BERT, and of the Trainer's example
+BATCHES = {"base": 32, "large": 4}  # as in the course's chapter on BERT, and in the Trainer's example
 
 
 def autocast(mode):
@@ -17,7 +17,7 @@ def autocast(mode):
 
 
 def bert_training(stage, size, attention, mode, batch=None, length=512):
-    """Two steps of AdamW on the sum of the outputs, in eval mode, as `from_pretrained` returns it."""
+    """Runs two steps of AdamW on the sum of the outputs, in eval mode as `from_pretrained` returns the model."""
     with torch.device("cuda"):
         model = bert(size, attention)
         stage("model")
@@ -45,7 +45,7 @@ def bert_training(stage, size, attention, mode, batch=None, length=512):
 
 
 def bert_inference(stage, size, attention, mode, batch=None, length=512):
-    """A forward without gradients."""
+    """Runs two forward passes without gradients."""
     with torch.device("cuda"):
         model = bert(size, attention)
         stage("model")
@@ -66,7 +66,7 @@ def bert_inference(stage, size, attention, mode, batch=None, length=512):
 
 
 def gpt2_training(stage, attention="sdpa", mode="fp32", batch=4, length=512, micro_batches=1, checkpointing=False):
-    """GPT-2 small in train mode: two steps of AdamW on its own loss, which `micro_batches` share."""
+    """Runs GPT-2 small in train mode: two steps of AdamW on its own loss, averaged over `micro_batches`."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     with torch.device("cuda"):

@@ -1,4 +1,4 @@
-"""Out of memory: in the forward pass, in the backward pass, and at a limit that the process sets itself."""
+"""Out of memory: in the forward pass, in the backward pass, and at a limit that the process sets."""
 
 from functools import partial
 
@@ -7,11 +7,11 @@ import torch
 from simgpu.recording.workloads.models import three_linear
 
 GiB = 2**30
-ROW = 4 * 1024  # bytes of a row of the input; the activations are four more of these
+ROW = 4 * 1024  # bytes per row of the input; the activations need four more rows of this size
 
 
 def out_of_memory(stage, share):
-    """Three linear layers on an input that takes `share` of the device."""
+    """Runs three linear layers on an input that fills `share` of the device."""
     model = three_linear().to("cuda")
     stage("model")
     rows = int(share * torch.cuda.get_device_properties(0).total_memory) // ROW
@@ -24,7 +24,7 @@ def out_of_memory(stage, share):
 
 
 def fraction(stage):
-    """A process that may have 4 GiB, and fills them."""
+    """Allocates until the process reaches its own limit of 4 GiB."""
     torch.cuda.set_per_process_memory_fraction(4 * GiB / torch.cuda.get_device_properties(0).total_memory)
     held = []
     while True:

@@ -10,7 +10,7 @@ BATCH = 10_240
 
 
 def three_linear(stage):
-    """In float32: two training steps with AdamW, then inference."""
+    """Runs two training steps with AdamW and then inference, in float32."""
     model = models.three_linear().to("cuda")
     stage("model")
     inputs = torch.randn(BATCH, 1024, device="cuda")
@@ -39,7 +39,7 @@ def three_linear(stage):
 
 
 def half_linear(stage, repeats):
-    """In float16: forward and backward, then inference."""
+    """Runs forward and backward, and then inference, in float16."""
     model = models.half_linear(repeats).cuda()
     stage("model")
     inputs = torch.zeros(BATCH, 1024, dtype=torch.float16).cuda()
@@ -63,7 +63,7 @@ def half_linear(stage, repeats):
 
 
 def matmul(stage, size, dtype):
-    """One product of square matrices."""
+    """Multiplies two square matrices."""
     a, b = (torch.randn(size, size, dtype=dtype, device="cuda") for _ in range(2))
     out = torch.empty(size, size, dtype=dtype, device="cuda")
     stage("operands")
@@ -73,7 +73,7 @@ def matmul(stage, size, dtype):
 
 
 def copy(stage, nbytes):
-    """One copy within the device."""
+    """Copies a tensor within the device."""
     source = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     stage("tensors")

@@ -1,4 +1,4 @@
-"""The models that are recorded."""
+"""The models of the recorded workloads."""
 
 from typing import Any
 
@@ -10,22 +10,22 @@ BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads
 
 
 def three_linear() -> nn.Module:
-    """Linear 1024 → 1024 → 1024 → 2048 with biases, in float32."""
+    """Returns Linear 1024 → 1024 → 1024 → 2048 with biases, in float32."""
     return nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 2048))
 
 
 def half_linear(repeats: int) -> nn.Module:
-    """One Linear(1024, 1024) without bias in float16, applied `repeats` times."""
+    """Returns one Linear(1024, 1024) without bias in float16, applied `repeats` times."""
     layer = nn.Linear(1024, 1024, bias=False, dtype=torch.float16)
     return nn.Sequential(*[layer] * repeats)
 
 
 def bert(size: str, attention: str) -> nn.Module:
-    """A BERT of transformers, "base" or "large", with random weights and in eval mode.
+    """Returns a BERT of transformers, "base" or "large", with random weights and in eval mode.
 
     `attention`: transformers' attn_implementation, "eager" or "sdpa".
     """
-    from transformers import AutoModel, BertConfig  # here: the import takes seconds
+    from transformers import AutoModel, BertConfig  # imported here, because the import takes seconds
 
     sizes: dict[str, Any] = {"base": BERT_BASE, "large": BERT_LARGE}[size]
     config = BertConfig(**sizes)

@@ -10,7 +10,7 @@ WIDTHS = (1024, 2048, 1031, 4096, 512)
 
 
 def optimize(stage, make):
-    """Two steps with the optimizer that `make(parameters)` builds."""
+    """Runs two steps with the optimizer that `make(parameters)` builds."""
     model = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(WIDTHS))).to("cuda")
     optimizer = make(model.parameters())
     inputs = torch.randn(32, WIDTHS[0], device="cuda")

@@ -1,4 +1,4 @@
-"""GPT-2 small with the ways of saving memory."""
+"""GPT-2 small with memory-saving techniques."""
 
 from functools import partial
 

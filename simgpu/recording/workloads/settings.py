@@ -1,4 +1,4 @@
-"""The allocator's settings, on training with batches of changing lengths, which leaves holes."""
+"""The allocator's settings, in training with batches of changing lengths, which fragments memory."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ WIDTH = 512
 
 
 def changing_lengths(stage):
-    """A small transformer encoder, a step of AdamW for each of the lengths, in a process that may have 3 GiB."""
+    """Trains a small transformer encoder, one step of AdamW per length, in a process limited to 3 GiB."""
     torch.cuda.set_per_process_memory_fraction(3 * GiB / torch.cuda.get_device_properties(0).total_memory)
     layer = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to("cuda")

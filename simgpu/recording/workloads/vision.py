@@ -1,4 +1,4 @@
-"""ResNet-50's shape and VGG16's, with cuDNN, whose workspaces only a GPU can tell, and without it."""
+"""ResNet-50 and VGG16, with cuDNN, whose workspaces only a GPU can show, and without it."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ VGG16 = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
 
 
 def vgg16():
-    """VGG16: images to logits."""
+    """Returns VGG16: images to logits."""
     layers, channels = [], 3
     for group in VGG16:
         for width in group:
@@ -26,14 +26,14 @@ def vgg16():
 
 
 def resnet50():
-    """ResNet-50, the default of transformers' ResNetConfig: images to logits."""
+    """Returns ResNet-50, the default of transformers' ResNetConfig: images to logits."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     return ResNetForImageClassification(ResNetConfig(num_labels=CLASSES))  # pyright: ignore[reportCallIssue]
 
 
 def training(stage, make, batch=32, autocast=None, channels_last=False, cudnn=True):
-    """Two steps of SGD with momentum on images of 224 × 224, then inference."""
+    """Runs two steps of SGD with momentum on images of 224 × 224, then inference."""
 
     def step(stage=lambda name: None):
         with torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=True):

@@ -9,19 +9,22 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 import traceback
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
-from simgpu.running.endings import raising_code
-from simgpu.running.script import Script, StepsDone
+from simgpu.report.verdict import OUT_OF_MEMORY
+from simgpu.running.endings import OF_VALUES, ended_by, of_memory
+from simgpu.running.script import Script
 from simgpu.running.stub.imports import AfterImport
+from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
 
 MOST_EVENTS = 2_000_000
 """Events of the memory history that are kept, the newest; with its stack each needs about 1 KB."""
-COMPLETED, OUT_OF_MEMORY, STOPPED = "completed", "out of memory", "stopped"
 
 
 class Watched:
@@ -32,21 +35,32 @@ class Watched:
         self.leave = ExitStack()
         self.saved = Saved(job["caches"])
         self.owners = None
+        self.limit = None
+        self.failure: dict | None = None
         self.reads = None
+        self.known = None
+        self.recurrent = WithoutCuDNN()
+        self.runtime = ctypes.CDLL(job["runtime"])
         self.began = False
         self._offset = self._reset_peak = 0
 
     def torch_imported(self, torch) -> None:
         """Prepares torch: recording begins when the program first uses CUDA, after PyTorch has read its settings."""
         from simgpu.running.stub import untimed
+        from simgpu.running.stub.known import Known
 
         untimed.metadata_only(torch)
+        self.recurrent.torch_imported(torch)
         self.saved.torch_imported(torch)
+        self.runtime.mock_others_kernels.restype = ctypes.c_ulong
+        self.known = Known(torch, self.runtime.mock_others_kernels)
+        self.known.begin()
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of
 
             place = {name: self.job[name] for name in ("rank", "ranks", "per_node")}
             self.leave.enter_context(rank_of(**place))
+        self._watch_steps(torch)
         real = torch.cuda._lazy_init
 
         def _lazy_init():
@@ -57,9 +71,23 @@ class Watched:
 
         torch.cuda._lazy_init = _lazy_init
 
+    def _watch_steps(self, torch) -> None:
+        """Follows optimizers and backward passes, and ends the program after as many as were asked for."""
+        from simgpu.patches import Patches
+        from simgpu.running.steps import Limit
+        from simgpu.running.stub.owners import Owners
+
+        autograd = torch.autograd
+        self.owners = Owners(self.count)
+        run = self.owners.backward(autograd.graph._engine_run_backward)
+        autograd.graph._engine_run_backward = autograd._engine_run_backward = run
+        self.limit = Limit(self.owners, self.job["steps"], self.job["backward_passes"])
+        if self.limit.steps is not None or self.limit.passes is not None:
+            self.limit.patch(Patches())
+            autograd.graph._engine_run_backward = autograd._engine_run_backward
+
     def begin(self, torch) -> None:
         """Records from here on."""
-        from simgpu.running.stub.owners import Owners
         from simgpu.running.stub.reads import Reads
 
         self.began = True
@@ -67,17 +95,15 @@ class Watched:
         memory._record_memory_history("all", context="all", stacks="python", max_entries=MOST_EVENTS)
         memory._record_memory_history = torch.cuda.memory._record_memory_history = lambda *_, **__: None
         self._keep_counters(torch)
-        self.owners = Owners(self.count, self.job["steps"])
-        autograd = torch.autograd
-        autograd.graph._engine_run_backward = autograd._engine_run_backward = self.owners.backward(
-            autograd.graph._engine_run_backward
-        )
-        self.runtime = ctypes.CDLL(self.job["runtime"])
-        self.reads = Reads(self.saved.read)
+        if hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):
+            torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
+        self.reads = Reads(self.saved.read, lambda: self.known is not None and self.known.reading)
         self.reads.begin(self.runtime)
 
     def count(self) -> int:
         """How many allocations the current device has made."""
+        if not self.began:
+            return 0
         import torch
 
         return self._stats(torch)["allocation"]["all"]["allocated"] + self._offset
@@ -111,7 +137,7 @@ class Watched:
     def result(self, failed: bool) -> dict:
         """What is known at the end."""
         if not self.began or self.owners is None or self.reads is None:
-            return {"used": False}
+            return {"used": False, "steps": self.steps()}
         import torch
 
         from simgpu.running.stub import findings
@@ -129,7 +155,9 @@ class Watched:
             "most_used": self.runtime.mock_most_used(device),
             "steps": self.owners.steps,
             "libraries": self.called(),
-            "sizes_read": self.reads.sizes,
+            "streams": bool(self.runtime.mock_used_streams()),
+            "dtypes": self.owners.dtypes,
+            "failing": {name: one for name, one in (self.failure or {}).items() if name != "codes"},
             "reads": [[*key, number] for key, number in self.reads.counts.most_common()],
         }
         self.saved.patches.undo()
@@ -138,29 +166,68 @@ class Watched:
             import pickle
 
             Path(self.job["snapshot"]).write_bytes(pickle.dumps(snapshot))
-        trace = snapshot["device_traces"][device]
-        return found | findings.of(trace, count, self.owners, peak, failed, frozenset(self.job["workspaces"]))
+        return found | findings.of(
+            snapshot["device_traces"][device],
+            count,
+            self.owners,
+            peak=peak,
+            reserved=reserved,
+            failed=failed,
+            workspaces=frozenset(self.job["workspaces"]),
+            gpu=self.job["memory"],
+            version=torch.__version__,
+            drawn=self.job["snapshot"] is not None,
+        )
 
     def called(self) -> list[str]:
         """The libraries with workspaces that only a GPU knows, of which the program has called a function."""
         from simgpu.stub.libraries import called_name
 
         paths = self.job["libraries"]
-        return [base for base in paths if getattr(ctypes.CDLL(paths[base]), called_name(base))()]
+        found = [base for base in paths if getattr(ctypes.CDLL(paths[base]), called_name(base))()]
+        return [*found, *([RECURRENT] if self.recurrent.used else [])]
 
-    def raised_in_its_place(self, error: BaseException | None) -> bool:
-        """Whether an error was raised in the place of an out-of-memory error: no allocation succeeded after the last
-        one that failed, and code that was running then raises the error itself."""
-        code = None if error is None else raising_code(error)
-        if code is None or not self.began:
-            return False
+    # What `endings` asks
+
+    def steps(self) -> int:
+        return 0 if self.owners is None else self.owners.steps
+
+    def failing(self) -> frozenset | None:
+        if self.failure is None:
+            return None
+        return self.failure["codes"] if self.count() == self.failure["count"] else frozenset()
+
+    def unreached(self) -> tuple[str, ...]:
+        return () if self.limit is None else self.limit.unreached()
+
+    def without_effect(self) -> str:
+        return "" if self.limit is None else self.limit.without_effect()
+
+    def hint(self, error: BaseException) -> str:
+        if "torch" in sys.modules:
+            from simgpu.running import builds
+
+            if advice := builds.advice(error):
+                return f"\n{advice}"
+        return OF_VALUES if self.reads is not None and self.reads.counts else ""
+
+    def _ran_out(self, device: int, asked: int, total: int, free: int) -> None:
+        """Called by PyTorch when an allocation has failed: notes what the program was doing."""
         import torch
 
-        traces = torch.cuda.memory._snapshot().get("device_traces", [])
-        events = [one for one in traces[torch._C._cuda_getDevice()] if one["action"] in ("alloc", "oom")]
-        if not events or events[-1]["action"] != "oom":
-            return False
-        return any((one["filename"], one["name"]) == (code.co_filename, code.co_name) for one in events[-1]["frames"])
+        from simgpu.report.failing import model_of
+        from simgpu.report.places import codes_of
+
+        frame = sys._getframe(1)
+        building, model = model_of(frame)
+        self.failure = {
+            "codes": frozenset(codes_of(frame)),
+            "count": self.count(),
+            "building": building,
+            "model": model,
+            "autocast": torch.is_autocast_enabled("cuda"),
+            "recorded": torch.is_grad_enabled(),
+        }
 
 
 def main(path: str) -> int:
@@ -179,16 +246,14 @@ def main(path: str) -> int:
             execute()
         except BaseException as raised:
             error = raised
-        ending, text = _ending(error)
-        if ending != COMPLETED and not isinstance(error, SystemExit):
-            assert error is not None
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the report is made of what was measured
+        elif error is not None and not isinstance(error, SystemExit):
             traceback.print_exception(type(error), error, _own(error.__traceback__), file=sys.stderr)
-        if ending == STOPPED and watched.raised_in_its_place(error):
-            said = f"status {error.code}" if isinstance(error, SystemExit) else text
-            ending, text = OUT_OF_MEMORY, f"The program ended with {said}"
-        result = {"ending": ending, "text": text, "error": _message(error)}
+        end = ended_by(error, watched)
+        result = {**asdict(end), "error": str(of_memory(error) or "")}
         try:
-            result |= watched.result(ending == OUT_OF_MEMORY)
+            result |= watched.result(end.ending == OUT_OF_MEMORY)
         except Exception:
             result["incomplete"] = traceback.format_exc()
         watched.saved.patches.undo()
@@ -197,39 +262,6 @@ def main(path: str) -> int:
         watched.leave.close()
     sys.stdout.flush()
     return 0
-
-
-def _ending(error: BaseException | None) -> tuple[str, str]:
-    """How the program ended, and a sentence about it."""
-    if isinstance(error, StepsDone):
-        return COMPLETED, "steps"
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return COMPLETED, ""
-    of_memory = _of_memory(error)
-    if isinstance(error, SystemExit):
-        if of_memory:
-            return OUT_OF_MEMORY, f"The program ended with status {error.code} after the error."
-        return STOPPED, f"it ended with status {error.code}"
-    if of_memory:
-        return OUT_OF_MEMORY, ""
-    return STOPPED, f"{type(error).__name__}: {error}".strip().splitlines()[0]
-
-
-def _of_memory(error: BaseException | None) -> bool:
-    """Whether an error is PyTorch's out of memory error, or was raised because of one."""
-    return _cause(error) is not None
-
-
-def _cause(error: BaseException | None) -> BaseException | None:
-    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _message(error: BaseException | None) -> str:
-    found = _cause(error)
-    return "" if found is None else str(found)
 
 
 def _own(trace):

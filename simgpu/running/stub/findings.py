@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
+import os
+from bisect import bisect_right
 from collections import Counter
+from dataclasses import astuple
 
+from simgpu.memory.settings import AllocatorSettings, SettingsError
+from simgpu.report.findings import fragmented
 from simgpu.report.places import LIBRARY, OWN, TORCH, Place, kind_of
+from simgpu.report.replays import Replays
 from simgpu.running.stub import history
 from simgpu.running.stub.history import Moment, Windows
 
 
-def of(trace: list[dict], count: int, owners, peak: int, failed: bool, workspaces: frozenset[int]) -> dict:
-    """The findings of one device's trace. `count`: allocations in all; `peak`: PyTorch's counter, in bytes."""
+def of(
+    trace: list[dict],
+    count: int,
+    owners,
+    *,
+    peak: int,
+    reserved: int,
+    failed: bool,
+    workspaces: frozenset[int],
+    gpu: dict,
+    version: str,
+    drawn: bool,
+) -> dict:
+    """The findings of one device's trace. `count`: allocations in all; `peak`, `reserved`: PyTorch's counters, in
+    bytes. `gpu`: its "capacity" and its "context" in bytes. `drawn`: whether a timeline is wanted."""
     kept = sum(event["action"] == "alloc" for event in trace)
     found = history.read(trace, count - kept)
     history.assign(found, owners.marks)
     windows = Windows(owners.windows)
+    ends = owners.made
+    parts = _at(found, windows, owners, count - kept, peak, failed, workspaces)
+    steps = history.step_sizes(found, ends)
+    grown = history.grown(found, ends, lambda block: _origin(block, windows))
+    rest = {
+        "steps_sizes": steps,
+        "grown": [[*one.origin, one.blocks, one.nbytes] for one in grown],  # pyright: ignore[reportGeneralTypeIssues]
+        **_replayed(found, parts["parts"], peak, reserved, failed, gpu, version),
+    }
+    if drawn:
+        rest["timeline"] = _timeline(found, windows, failed, workspaces)
+    return parts | rest
+
+
+def _origin(block: history.Block, windows: Windows) -> tuple[str, str]:
+    own, library = _places(block.frames)
+    return history.operation(block.frames, windows.stage(block.number)), library or own
+
+
+def _replayed(
+    found: history.History, parts: dict, peak: int, reserved: int, failed: bool, gpu: dict, version: str
+) -> dict:
+    """The smallest capacity that was found to fit, and what other settings of the allocator would reserve."""
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    try:
+        settings = AllocatorSettings.from_environment(os.environ)
+    except (SettingsError, NotImplementedError) as error:
+        return {"compared": f"the allocator's settings are not modelled: {error}"}
+    replays = Replays(found.requests, settings, numbers, **gpu, reserved=reserved)
+    attempts = replays.under_settings() if fragmented(parts, reserved, peak, failed) else []
+    smallest = None if failed else replays.smallest(peak, reserved)
+    return {"smallest": smallest, "compared": replays.unusable, "attempts": [list(astuple(one)) for one in attempts]}
+
+
+def _timeline(found: history.History, windows: Windows, failed: bool, workspaces: frozenset[int]) -> dict:
+    line = found.timeline
+    index: dict[int, int] = {}
+    blocks: list[list] = []
+    order: list[int] = []
+    for block in line.log:
+        if id(block) not in index:
+            index[id(block)] = len(blocks)
+            blocks.append([history.part(block, windows, failed, workspaces), block.size])
+        order.append(index[id(block)])
+    return {"events": line.events, "curve": list(line.curve), "blocks": blocks, "order": order}
+
+
+def _at(found, windows, owners, forgotten: int, peak: int, failed: bool, workspaces: frozenset[int]) -> dict:
+    """What was allocated at the peak, or where memory ran out."""
     moment = found.failed if failed and found.failed is not None else found.peak
     if moment is None:
         return {"parts": {}, "lines": [], "at": None, "failure": None, "failures": found.failures}
@@ -37,7 +105,7 @@ def of(trace: list[dict], count: int, owners, peak: int, failed: bool, workspace
         "at": _spot(moment, windows, owners),
         "failure": [event["size"], event.get("device_free", 0)] if event["action"] == "oom" else None,
         "failures": found.failures,
-        "forgotten": count - kept,
+        "forgotten": forgotten,
     }
 
 
@@ -62,14 +130,13 @@ def _spot(moment: Moment, windows: Windows, owners) -> dict:
     frames = event.get("frames", ())
     stage = windows.stage(moment.number - (event["action"] == "alloc"))
     own, library = _places(frames)
-    steps = sum(kind == "step" and end <= moment.number for kind, _, end in windows.windows)
     shown = [one for one in frames if kind_of(one["filename"]) != TORCH and not history.is_generated(one["filename"])]
     stack = [str(_place(frame)) for frame in shown]
     return {
         "operator": history.operation(frames, stage),
         "asked": event["size"],
         "stage": stage,
-        "steps": min(steps, owners.steps),
+        "steps": bisect_right(owners.made, moment.number),
         "place": own or library,
         "stack": [one for one in stack if "runpy" not in one],
     }

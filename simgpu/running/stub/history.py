@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import linecache
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, islice
+from typing import NamedTuple
 
-PARAMETERS = "parameters and buffers"
-GRADIENTS = "gradients"
-STATES = "optimizer states"
-ACTIVATIONS = "activations kept for backward"
-GRAPHS = "CUDA graph pools"
-TEMPORARIES = "temporaries"
-WORKSPACES = "workspaces"
+from simgpu.memory.requests import Requests
+from simgpu.report.findings import CACHE
+from simgpu.report.growth import STEPS, Grown, Growth
+from simgpu.report.owners import ACTIVATIONS, GRADIENTS, GRAPHS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.timeline import Timeline
+from simgpu.running.stub import called
+
 ROUNDING = "rounding of blocks"
-CACHE = "cache (reserved, not allocated)"
 PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, GRAPHS, TEMPORARIES, WORKSPACES, ROUNDING)
 FORWARD, BACKWARD, STEP = "forward", "backward", "optimizer step"
 
@@ -59,17 +61,26 @@ class Moment:
 
 @dataclass
 class History:
-    """A device's trace, read. `first`: how many allocations were made before the first event that it holds."""
+    """A device's trace, read. `first`: how many allocations were made before the first event that it holds.
+
+    `levels`: bytes allocated and reserved before each allocation of it. `requests`: what was asked of the allocator.
+    """
 
     blocks: list[Block] = field(default_factory=list)
     peak: Moment | None = None
     failed: Moment | None = None
     failures: int = 0
+    first: int = 0
+    levels: list[tuple[int, int]] = field(default_factory=list)
+    requests: Requests = field(default_factory=Requests)
+    timeline: Timeline = field(default_factory=Timeline)
 
 
 def read(trace: Iterable[dict], first: int = 0) -> History:
     """Reads a trace, whose first allocation has the number `first`."""
-    found, events = History(), list(trace)
+    found, events = History(first=first), list(trace)
+    if first:
+        found.requests.give_up("the history does not begin with the run")
     best = _highest(events)
     live: dict[int, Block] = {}
     number, allocated, reserved = first, 0, 0
@@ -80,17 +91,25 @@ def read(trace: Iterable[dict], first: int = 0) -> History:
             block = Block(number, event["addr"], _rounded(size), event.get("frames", ()), graph)
             live[block.address] = block
             found.blocks.append(block)
+            found.levels.append((allocated, reserved))
+            found.requests.malloc(size, event.get("stream", 0))
+            if graph:
+                found.requests.give_up("the program uses private pools of memory")
             allocated += block.size
             number += 1
+            found.timeline.add(block, allocated, reserved)
         elif action == "free_requested":
             block = live.pop(event["addr"], None)
             if block is not None:
                 block.freed = number
                 allocated -= block.size
+                found.requests.free(block.number - first)
+                found.timeline.add(block, allocated, reserved)
         elif action in _TAKEN:
             reserved += _TAKEN[action] * size
         elif action == "oom":
             found.failures += 1
+            found.requests.failed(size, event.get("stream", 0))
             found.failed = Moment(list(live.values()), event, number, allocated, reserved)
         if at == best:
             found.peak = Moment(list(live.values()), event, number, allocated, reserved)
@@ -117,6 +136,32 @@ def _highest(events: list[dict]) -> int:
     return best
 
 
+def step_sizes(found: History, ends: Iterable[int]) -> list[tuple[int, int]]:
+    """Bytes allocated and reserved when as many allocations had been made, for each of `ends`; after that number what
+    is freed before the next allocation counts as freed."""
+    levels = [*found.levels, found.levels[-1]] if found.levels else []
+    return [levels[end - found.first] for end in ends if 0 <= end - found.first < len(levels)]
+
+
+def grown(found: History, ends: Iterable[int], origin: Callable[[Block], object]) -> list[Grown]:
+    """What grows with each step, of which `ends` says how many allocations had been made when it ended."""
+    growth = Growth()
+    origins: dict[int, object] = {}
+    for number, end in enumerate(islice(ends, STEPS), 1):
+        made = found.blocks[: max(0, end - found.first)]
+        live = [one for one in made if one.freed is None or one.freed > end]
+        for block in live:
+            if block.number not in origins:
+                origins[block.number] = origin(block)
+        growth.step(number, [_Alive(origins[one.number], one.size) for one in live])
+    return growth.grown()
+
+
+class _Alive(NamedTuple):
+    origin: object
+    size: int
+
+
 def assign(found: History, marks: Iterable[tuple[int, dict[int, str]]]) -> None:
     """Gives blocks their owners. A mark is how many allocations there had been, and the owner of each address."""
     at: dict[int, list[Block]] = defaultdict(list)
@@ -140,13 +185,27 @@ class Windows:
 
     def stage(self, number: int) -> str:
         """The stage that allocation `number` belongs to."""
-        kinds = {kind for kind, begin, end in self.windows if begin <= number < end}
-        return BACKWARD if "backward" in kinds else STEP if "step" in kinds else FORWARD
+        return BACKWARD if self._in("backward", number) else STEP if self._in("step", number) else FORWARD
 
     def kept(self, block: Block) -> bool | None:
         """Whether a block was alive when the next backward pass began; None where none began."""
-        begins = [begin for kind, begin, _ in self.windows if kind == "backward" and begin > block.number]
-        return None if not begins else block.freed is None or block.freed > min(begins)
+        begins, _ = self._tables["backward"]
+        place = bisect_right(begins, block.number)
+        return None if place == len(begins) else block.freed is None or block.freed > begins[place]
+
+    def _in(self, kind: str, number: int) -> bool:
+        begins, latest = self._tables[kind]
+        place = bisect_right(begins, number)
+        return place > 0 and latest[place - 1] > number
+
+    @cached_property
+    def _tables(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Of each kind, the begins of its windows in order, and the latest end of each window and those before it."""
+        tables = {}
+        for wanted in ("backward", "step"):
+            found = sorted((begin, end) for kind, begin, end in self.windows if kind == wanted)
+            tables[wanted] = [begin for begin, _ in found], list(accumulate((end for _, end in found), max))
+        return tables
 
 
 def part(block: Block, windows: Windows, failed: bool, workspaces: frozenset[int]) -> str:
@@ -184,14 +243,14 @@ def is_generated(file: str) -> bool:
 
 
 def operation(frames: Sequence[dict], stage: str) -> str:
-    """What allocates, in words: the code of the innermost line, or the operators of a kernel that Inductor wrote."""
-    if not frames:
+    """What allocates, in words: the call in the innermost line that says which, or the operators of a kernel that
+    Inductor wrote."""
+    frame = next((one for one in frames if not called.is_plumbing(one["filename"], one["name"])), None)
+    if frame is None:
         return "autograd" if stage == BACKWARD else "PyTorch"
-    file, line = frames[0]["filename"], frames[0]["line"]
-    if is_generated(file):
-        return _of_generated(file, line)
-    code = linecache.getline(file, line).strip()
-    return code if len(code) <= 60 else code[:57] + "…" if code else frames[0]["name"]
+    if is_generated(frame["filename"]):
+        return _of_generated(frame["filename"], frame["line"])
+    return called.at(frame["filename"], frame["line"], frame["name"])
 
 
 def _of_generated(file: str, line: int) -> str:

@@ -3,137 +3,111 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import weakref
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 
 import torch
-from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from simgpu.running.script import StepsDone
-from simgpu.running.stub.history import GRADIENTS, PARAMETERS, STATES
+from simgpu.report import owners
+from simgpu.report.owners import PARAMETERS
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_ATTRIBUTES = ("quant_state", "CB", "SCB")  # where bitsandbytes keeps statistics of a weight
 
 
-class Owners:
-    """Notes owners before and after each step of an optimizer, and at the end.
+class Owners(owners.Owners):
+    """Notes owners before and after each step of an optimizer, and when it is asked to look.
 
     `marks`: of each look, how many allocations there had been, and the owner of each address. `windows`: of each
     backward pass and each step, its kind and how many allocations there had been at its begin and at its end. `count`
-    returns how many there have been. With `limit`, StepsDone is raised after so many steps of every optimizer.
+    returns how many there have been. `made`: how many there had been when `steps` grew. `dtypes`: bytes of the
+    parameters by dtype.
     """
 
-    def __init__(self, count: Callable[[], int], limit: int | None):
+    def __init__(self, count: Callable[[], int]):
+        super().__init__()
         self.marks: list[tuple[int, dict[int, str]]] = []
         self.windows: list[tuple[str, int, int]] = []
-        self.steps = 0
-        self._count, self._limit = count, limit
-        self._counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        self._began = 0
-        self._next_look = 1
-        register_optimizer_step_pre_hook(self._before)
-        register_optimizer_step_post_hook(self._after)
+        self.made: list[int] = []
+        self.dtypes: Counter[str] = Counter()
+        self._now = count
+        self._began = self._passes = self._depth = 0
+        self._found: dict[int, str] = {}
+        self._parameters: set[int] = set()  # addresses that have been counted by dtype
+        self.begin(self._note, lambda steps: self.made.append(self._now()))
 
     def _before(self, optimizer, args, kwargs) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if self._limit is not None and self._counts.get(optimizer, 0) >= self._limit:
-            raise StepsDone
-        self._began = self._count()
-        self._mark(_of_optimizer(optimizer))
+        if not torch.compiler.is_compiling():
+            self._began = self._now()
+            super()._before(optimizer, args, kwargs)
 
     def _after(self, optimizer, args, kwargs) -> None:
-        if torch.compiler.is_compiling():
-            return
-        self.windows.append(("step", self._began, self._count()))
-        made = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        self.steps = max(self.steps, made)
-        self._mark(_of_optimizer(optimizer))
-        if made >= self._next_look:
-            self._next_look *= 2
-            self.look()
-        if self._limit is not None and all(self._counts.get(one, 0) >= self._limit for one in _alive(Optimizer)):
-            raise StepsDone
+        if not torch.compiler.is_compiling():
+            self.windows.append(("step", self._began, self._now()))
+            super()._after(optimizer, args, kwargs)
 
     def backward(self, engine: Callable) -> Callable:
         """PyTorch's function that runs autograd's engine, with a window around it."""
 
         def run(*args, **kwargs):
-            began = self._count()
+            began = self._now()
+            self._depth += 1
             try:
                 return engine(*args, **kwargs)
             finally:
-                self.windows.append(("backward", began, self._count()))
+                self._depth -= 1
+                self.windows.append(("backward", began, self._now()))
+                if not self._depth and not self.steps:  # an optimizer's steps are enough
+                    self._passes += 1
+                    self.after_backward(self._passes)
+                    self._mark_found()
 
         return run
 
-    def look(self) -> None:
+    def look(self, leaves: bool = False) -> None:
         """Asks every module and every optimizer that is alive."""
-        found: dict[int, str] = {}
-        for module in _alive(nn.Module):
-            for parameter in vars(module).get("_parameters", {}).values():
-                if isinstance(parameter, torch.Tensor):
-                    found |= _of_parameter(parameter)
-            for buffer in vars(module).get("_buffers", {}).values():
-                found |= _of_tensor(buffer, PARAMETERS)
-        for optimizer in _alive(Optimizer):
-            with contextlib.suppress(AttributeError):  # its __init__ raised
-                found |= _of_optimizer(optimizer)
-        self._mark(found)
+        super().look(leaves)
+        self._mark_found()
 
-    def _mark(self, found: dict[int, str]) -> None:
-        if found:
-            self.marks.append((self._count(), found))
+    def _of_optimizer(self, optimizer) -> None:
+        super()._of_optimizer(optimizer)
+        self._mark_found()
 
+    def _mark_found(self) -> None:
+        if self._found:
+            self.marks.append((self._now(), self._found))
+            self._found = {}
 
-def _alive(kind: type) -> list:
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
-
-
-def _of_optimizer(optimizer: Optimizer) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            found |= _of_parameter(parameter)
-    for state in list(optimizer.state.values()):
-        for tensor in _tensors(state):
-            found |= {key: STATES for key in _of_tensor(tensor, STATES) if key not in found}
-    return found
+    def _note(self, tensor: torch.Tensor, owner: str) -> None:
+        for address in _addresses(tensor):
+            self._found.setdefault(address, owner)
+            if owner is PARAMETERS and address not in self._parameters:
+                self._parameters.add(address)
+                self.dtypes[str(tensor.dtype).removeprefix("torch.")] += tensor.numel() * tensor.element_size()
 
 
-def _tensors(state: object, depth: int = 0) -> Iterable[torch.Tensor]:
-    """The tensors in an optimizer's state, which may be nested."""
-    if isinstance(state, torch.Tensor):
-        yield state
-    elif depth < 4:
-        inner = state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
-        for one in inner:
-            yield from _tensors(one, depth + 1)
-
-
-def _of_parameter(parameter: torch.Tensor) -> dict[int, str]:
-    found = _of_tensor(parameter, PARAMETERS)
-    if parameter.is_leaf and parameter.grad is not None:
-        found |= {key: GRADIENTS for key in _of_tensor(parameter.grad, GRADIENTS) if key not in found}
-    return found
-
-
-def _of_tensor(tensor: object, owner: str, depth: int = 0) -> dict[int, str]:
+def _addresses(tensor: object, depth: int = 0) -> list[int]:
     """The addresses of a tensor's storage on the GPU; of a subclass that wraps others, those of its parts."""
+    if type(tensor) in _PLAIN and not tensor.__dict__:
+        return _of_plain(tensor)
     if not isinstance(tensor, torch.Tensor) or depth > 3:
-        return {}
-    if type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__"):
-        found: dict[int, str] = {}
+        return []
+    if hasattr(tensor, "__tensor_flatten__") and type(tensor) is not torch.Tensor:
+        found: list[int] = []
         with contextlib.suppress(Exception):
             for name in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
-                found |= _of_tensor(getattr(tensor, name), owner, depth + 1)
+                found += _addresses(getattr(tensor, name), depth + 1)
         return found
-    found = {}
-    with contextlib.suppress(Exception):  # a tensor without storage
-        if tensor.device.type == "cuda":
-            found[tensor.untyped_storage().data_ptr()] = owner
-    for name in ("quant_state", "CB", "SCB"):  # bitsandbytes keeps statistics of a weight as its attributes
+    found = _of_plain(tensor)
+    for name in _ATTRIBUTES:
         extra = getattr(tensor, name, None) if name in getattr(tensor, "__dict__", {}) else None
         for part in vars(extra).values() if name == "quant_state" and extra is not None else (extra,):
-            found |= _of_tensor(part, owner, depth + 1)
+            found += _addresses(part, depth + 1)
     return found
+
+
+def _of_plain(tensor) -> list[int]:
+    try:
+        return [tensor.untyped_storage().data_ptr()] if tensor.is_cuda else []
+    except (RuntimeError, NotImplementedError):  # a tensor without storage
+        return []

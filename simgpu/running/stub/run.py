@@ -8,28 +8,46 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from simgpu.engines import Choice
 from simgpu.hardware import gpus
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
-from simgpu.left_out import CUDNN, CUFFT, SOLVERS
+from simgpu.left_out import CUDNN, CUDNN_RNN, CUFFT, CUSPARSE, SOLVERS
 from simgpu.ranks.world import PER_NODE
 from simgpu.report import folder
 from simgpu.report.files import REMOVED, File
+from simgpu.report.findings import CACHE, Facts, findings
+from simgpu.report.growth import Grown
+from simgpu.report.replays import Attempt
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.sizes import size
+from simgpu.report.stand_ins import sentence
+from simgpu.report.timeline import Timeline
 from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
+from simgpu.running.endings import End
 from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
+from simgpu.running.stub.history import FORWARD
+from simgpu.running.stub.reads import A_VALUE, BRANCH_OF, SIZE_OF
+from simgpu.running.stub.rnn import RECURRENT
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine
 
 ROOT = Path(__file__).parents[3]
-WORKSPACES = {"libcudnn": CUDNN, "libcufft": CUFFT, "libcusolver": SOLVERS}
+WORKSPACES = {"libcudnn": CUDNN, "libcufft": CUFFT, "libcusolver": SOLVERS, "libcusparse": CUSPARSE}
 """Libraries whose workspaces only a GPU knows, by the name of their stub."""
+NOT_MODELLED = WORKSPACES | {RECURRENT: CUDNN_RNN}
+
+LOWER = (
+    "when work on other streams ends: here at once, the lower bound; with MOCK_COMPLETION=sync in the environment late"
+)
+UPPER = "when work on other streams ends: here when the host next waits for it, the upper bound (MOCK_COMPLETION=sync)"
+"""Notes on a program whose memory may depend on when asynchronous work ends."""
 
 
 def run(
@@ -40,6 +58,7 @@ def run(
     gpu: str = "A100-80GB",
     module: str | None = None,
     steps: int | None = None,
+    backward_passes: int | None = None,
     memory: int | None = None,
     out: Path | None = None,
     ranks: int | None = None,
@@ -64,6 +83,8 @@ def run(
             "module": module,
             "arguments": [str(one) for one in arguments],
             "steps": steps,
+            "backward_passes": backward_passes,
+            "memory": {"capacity": memory or spec.total_memory, "context": spec.context},
             "ranks": ranks,
             "rank": rank or 0,
             "per_node": nodes,
@@ -86,11 +107,11 @@ def run(
         found = _result(Path(job["result"]), status)
         written = tuple(row for row in apart.finish() if not _of_a_compiler(row, path))
     what = f"-m {module}" if module else Path(str(program)).name
-    report = _report(found, spec, memory or spec.total_memory, what, chosen)
+    report = _report(found, spec, memory or spec.total_memory, what, chosen, ranks)
     report = _with_others(replace(report, files=written), others, (rank or 0) % nodes)
     if ranks is not None:
         report = replace(report, rank=(rank or 0, ranks))
-    return report if out is None else _written(out, report)
+    return report if out is None else _written(out, report, found.get("timeline"))
 
 
 def _environment(chosen: Engine, stubs: Path, gpu: str, memory: int | None, job: dict) -> dict[str, str]:
@@ -100,9 +121,7 @@ def _environment(chosen: Engine, stubs: Path, gpu: str, memory: int | None, job:
         device["MOCK_TOTAL"] = str(memory)
     device["MOCK_NDEV"] = str(job["per_node"])
     environ = engine.paths(chosen, stubs, {**os.environ, **device}, str(ROOT))
-    caches = engine.home() / "compiled" / chosen.version  # apart from a GPU's own, because nothing is timed here
-    environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches / "inductor"))
-    environ.setdefault("TRITON_CACHE_DIR", str(caches / "triton"))
+    environ = {**engine.caches(chosen), **environ}
     environ["PATH"] = os.pathsep.join([str(nvidia_smi.folder()), environ.get("PATH", os.defpath)])
     if job["ranks"] is not None:
         from simgpu.stub import world
@@ -119,12 +138,21 @@ def _workspaces(spec: gpus.Spec, version: str) -> list[int]:
 
 
 def _waited(process: subprocess.Popen) -> int:
-    """Waits for the process, which gets an interrupt from the terminal too; its exit status."""
+    """Waits for the process, and returns its exit status. Ctrl-C of a terminal interrupts it too; another interrupt is
+    handed on."""
     while True:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            continue
+            if not _in_the_foreground():
+                process.send_signal(signal.SIGINT)
+
+
+def _in_the_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _result(path: Path, status: int) -> dict:
@@ -135,7 +163,7 @@ def _result(path: Path, status: int) -> dict:
         text = f"signal {signal.Signals(-status).name} ended its process"
     else:
         text = f"its process ended with status {status}, without coming to Python's end (os._exit)"
-    return {"ending": STOPPED, "text": text, "error": "", "used": False}
+    return {**asdict(End(STOPPED, text)), "error": "", "used": False}
 
 
 def _of_a_compiler(row: File, started: Path) -> bool:
@@ -174,10 +202,8 @@ def _with_others(report: Report, others: list[list[int]], device: int) -> Report
     return replace(report, nvidia_smi=report.nvidia_smi + sum(here), notes=tuple(notes))
 
 
-def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice) -> Report:
-    ending, text, steps = found["ending"], found["text"], found.get("steps", 0)
-    if text == "steps":
-        text = f"Ended after {steps} optimizer step{'s' * (steps != 1)}, as --steps says."
+def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice, ranks: int | None = None) -> Report:
+    ending = found["ending"]
     at, failure = found.get("at"), found.get("failure")
     if ending == OUT_OF_MEMORY and failure is None:
         failure = [0, 0]
@@ -187,10 +213,13 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
     if "incomplete" in found:
         last = found["incomplete"].strip().splitlines()[-1]
         notes.append(f"the parts and lines, because they could not be found out: {last}")
+    if found.get("streams") or ranks is not None:
+        notes.append(UPPER if os.environ.get("MOCK_COMPLETION") == "sync" else LOWER)
     called = found.get("libraries", ())
-    read = found.get("sizes_read", 0)
-    bounds = (f"{read} sizes depend on values, which are read as zeros here",) if read else ()
-    return Report(
+    reads = found.get("reads", ())
+    sizes = tuple((what, place, times, what != A_VALUE) for what, place, decides, times in reads if decides == SIZE_OF)
+    bounds = (*found.get("bounds", ()), *((sentence(sizes),) if sizes else ()))
+    report = Report(
         what=what,
         gpu=spec.key,
         torch=found.get("torch", chosen.stub.version if chosen.stub else ""),
@@ -203,24 +232,94 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice)
         at=None if at is None else Spot(**{**at, "stack": tuple(at["stack"])}),
         parts=found.get("parts", {}),
         lines=tuple(Line(*row) for row in found.get("lines", ())),
-        left_out=f"at least: without {', '.join(WORKSPACES[base] for base in called)}" if called else "",
-        steps=steps,
+        left_out=_not_modelled(called),
+        steps=found.get("steps", 0),
         seconds=0.0,
-        ended=text,
+        ended=found["text"],
+        smallest=found.get("smallest"),
+        compared=found.get("compared", ""),
+        to_come=_to_come(found),
+        interrupted=found.get("interrupted", False),
         failure=None if failure is None else (failure[0], failure[1], found["error"]),
         caught=found.get("failures", 0) - (ending == OUT_OF_MEMORY) if found.get("failures") else 0,
-        stand_ins=tuple((what, f"{file}:{line}", times) for what, file, line, times in found.get("reads", ())),
+        stand_ins=tuple((what, place, times) for what, place, _, times in reads),
+        sizes=sizes,
+        branches=tuple((what, place, times) for what, place, decides, times in reads if decides == BRANCH_OF),
         notes=tuple(notes),
         bounds=bounds,
         engine=str(chosen),
     )
+    return replace(report, findings=findings(_facts(found, report)))
 
 
-def _written(out: Path, report: Report) -> Report:
-    """Writes the page and the report beside the snapshot."""
-    snapshot = out / folder.SNAPSHOT
-    said = (f"{snapshot}: open it at https://pytorch.org/memory_viz",) if snapshot.exists() else ()
-    report = replace(report, written=said)
-    report.save(out / folder.REPORT)
-    (out / folder.PAGE).write_text(str(report), encoding="utf-8")
-    return report
+def _facts(found: dict, report: Report) -> Facts:
+    """What the findings are derived from, as far as PyTorch's memory history holds it."""
+    failing = found.get("failing", {}) if report.ending == OUT_OF_MEMORY else {}
+    return Facts(
+        capacity=report.total_memory - report.context,
+        peak=report.peak,
+        reserved=report.reserved,
+        parts=report.parts,
+        lines=report.lines,
+        stage=report.at.stage if report.at else "",
+        missing=max(0, report.failure[0] - report.failure[1]) if report.failure else None,
+        cache=report.parts.get(CACHE, 0),
+        model=failing.get("model", 0),
+        building=failing.get("building", False),
+        dtypes=Counter(found.get("dtypes", {})),
+        autocast=failing.get("autocast", False),
+        grown=[Grown(_Origin(text, place), blocks, size) for text, place, blocks, size in found.get("grown", ())],
+        attempts=[Attempt(*one) for one in found.get("attempts", ())],
+        steps=tuple((allocated, reserved) for allocated, reserved in found.get("steps_sizes", ())),
+    )
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The call and the line that allocate what grows."""
+
+    operator: str
+    place: str
+
+    def __str__(self) -> str:
+        return self.operator
+
+
+def _to_come(found: dict) -> str:
+    """Why the program is known to need more than the request that failed, "" if it is not."""
+    failing, at = found.get("failing"), found.get("at")
+    if found["ending"] != OUT_OF_MEMORY or not failing or at is None:
+        return ""
+    if failing["building"]:
+        return "the model was not complete"
+    if at["stage"] == FORWARD and failing["recorded"] and found["dtypes"]:
+        return "the forward pass was not complete"
+    return "" if at["stage"] == FORWARD or found["steps"] else "the first optimizer step was not complete"
+
+
+def _written(out: Path, report: Report, drawn: dict | None) -> Report:
+    """Writes the page, the report and the picture beside the snapshot, as on the meta engine."""
+    timeline = None
+    if drawn is not None:
+        timeline = Timeline()
+        blocks = [_Drawn(part, size) for part, size in drawn["blocks"]]
+        timeline.events, timeline.curve = drawn["events"], array("q", drawn["curve"])
+        timeline.log = [blocks[at] for at in drawn["order"]]
+    return folder.described(out, report, timeline)
+
+
+class _Drawn:
+    """A block of the timeline."""
+
+    def __init__(self, part: str, size: int):
+        self.part, self.size = lambda: part, size
+
+
+def _not_modelled(called: Iterable[str]) -> str:
+    """Says what is not modelled of a program that called these libraries, "" if it called none.
+
+    A network that ran without cuDNN may use more or less than with it, and workspaces are only missing.
+    """
+    names = [NOT_MODELLED[base] for base in called]
+    how = "about" if RECURRENT in called else "at least"
+    return f"{how}: without {', '.join(names)}" if names else ""

@@ -32,7 +32,7 @@ int cudaEventRecord(void *, void *);
 int cudaEventQuery(void *);
 int cudaEventSynchronize(void *);
 int cudaEventElapsedTime(float *, void *, void *);
-void launched(void *stream);
+void launched_elsewhere(void *stream);
 const char *device_name(void);
 size_t total_memory(void), setting(const char *name, size_t otherwise);
 int on_device(const void *pointer);
@@ -189,13 +189,13 @@ int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *function, void
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **arguments, void **extra) {
-  launched(stream);
+  launched_elsewhere(stream);
   return SUCCESS;
 }
 
 int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                               unsigned bz, unsigned shared, void *stream, void **arguments) {
-  launched(stream);
+  launched_elsewhere(stream);
   return SUCCESS;
 }
 
@@ -205,7 +205,7 @@ struct launch { // CUlaunchConfig
 };
 
 int cuLaunchKernelEx(const struct launch *config, void *function, void **arguments, void **extra) {
-  launched(config->stream);
+  launched_elsewhere(config->stream);
   return SUCCESS;
 }
 

@@ -2,6 +2,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "workspaces.h"
+
 static int made(void **descriptor) {
   *descriptor = calloc(1, 64);
   return 0;
@@ -77,4 +79,23 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t reque
   else
     *(int *)elements = 0;
   return 0;
+}
+
+int cudnnDropoutGetStatesSize(void *handle, size_t *bytes) { return none(bytes); }
+
+int cudnnGetRNNWeightSpaceSize(void *handle, void *rnn, size_t *bytes) { return none(bytes); }
+
+int cudnnGetRNNTempSpaceSizes(void *handle, void *rnn, int mode, void *x, size_t *workspace, size_t *reserve) {
+  none(reserve);
+  return none(workspace);
+}
+
+int cudnnGetCTCLossWorkspaceSize(void *handle, void *probabilities, void *gradients, void *labels, void *label_lengths,
+                                 void *input_lengths, int algorithm, void *loss, size_t *bytes) {
+  return none(bytes);
+}
+
+int cudnnGetCTCLossWorkspaceSize_v8(void *handle, int algorithm, void *loss, void *probabilities, void *gradients,
+                                    size_t *bytes) {
+  return none(bytes);
 }

@@ -1,28 +1,80 @@
-// NVML: one device and one process, which holds what libcudart's stub has given it.
+// NVML: MOCK_NDEV devices and one process, which holds what libcudart's stub has given it. The devices are idle. What
+// only a card knows (temperature, power, clocks) is "not supported", as NVML itself says of some cards.
 #include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-size_t total_memory(void), used_memory(void); // libcudart/memory.c
-const char *device_name(void);                // libcudart/device.c
+size_t total_memory(void), used_memory_of(int device); // libcudart/memory.c
+const char *device_name(void);                         // libcudart/device.c
 
-enum { INSUFFICIENT_SIZE = 7, NOT_SUPPORTED = 3 }; // nvmlReturn_t
+enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 }; // nvmlReturn_t
+enum { FIRST = 0x99 };                                                    // a handle is this and the device's index
 
-static int the_device(void **device) {
-  *device = (void *)0x99;
+static unsigned number(const char *name, unsigned otherwise) {
+  const char *text = getenv(name);
+  return text ? atoi(text) : otherwise;
+}
+
+static unsigned index_of(void *device) { return (uintptr_t)device - FIRST; }
+
+static int the_device(unsigned index, void **device) {
+  if (index >= number("MOCK_NDEV", 1)) return INVALID_ARGUMENT;
+  *device = (void *)(uintptr_t)(FIRST + index);
   return 0;
 }
 
 int nvmlInit_v2(void) { return 0; }
 int nvmlInitWithFlags(unsigned flags) { return 0; }
 int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { return the_device(device); }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return the_device(device); }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { return the_device(0, device); }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return the_device(index, device); }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
-  *count = 1;
+  *count = number("MOCK_NDEV", 1);
   return 0;
 }
+
+int nvmlDeviceGetIndex(void *device, unsigned *index) {
+  *index = index_of(device);
+  return 0;
+}
+
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { return nvmlDeviceGetIndex(device, minor); }
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) { // as the stand-in for nvidia-smi names it
+  snprintf(uuid, length, "GPU-00000000-0000-0000-0000-0000000000%02u", index_of(device));
+  return 0;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+  unsigned capability = number("MOCK_CC", 90);
+  *major = capability / 10;
+  *minor = capability % 10;
+  return 0;
+}
+
+struct utilization { // nvmlUtilization_t
+  unsigned gpu, memory;
+};
+
+int nvmlDeviceGetUtilizationRates(void *device, struct utilization *rates) {
+  *rates = (struct utilization){0, 0};
+  return 0;
+}
+
+int nvmlDeviceGetTemperature(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetTemperatureV(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetPowerUsage(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetPowerManagementLimit(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetEnforcedPowerLimit(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetTotalEnergyConsumption(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetClockInfo(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetMaxClockInfo(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetFanSpeed(void) { return NOT_SUPPORTED; }
+int nvmlDeviceGetPerformanceState(void) { return NOT_SUPPORTED; }
 
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
   strncpy(name, device_name(), length);
@@ -34,7 +86,8 @@ struct memory { // nvmlMemory_t
 };
 
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
-  *memory = (struct memory){total_memory(), total_memory() - used_memory(), used_memory()};
+  size_t used = used_memory_of(index_of(device));
+  *memory = (struct memory){total_memory(), total_memory() - used, used};
   return 0;
 }
 
@@ -48,7 +101,7 @@ int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct p
   unsigned room = *count;
   *count = 1;
   if (room < 1) return INSUFFICIENT_SIZE;
-  processes[0] = (struct process){getpid(), used_memory(), 0xffffffff, 0xffffffff};
+  processes[0] = (struct process){getpid(), used_memory_of(index_of(device)), 0xffffffff, 0xffffffff};
   return 0;
 }
 
@@ -56,9 +109,26 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
   return nvmlDeviceGetComputeRunningProcesses(device, count, processes);
 }
 
+struct memory_v2 { // nvmlMemory_v2_t
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+
+int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
+  struct memory found;
+  nvmlDeviceGetMemoryInfo(device, &found);
+  *memory = (struct memory_v2){memory->version, found.total, 0, found.free, found.used};
+  return 0;
+}
+
 int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NOT_SUPPORTED; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return NOT_SUPPORTED; }
 int nvmlDeviceGetGpuFabricInfoV(void *device, void *info) { return 0; }
+
+int nvmlSystemGetNVMLVersion(char *version, unsigned length) {
+  strncpy(version, "13.580.65.06", length);
+  return 0;
+}
 
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {
   strncpy(version, "580.65.06", length);

@@ -1,7 +1,8 @@
-"""The functions of torch._C that a CUDA build has, on the simulated GPU: one class a subject, one method a function.
+"""Implements the functions of torch._C that a CUDA build has: one class per subject, one method per function.
 
-Most of torch.cuda is Python over these, so memory_stats, memory_summary, memory_snapshot and their kin are PyTorch's
-own code on the simulated allocator. What is not modelled is refused by its name (`refused`).
+Most of torch.cuda is Python code that calls these. So memory_stats, memory_summary, memory_snapshot and similar
+functions are PyTorch's own code, running on the simulated allocator. What is not modelled is refused by name
+(`refused`).
 """
 
 from simgpu.machine import Machine
@@ -19,7 +20,7 @@ SUBJECTS = (Device, Memory, Pools, History, Streams, Graphs, Libraries, Tensors)
 
 
 def functions(machine: Machine) -> dict:
-    """Every function of torch._C that is another one while `machine` is on, by name."""
+    """Returns every function of torch._C that is replaced while `machine` is on, by name."""
     found = refused.functions()
     for subject in SUBJECTS:
         found |= subject(machine).functions()

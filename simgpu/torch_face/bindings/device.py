@@ -1,4 +1,4 @@
-"""Bindings: the one device, whether it is initialised, and waiting for it."""
+"""Bindings for the device: its index, whether it is initialised, and waiting for it."""
 
 import torch
 
@@ -7,7 +7,7 @@ from simgpu.torch_face.bindings.base import Bindings, only_device
 
 
 class Device(Bindings):
-    """torch.cuda's and torch.accelerator's functions about the device."""
+    """Functions of torch.cuda and torch.accelerator about the device."""
 
     def _cuda_init(self):
         self.machine.initialize()
@@ -51,27 +51,27 @@ class Device(Bindings):
         self.machine.synchronize()
 
     def _cuda_sleep(self, cycles):
-        """A kernel that waits; how long a cycle takes is not modelled."""
+        """Does nothing: CUDA runs a kernel that waits, but the length of a cycle is not modelled."""
 
     def _cuda_ipc_collect(self):
-        """Nothing is shared with other processes."""
+        """Does nothing, because no memory is shared with other processes."""
 
     if hasattr(torch.cuda.memory, "_free_mutex"):  # torch 2.11
 
         def _cuda_lock_mutex(self):
-            """Locks the allocator: no other thread frees in between here."""
+            """Does nothing: CUDA locks the allocator, but here no other thread frees in between."""
 
         def _cuda_unlock_mutex(self):
-            """See `_cuda_lock_mutex`."""
+            """Does nothing, see `_cuda_lock_mutex`."""
 
     def _set_cached_tensors_enabled(self, enabled):
-        """torch._dynamo.reset() calls it; graphs of torch.compile keep no tensors here."""
+        """Does nothing: torch._dynamo.reset() calls it, but graphs of torch.compile keep no tensors here."""
 
     def _accelerator_getAccelerator(self):
         return torch.device("cuda")
 
     def _get_accelerator(self, check=None):
-        """torch.distributed asks this one."""
+        """Returns the accelerator for torch.distributed."""
         return torch.device("cuda")
 
     def _accelerator_getDeviceIndex(self):

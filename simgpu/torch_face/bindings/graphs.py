@@ -1,4 +1,4 @@
-"""Bindings: CUDA graphs. What is captured takes memory of a private pool; a replay takes none and is one launch.
+"""Bindings for CUDA graphs: a capture allocates from a private pool; a replay is one launch and allocates nothing.
 
 Source: aten/src/ATen/cuda/CUDAGraph.cpp and CUDAGeneratorImpl.cpp; compared with torch 2.13.0.
 """
@@ -15,11 +15,11 @@ from simgpu.timing.clock import Capture
 from simgpu.torch_face.bindings.base import Bindings, as_torch_error
 
 STATE_BYTES = 8
-"""Of the seed, and of the offset, that a captured random generator reads: two blocks of each graph."""
+"""Bytes of the seed, and of the offset, that a captured random generator reads: two blocks per graph."""
 
 
 class Graphs(Bindings):
-    """What torch.cuda.graphs calls."""
+    """Functions that torch.cuda.graphs calls."""
 
     def _cuda_isCurrentStreamCapturing(self):
         capture = self.machine.clock.capture
@@ -30,11 +30,11 @@ class Graphs(Bindings):
 
 
 class _Held:
-    """What a graph holds: memory for the generator's state, and its pool. Given back once."""
+    """Holds a graph's memory for the generator's state, and its pool; both are released once."""
 
     def __init__(self, machine) -> None:
         self.machine = machine
-        self.stream = 0  # on which it was captured
+        self.stream = 0  # the stream of the capture
         self.pool_id: PoolId | None = None
         self.state = []
 
@@ -52,7 +52,7 @@ class _Held:
 
 
 class Graph:
-    """The base of torch.cuda.CUDAGraph, torch._C._CUDAGraph on CUDA builds."""
+    """Base of torch.cuda.CUDAGraph, which is torch._C._CUDAGraph on CUDA builds."""
 
     def __new__(cls, keep_graph=False):
         return super().__new__(cls)
@@ -60,7 +60,7 @@ class Graph:
     def __init__(self, keep_graph=False):
         self._machine = machines.on()
         self._keep = keep_graph
-        self._capture: Capture | None = None  # once begun
+        self._capture: Capture | None = None  # set when the capture begins
         self._ended = self._executable = False
         self._held = _Held(self._machine)
         self._pool_id: PoolId = DEFAULT_POOL
@@ -95,7 +95,7 @@ class Graph:
         machine.capture_failed = False
 
     def _take_state(self) -> None:
-        """Memory for the seed and the offset of the generator, on the default stream and in no private pool."""
+        """Allocates memory for the generator's seed and offset, on the default stream and outside private pools."""
         try:
             self._held.state += [self._machine.allocator.malloc(STATE_BYTES, 0) for _ in range(2)]
         except OutOfMemory as error:

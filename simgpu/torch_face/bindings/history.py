@@ -1,4 +1,4 @@
-"""Bindings: the record of what the allocator did, its snapshots, and who is told of a failure."""
+"""Bindings for the allocator's history, its snapshots, and out-of-memory observers."""
 
 from simgpu.errors import NotModelledError
 from simgpu.memory.event_log import ACTIONS
@@ -9,7 +9,7 @@ SINCE_2_14 = ", arg8: bool, arg9: bool"  # record_pinned_host_memory, record_cud
 
 
 class History(Bindings):
-    """torch.cuda.memory._record_memory_history and _snapshot, and what belongs to them."""
+    """Functions behind torch.cuda.memory._record_memory_history and _snapshot."""
 
     def functions(self) -> dict:
         """Returns the functions by name, without those that torch has from 2.14 on if it is older."""
@@ -30,7 +30,9 @@ class History(Bindings):
         skip_actions=(),
         *since_2_14,
     ):
-        """Checks as torch/csrc/cuda/memory_snapshot.cpp does. Stacks are Python's, whatever `stacks` says."""
+        """Checks its arguments as torch/csrc/cuda/memory_snapshot.cpp does. Stacks are Python's, whatever `stacks`
+        says.
+        """
         newer = self.machine.torch_version >= (2, 14)
         _check_types(enabled, context, stacks, max_entries, skip_actions, since_2_14, newer)
         if enabled not in (None, "state", "all"):
@@ -64,7 +66,9 @@ class History(Bindings):
         skip_actions=(),
         *since_2_14,
     ):
-        """_record_memory_history(True) or (False): frames of living blocks, and of events if they are asked for."""
+        """Implements _record_memory_history(True) or (False): records frames of living blocks, and of events if
+        requested.
+        """
         self.machine.allocator.record_history(
             "all" if enabled and _of_the_gpu(*since_2_14) else None,
             context=("alloc" if trace_alloc_record_context else "state") if record_context else None,
@@ -77,7 +81,11 @@ class History(Bindings):
         return self.machine.allocator.recording
 
     def _cuda_memorySnapshot(self, selection=None):
-        """`selection`: None, or (first and second number of a pool's id, whether events are wanted); (0, 0): all."""
+        """Returns a snapshot.
+
+        `selection` is None for everything, or (the two numbers of a pool's id, whether events are included); (0, 0) is
+        all pools.
+        """
         self.machine.allocator.read_settings()
         if selection is None:
             return self.machine.allocator.snapshot()
@@ -100,15 +108,17 @@ class History(Bindings):
         self.machine.allocator.annotate(address, text)
 
     def _cuda_attach_out_of_memory_observer(self, observer):
-        """`observer(device, bytes asked of the device, bytes allowed, bytes free)` is called before the error."""
+        """Registers `observer(device, bytes requested from the device, bytes allowed, bytes free)`, called before the
+        error.
+        """
         self.machine.allocator.read_settings()
         self.machine.allocator.observers.append(self.machine.turns.outside(observer))
 
 
 def _of_the_gpu(record_pinned_host_memory: bool = False, record_cuda: bool = True) -> bool:
-    """Says whether the GPU's allocator is recorded; torch 2.14 has these two arguments.
+    """Returns whether the GPU's allocator is recorded; torch 2.14 has these two arguments.
 
-    Raises NotModelledError where the allocator of pinned memory is wanted.
+    Raises NotModelledError if the allocator of pinned memory is to be recorded.
     """
     if record_pinned_host_memory:
         raise NotModelledError(

@@ -1,4 +1,4 @@
-"""Bindings: what is set for the libraries of CUDA (cuBLAS, cuDNN, TunableOp)."""
+"""Bindings for the settings of CUDA's libraries (cuBLAS, cuDNN, TunableOp)."""
 
 import torch
 
@@ -9,7 +9,7 @@ from simgpu.torch_face.bindings.base import Bindings
 
 
 class Libraries(Bindings):
-    """What torch.backends.cuda, torch.backends.cudnn, torch.cuda.tunable and torch.cuda.nccl ask for."""
+    """Functions that torch.backends.cuda, torch.backends.cudnn, torch.cuda.tunable and torch.cuda.nccl call."""
 
     def _nccl_version(self):
         major, minor, patch = build.NCCL
@@ -28,7 +28,7 @@ class Libraries(Bindings):
         self.machine.clear_blas_workspaces()
 
     def _cuda_getCurrentBlasHandle(self):
-        """A number that is no handle: nothing can be called with it."""
+        """Returns a number that is not a real handle, so it cannot be used in calls."""
         return id(self.machine)
 
     def _cuda_getCublasWorkspaceSize(self):
@@ -48,8 +48,8 @@ class Libraries(Bindings):
     def _cuda_tunableop_enable(self, value=True):
         if value:
             raise NotModelledError(
-                "torch.cuda.tunable.enable() lets PyTorch try several kernels for a product and keep the fastest, and "
-                "the simulated GPU runs none: leave it disabled"
+                "torch.cuda.tunable.enable() lets PyTorch try several kernels for a matmul and keep the fastest, but "
+                "the simulated GPU runs no kernels: leave it disabled"
             )
 
     def _cuda_tunableop_tuning_is_enabled(self):

@@ -1,4 +1,4 @@
-"""Bindings: the allocator's counters, settings and blocks."""
+"""Bindings for the allocator's counters, settings and blocks."""
 
 from simgpu.errors import NotModelledError
 from simgpu.memory.allocator import CachingAllocator
@@ -7,19 +7,19 @@ from simgpu.tensors import residence
 from simgpu.torch_face.bindings.base import Bindings, as_torch_error, is_others, only_device
 
 NOT_OF_ACCELERATORS = ("num_oom_rejections", "reserved_bytes_by_private_pools")
-"""Counters that torch.accelerator.memory_stats() leaves out (torch 2.13)."""
+"""Counters that torch.accelerator.memory_stats() omits (torch 2.13)."""
 
 
 class Memory(Bindings):
-    """torch.cuda's and torch.accelerator's functions about memory."""
+    """Functions of torch.cuda and torch.accelerator about memory."""
 
     def allocator(self):
-        """The allocator, when all that has died is freed."""
+        """Returns the allocator, after freeing the blocks of all collected tensors."""
         residence.free_lost()
         return self.machine.allocator
 
     def allocator_of(self, index):
-        """That of GPU `index`: of another rank's, one of which this process has taken nothing."""
+        """Returns the allocator of GPU `index`; for another rank's GPU, an unused one."""
         if is_others(self.machine, index):
             return CachingAllocator(self.machine.device, torch_version=self.machine.torch_version)
         only_device(index)
@@ -86,10 +86,10 @@ class Memory(Bindings):
         self.allocator().empty_cache()
 
     def _accelerator_emptyHostCache(self):
-        """Pinned memory of the host is not kept."""
+        """Does nothing, because pinned host memory is not cached."""
 
     def _host_emptyCache(self):
-        """The same for CUDA graphs."""
+        """Does nothing, for CUDA graphs."""
 
     def _accelerator_getDeviceStats(self, index):
         stats = self.allocator_of(index).stats()

@@ -1,4 +1,4 @@
-"""Bindings: private pools of memory, and the base of torch.cuda.MemPool."""
+"""Bindings for private memory pools, and the base of torch.cuda.MemPool."""
 
 import threading
 import weakref
@@ -10,14 +10,16 @@ from simgpu.errors import NotModelledError
 from simgpu.torch_face.bindings.base import Bindings, only_device
 
 POOLS = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
-"""Functions that torch.cuda.memory keeps copies of."""
+"""Functions that torch.cuda.memory holds copies of."""
 
 
 class Pools(Bindings):
-    """What torch.cuda.use_mem_pool calls."""
+    """Functions that torch.cuda.use_mem_pool calls."""
 
     def _cuda_beginAllocateCurrentThreadToPool(self, index, pool_id):
-        """Only this thread's: on CUDA autograd runs backward in a thread of its own."""
+        """Serves only this thread's requests from the pool, and not those of backward, which autograd runs in its own
+        thread.
+        """
         only_device(index)
         thread = threading.get_ident()
         self.machine.allocator.pools.begin(
@@ -43,7 +45,7 @@ class Pools(Bindings):
 
 
 class MemPool:
-    """The base of torch.cuda.MemPool, torch._C._MemPool on CUDA builds; the pool lives as long as it does."""
+    """Base of torch.cuda.MemPool, which is torch._C._MemPool on CUDA builds; the pool lives as long as the object."""
 
     def __init__(self, allocator=None, is_user_created=True, use_on_oom=False, no_split=False):
         if allocator is not None:
@@ -68,6 +70,6 @@ class MemPool:
 
 
 def _dropped(machine, pool_id) -> None:
-    """What happens when a MemPool ends (aten/src/ATen/cuda/MemPool.cpp, ~MemPool)."""
+    """Releases the pool when a MemPool ends (aten/src/ATen/cuda/MemPool.cpp, ~MemPool)."""
     if machine.active:
         machine.allocator.drop_pool(pool_id)

@@ -1,4 +1,4 @@
-"""Bindings that are refused by name: what the simulated GPU does not model."""
+"""Refuses by name the functions that the simulated GPU does not model."""
 
 from simgpu.errors import OTHER_ENGINE, NotModelledError
 
@@ -11,7 +11,7 @@ _FILES = "Files cannot be read to the simulated GPU's memory, which has no value
 _CODE = f"The simulated GPU runs no kernels that are compiled from source. {OTHER_ENGINE}"
 
 REASONS = {
-    "_cuda_CUDAAllocator_AllocatorState": _POOLS,  # torch._dynamo.reset() imports it, and asks nothing of it
+    "_cuda_CUDAAllocator_AllocatorState": _POOLS,  # torch._dynamo.reset() imports it without calling it
     "_cuda_checkPoolLiveAllocations": _POOLS,
     "_cuda_getCheckpointState": _POOLS,
     "_cuda_setCheckpointPoolState": _POOLS,
@@ -70,11 +70,11 @@ REASONS = {
         _FILES,
     ),
 }
-"""What to do instead, or why, by the function's name."""
+"""The alternative, or the reason, by the function's name."""
 
 
 def refusal(name: str, reason: str):
-    """A function that raises NotModelledError with this name."""
+    """Returns a function that raises NotModelledError with this name."""
 
     def refuse(*args, **kwargs):
         raise NotModelledError(f"{name} is not modelled. {reason}")
@@ -83,5 +83,5 @@ def refusal(name: str, reason: str):
 
 
 def functions() -> dict:
-    """The refused functions of torch._C, by name."""
+    """Returns the refused functions of torch._C, by name."""
     return {name: refusal(f"torch._C.{name}", reason) for name, reason in REASONS.items()}

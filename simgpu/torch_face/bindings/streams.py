@@ -1,4 +1,4 @@
-"""Bindings: streams, and when the host waits for them."""
+"""Bindings for streams, and for the mode that reports when the host waits."""
 
 import torch
 
@@ -10,7 +10,7 @@ MODES = {"default": 0, "warn": 1, "error": 2}
 
 
 class Streams(Bindings):
-    """torch.cuda's and torch.accelerator's functions about streams."""
+    """Functions of torch.cuda and torch.accelerator about streams."""
 
     def _cuda_getCurrentStream(self, index):
         only_device(index)
@@ -34,7 +34,7 @@ class Streams(Bindings):
         self.machine.stream = stream_id
 
     def _cuda_set_sync_debug_mode(self, mode):
-        """What happens where the host waits for the device without being told to: nothing (0), a warning, an error."""
+        """Sets the reaction when the host waits implicitly for the device: nothing (0), a warning (1), an error (2)."""
         if mode not in MODES.values():
             raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
         self.machine.sync_debug_mode = int(mode)

@@ -1,4 +1,4 @@
-"""Bindings: functions of torch._C that take tensors and look at their device."""
+"""Bindings for functions of torch._C that take tensors and check their device."""
 
 import torch
 
@@ -9,14 +9,14 @@ from simgpu.torch_face.bindings.base import Bindings
 
 
 class Tensors(Bindings):
-    """Grouping, scattering and gathering, and which attention fits."""
+    """Functions for grouping, scattering and gathering, and for the choice of attention."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.group = torch._C._group_tensors_by_device_and_dtype
 
     def _group_tensors_by_device_and_dtype(self, tensor_lists, with_indices=False):
-        """With the device that simulated tensors report, be they on the GPU or on the host without values."""
+        """Groups tensors by the device that simulated tensors report: the GPU, or the host for those without values."""
         groups = {}
         for (device, dtype), found in self.group(tensor_lists, with_indices).items():
             first = found[0][0][0]
@@ -24,15 +24,16 @@ class Tensors(Bindings):
         return groups
 
     def _scatter(self, tensor, devices, chunk_sizes=None, dim=0, side=None):
-        """For the one GPU: nn.DataParallel brings its whole input there, on a stream of its own
-        (torch/csrc/cuda/comm.cpp)."""
+        """Copies the whole input to the one GPU, on a separate stream, for nn.DataParallel
+        (torch/csrc/cuda/comm.cpp).
+        """
         if devices != [self.machine.index]:
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
         with torch.cuda.stream(side[0] if side else None):
             return [tensor.to(self.machine.cuda, non_blocking=True)]
 
     def _broadcast(self, tensor, devices):
-        """To the one GPU: the tensor itself if it is there."""
+        """Copies the tensor to the one GPU; returns it unchanged if it is there."""
         if set(devices) != {self.machine.index}:
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
         return [tensor if on_gpu(tensor) else tensor.to(self.machine.cuda, non_blocking=True) for _ in devices]
@@ -41,7 +42,7 @@ class Tensors(Bindings):
         return [list(part) for part in zip(*(self._broadcast(tensor, devices) for tensor in tensors), strict=True)]
 
     def _gather(self, tensors, dim, destination=None):
-        """How the gradient of that input goes back (the same file)."""
+        """Concatenates the parts, as the gradient of a scattered input is gathered (torch/csrc/cuda/comm.cpp)."""
         shape = list(tensors[0].shape)
         shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
         result = torch.empty(shape, dtype=tensors[0].dtype, device="cpu" if destination == -1 else self.machine.cuda)
@@ -60,6 +61,6 @@ class Tensors(Bindings):
 
 
 def _call(params) -> sdpa.Call:
-    """The call that an SDPAParams describes."""
+    """Returns the call that an SDPAParams describes."""
     given = params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal
     return sdpa.Call(*given, params.enable_gqa)

@@ -91,9 +91,16 @@ cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCapt
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) { return cudaSuccess; }
 
+static int other_streams; // whether work was given to another stream than the default ones, outside of a capture
+
+int mock_used_streams(void) { return other_streams; }
+
 // A launch on a captured stream is a node of the graph.
 void captured(cudaStream_t stream) {
-  if (capture_of(stream)) capture.nodes++;
+  if (capture_of(stream))
+    capture.nodes++;
+  else if ((uintptr_t)stream > (uintptr_t)cudaStreamPerThread)
+    other_streams = 1;
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *number) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "device.h"
 #include <dlfcn.h>
+#include <string.h>
 #include <time.h>
 
 // NCCL's watchdog of PyTorch releases the tensors of collectives that have ended, in a thread of its own. What it does
@@ -34,6 +35,36 @@ void settle(void) {
 void launched(cudaStream_t stream) {
   if (__atomic_load_n(&issued, __ATOMIC_RELAXED)) settle();
   captured(stream);
+}
+
+// Kernels that are not PyTorch's: of the driver (Triton), of graphs, and of extensions, which no torch library holds.
+// What is known of the device's memory is not known after them.
+#define FUNCTIONS (1 << 12)
+
+static unsigned long others;
+
+unsigned long mock_others_kernels(void) { return __atomic_load_n(&others, __ATOMIC_RELAXED); }
+
+void launched_elsewhere(cudaStream_t stream) {
+  __atomic_add_fetch(&others, 1, __ATOMIC_RELAXED);
+  launched(stream);
+}
+
+static int of_torch(const void *function) {
+  static const void *known[FUNCTIONS]; // those that are, because looking one up is slow
+  size_t at = ((uintptr_t)function >> 4) % FUNCTIONS;
+  Dl_info info;
+  if (known[at] == function) return 1;
+  if (!dladdr(function, &info) || !info.dli_fname || !strstr(info.dli_fname, "libtorch")) return 0;
+  known[at] = function;
+  return 1;
+}
+
+static void launched_function(const void *function, cudaStream_t stream) {
+  if (of_torch(function))
+    launched(stream);
+  else
+    launched_elsewhere(stream);
 }
 
 static void *handle(void) {
@@ -79,13 +110,18 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream) {
-  launched(stream);
+  launched_function(function, stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  launched_elsewhere(stream);
   return cudaSuccess;
 }
 
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                cudaStream_t stream) {
-  launched(stream);
+  launched_function(kernel, stream);
   return cudaSuccess;
 }
 

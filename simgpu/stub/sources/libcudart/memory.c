@@ -85,7 +85,13 @@ void give_memory(int device, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-size_t used_memory(void) { return (has_context ? context() : 0) + used[current_device]; }
+// What a device has given to this process, with the context that the process has there.
+size_t used_memory_of(int device) {
+  if (device != current_device && !most[device]) return 0;
+  return (has_context ? context() : 0) + used[device];
+}
+
+size_t used_memory(void) { return used_memory_of(current_device); }
 
 // First fit among the addresses.
 static uintptr_t place(int d, size_t bytes) {

@@ -1,4 +1,5 @@
-// What the host reads of the device, reported to whoever asks: how many bytes, and the operator of ATen that reads.
+// What the host reads of the device, reported to whoever asks: how many bytes, and the operator of ATen that reads,
+// or "is_nonzero" where a truth value is asked for.
 #define _GNU_SOURCE
 #include "device.h"
 #include <dlfcn.h>
@@ -7,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEEPEST 48
+#define DEEPEST 128 // frames; those of Python's interpreter are among them
 #define KNOWN (1 << 12)
 
 static void (*reported)(size_t bytes, const char *operator);
@@ -43,9 +44,9 @@ void host_read(size_t bytes) {
   if (!reported) return;
   int depth = backtrace(addresses, DEEPEST);
   pthread_mutex_lock(&lock);
-  for (int i = 0; i < depth && !*operator; i++) {
+  for (int i = 0; i < depth; i++) {
     const char *name = operator_of(addresses[i]);
-    if (name) strcpy(operator, name);
+    if (name && (!*operator || !strcmp(name, "is_nonzero"))) strcpy(operator, name); // bool() reads by item()
   }
   pthread_mutex_unlock(&lock);
   reported(bytes, operator); // not under the lock, because Python's is taken there

@@ -1,0 +1,34 @@
+"""The process of a Jupyter kernel on the stub engine: `python -m simgpu.running.stub.kernel -f CONNECTION`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from types import ModuleType
+
+from simgpu.running.stub import untimed
+from simgpu.running.stub.imports import AfterImport
+from simgpu.stub.kernel import RUNTIME
+
+
+def torch_imported(torch: ModuleType) -> None:
+    """Prepares torch as in a run: `repr` without values, and values that are known."""
+    from simgpu.running.stub.known import Known
+
+    untimed.metadata_only(torch)
+    runtime = ctypes.CDLL(os.environ[RUNTIME])
+    runtime.mock_others_kernels.restype = ctypes.c_ulong
+    Known(torch, runtime.mock_others_kernels).begin()
+
+
+def main() -> None:
+    """Starts the kernel."""
+    from ipykernel import kernelapp
+
+    sys.meta_path.insert(0, AfterImport({"torch": torch_imported, **untimed.PATCHES}))
+    kernelapp.launch_new_instance()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Values that are known on the stub engine although its kernels compute none: those of small tensors of integers.
+
+Models ask masks and positions which way to continue: does this mask let everything through? `zeros`, `arange`, copies
+from the host and the like give values that follow from their arguments, and so do comparisons and sums of them. For
+these operators the kernel of CUDA is replaced by one that calls PyTorch's own and computes the same on the CPU, by
+`torch.library.get_kernel`, as its documentation shows. Everything else is unknown: floating-point numbers, random
+numbers, results of other operators.
+
+What is known of a tensor is forgotten when anything may have written to it: when its version has changed, or when a
+kernel ran since that is not one of PyTorch's operators (a Triton kernel, an extension's, a CUDA graph's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MOST, MOST_BOOLS = 1 << 16, 1 << 22
+"""Elements of the largest tensor whose values are computed, and of the largest one of booleans."""
+
+_NUMBERS = frozenset((bool, int, float, complex))
+_OF_A_DEVICE = frozenset(("device", "layout", "pin_memory", "non_blocking"))
+_SWEPT = 256  # tensors that are known before those that are gone are looked for
+
+FILLED = ("zeros", "ones", "full", "scalar_tensor", "arange", "arange.start", "arange.start_step")
+"""Operators that make a tensor of numbers alone."""
+LIKE = ("zeros_like", "ones_like", "full_like")
+"""Operators that take only the shape of their argument."""
+COMPUTED = (
+    *("clone", "cat", "index.Tensor", "index_select", "gather", "tril", "triu", "flip", "roll", "repeat"),
+    *("add.Tensor", "sub.Tensor", "floor_divide", "remainder.Tensor", "remainder.Scalar", "neg", "abs"),
+    *("maximum", "minimum", "clamp", "cumsum", "sum", "sum.dim_IntList", "max", "min", "amax", "amin", "argmax"),
+    *("all", "all.dim", "any", "any.dim", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_not"),
+    *(f"bitwise_{name}.{overload}" for name in ("and", "or", "xor") for overload in ("Tensor", "Scalar")),
+    *(f"{name}.{overload}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for overload in ("Tensor", "Scalar")),
+    "mul.Tensor",
+)
+"""Operators whose result follows from the values of their arguments."""
+_SOUND = {
+    "eq.Tensor": (lambda x, other: x is other, True),
+    "ne.Tensor": (lambda x, other: x is other, False),
+    "ne.Scalar": (lambda x, number: number == float("inf"), True),
+    "eq.Scalar": (lambda x, number: number == float("inf"), False),
+}
+"""Comparisons that `isfinite`, `isnan` and `isinf` consist of (aten/src/ATen/native/TensorCompare.cpp), and their
+results for unknown numbers: a run is taken to be sound, as on the meta engine.
+"""
+
+
+class UnknownError(Exception):
+    """An argument whose values are not known."""
+
+
+class Known:
+    """The values of tensors on the GPU. `others()`: how many kernels ran that are not PyTorch's own.
+
+    `reading` is true while the program reads what is known.
+    """
+
+    def __init__(self, torch: Any, others: Callable[[], int]):
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self.reading = False
+        self._torch, self._others, self._weak = torch, others, StorageWeakRef
+        self._exact = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+        self._of: dict[int, tuple] = {}  # by a storage's address: it, version, kernels of others until then, values
+        self._sweep_at = _SWEPT
+        self._library: Any = None
+
+    def begin(self) -> None:
+        """Replaces the kernels, where this version of torch (2.10 or newer) lets them be asked for."""
+        if not hasattr(self._torch.library, "get_kernel"):
+            return
+        self._library = self._torch.library.Library("aten", "IMPL")
+        for names, make in ((FILLED, self._filled), (LIKE, self._like), (COMPUTED, self._computed)):
+            for name in names:
+                self._replace(name, make)
+        for key in ("CPU", "CUDA"):
+            self._replace("_to_copy", self._moved, key)
+        for name in ("_local_scalar_dense", "equal"):
+            self._replace(name, self._read)
+
+    def _replace(self, name: str, make: Callable, key: str = "CUDA") -> None:
+        base, _, overload = name.partition(".")
+        operator = getattr(getattr(self._torch.ops.aten, base), overload or "default")
+        real = self._torch.library.get_kernel(operator, key).call_boxed
+        self._library.impl(name, make(operator, real), key, with_keyset=True)
+
+    # What takes the place of a kernel. When an error leaves it, its frame must not keep tensors alive.
+
+    def _filled(self, operator, real) -> Callable:
+        def kernel(keyset, *args, **kwargs):
+            result = real(keyset, *args, **kwargs)
+            if self._wanted(result):
+                self._note(operator, result, args, {**kwargs, "device": "cpu"})
+            return result
+
+        return kernel
+
+    def _like(self, operator, real) -> Callable:
+        def kernel(keyset, this, *args, **kwargs):
+            try:
+                result = real(keyset, this, *args, **kwargs)
+                if self._wanted(result):
+                    blank = self._torch.ops.aten.empty.memory_format(this.shape, dtype=result.dtype, device="cpu")
+                    self._note(operator, result, (blank, *args), {**kwargs, "device": "cpu"})
+                return result
+            finally:
+                del this
+
+        return kernel
+
+    def _computed(self, operator, real) -> Callable:
+        asks, sound = _SOUND.get(operator.name().removeprefix("aten::"), (lambda *_: False, None))
+        full = self._torch.ops.aten.full.default
+        binary = [str(one.type) for one in operator._schema.arguments][:2] == ["Tensor", "Tensor"]
+
+        def kernel(keyset, *args, **kwargs):
+            try:
+                if binary:
+                    args = self._tensors(*args)
+                elif type(args[0]) in _NUMBERS:
+                    args = (self._scalar(args[0]), *args[1:])
+                result = real(keyset, *args, **kwargs)
+                if self._wanted(result):
+                    if sound is not None and args[0].is_floating_point() and asks(*args):
+                        self._note(full, result, (list(result.shape), sound), {"dtype": result.dtype, "device": "cpu"})
+                    else:
+                        self._note(operator, result, args, kwargs)
+                return result
+            finally:
+                del args, kwargs
+
+        return kernel
+
+    def _moved(self, operator, real) -> Callable:
+        def kernel(keyset, this, **kwargs):
+            try:
+                if type(this) in _NUMBERS:
+                    this = self._scalar(this)
+                known = self.of(this) if this.is_cuda else None
+                with self._read_of(known):
+                    result = real(keyset, this, **kwargs)
+                if known is not None and result.device.type == "cpu":
+                    result.copy_(known)
+                elif self._wanted(result):
+                    self._note(operator, result, (this,), kwargs)
+                return result
+            finally:
+                del this
+
+        return kernel
+
+    def _read(self, operator, real) -> Callable:
+        def kernel(keyset, *args):
+            try:
+                known = [self.of(one) for one in args]
+                if any(one is None for one in known):
+                    return real(keyset, *args)
+                with self._read_of(known):
+                    real(keyset, *args)  # it waits for the GPU
+                with self._torch._C.DisableTorchFunction():
+                    return operator(*known)
+            finally:
+                del args
+
+        return kernel
+
+    @contextmanager
+    def _read_of(self, known: object) -> Iterator[None]:
+        self.reading = known is not None
+        try:
+            yield
+        finally:
+            self.reading = False
+
+    # Values
+
+    def of(self, tensor: Any) -> Any:
+        """The values of a tensor, on the CPU and not to be written to; None where they are not known."""
+        if tensor.numel() > self._most(tensor) or (tensor.is_cuda and tensor.dtype not in self._exact):
+            return None
+        if not tensor.is_cuda:
+            return tensor if tensor.device.type == "cpu" and tensor.layout is self._torch.strided else None
+        if tensor.is_inference() or tensor.layout is not self._torch.strided:
+            return None
+        address = tensor.untyped_storage()._cdata
+        found = self._of.get(address)
+        if found is None:
+            return None
+        _, version, kernels, values = found
+        if version != tensor._version or kernels != self._others():
+            del self._of[address]
+            return None
+        with self._torch._C.DisableTorchFunction():
+            view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+            return view.set_(values, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def _most(self, tensor: Any) -> int:
+        return MOST_BOOLS if tensor.dtype is self._torch.bool else MOST
+
+    def _wanted(self, result: Any) -> bool:
+        """Whether the values of a result are worth knowing."""
+        if result.dtype not in self._exact or result.numel() > self._most(result):
+            return False
+        return type(result) is self._torch.Tensor and result.is_cuda and not result.is_inference()
+
+    def _note(self, operator, result, args, kwargs) -> None:
+        """Notes the values of a result, if those of the arguments are known."""
+        try:
+            given = self._values_of(args)
+        except UnknownError:
+            return
+        named = {name: one for name, one in kwargs.items() if name not in _OF_A_DEVICE or one == "cpu"}
+        with self._torch._C.DisableTorchFunction():
+            try:
+                values = operator(*given, **named)
+            except (RuntimeError, IndexError, TypeError):
+                return  # the CPU has it in no such dtype, or the error will be raised on the GPU too
+            if values.shape != result.shape or values.dtype != result.dtype:
+                return  # the shape depends on values, and was another one with zeros
+            if values.stride() != result.stride():
+                values = self._torch.empty_strided(
+                    result.shape, result.stride(), dtype=result.dtype, device="cpu"
+                ).copy_(values)
+        storage = self._weak(result.untyped_storage())
+        self._of[storage.cdata] = storage, result._version, self._others(), values.untyped_storage()
+        if len(self._of) > self._sweep_at:
+            self._of = {address: one for address, one in self._of.items() if not one[0].expired()}
+            self._sweep_at = _SWEPT + 2 * len(self._of)
+
+    def _values_of(self, argument: Any) -> Any:
+        if isinstance(argument, self._torch.Tensor):
+            known = self.of(argument)
+            if known is None:
+                raise UnknownError
+            return known
+        if isinstance(argument, (list, tuple)):
+            return [self._values_of(one) for one in argument]
+        return argument
+
+    def _tensors(self, one: Any, other: Any, *more: Any) -> tuple:
+        """The operands of an operator. Python gets numbers in place of those that PyTorch calls wrapped numbers."""
+        if type(other) in _NUMBERS:
+            other = self._scalar(other, one)
+        elif type(one) in _NUMBERS:
+            one = self._scalar(one, other)
+        return one, other, *more
+
+    def _scalar(self, number: Any, other: Any = None) -> Any:
+        """Returns a number as a tensor of its own dtype, or of one that does not change what it gives with `other`."""
+        with self._torch._C.DisableTorchFunction():
+            exact = other is None and self._torch.tensor(number).dtype
+            dtype = exact or self._torch.result_type(other, number)
+            return self._torch.scalar_tensor(number, dtype=dtype, device="cpu")

@@ -1,0 +1,150 @@
+"""What a program reads on the stub engine: values that are known are right, and those that are not are listed."""
+
+import pytest
+
+import simgpu
+from simgpu.stub import engine
+
+pytestmark = pytest.mark.skipif(
+    bool(engine.supported()) or engine.unpacked(engine.DEFAULT_VERSION) is None,
+    reason="the stub engine of torch 2.13.0 is not installed: simgpu engine install --torch 2.13.0",
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    def runs(text: str, **more):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="H100", **more)
+
+    return runs
+
+
+KNOWN = """
+import torch
+gpu = "cuda"
+
+def unpacked(positions):  # as in transformers' masking_utils
+    first = positions[:, :1] - 1
+    steps = torch.diff(positions, prepend=first, dim=-1)
+    return bool(((steps != 1).cumsum(-1)[:, -1] == 0).all())
+
+assert unpacked(torch.arange(64, device=gpu).unsqueeze(0) + 3)
+assert not unpacked(torch.tensor([[0, 1, 2, 0, 1]], device=gpu))
+with torch.device(gpu):
+    assert torch.arange(2, 9, 3).tolist() == [2, 5, 8]
+    assert torch.full((2, 2), 7).sum().item() == 28
+host = torch.tensor([[1, 1, 0], [1, 1, 1]])
+mask = host.to(gpu)
+host.zero_()
+assert mask.cpu().tolist() == [[1, 1, 0], [1, 1, 1]]
+assert mask.sum(-1).max().item() == 3 and torch.equal(mask, mask.clone())
+assert mask.bool().t().contiguous()[:, 0].logical_not().nonzero is not None
+assert (mask.bool() & ~torch.zeros(3, dtype=torch.bool, device=gpu)).any()
+assert (torch.ones(3, device=gpu, dtype=torch.bfloat16) + 1).dtype == torch.bfloat16
+assert (torch.ones(3, device=gpu, dtype=torch.int32) - 0.5).dtype == torch.float32
+assert (1 - torch.ones((), device=gpu, dtype=torch.int32)).dtype == torch.int32
+assert torch.jit is not None and torch.zeros(2, 3, dtype=torch.long, device=gpu)[1].shape == (3,)
+"""
+
+
+def test_values_that_follow_from_the_program_are_right(run):
+    report = run(KNOWN)
+    assert report.completed, report.ended
+    assert not report.stand_ins
+
+
+UNKNOWN = """
+import torch
+ones = torch.ones(4, dtype=torch.long, device="cuda")
+ones.add_(1)
+if ones.sum() == 8: print("written to")
+half = torch.zeros(2, dtype=torch.long, device="cuda")
+half[0] = 5
+assert half.tolist() == [0, 0]
+if torch.randn(3, device="cuda").sum().item() > 0: print("random")
+large = torch.ones(1 << 17, dtype=torch.long, device="cuda")
+while large.any(): print("large")
+print(torch.rand((), device="cuda").item())
+torch.empty(int(torch.rand((), device="cuda").item()), device="cuda")
+for _ in range(int(torch.rand((), device="cuda").item())): pass
+"""
+
+
+def test_what_is_not_known_is_listed_by_what_it_decides(run):
+    report = run(UNKNOWN)
+    assert report.completed, report.ended
+    lines = {
+        what: sorted(int(place.rpartition(":")[2]) for _, place, *_ in found)
+        for what, found in (("branches", report.branches), ("sizes", report.sizes), ("all", report.stand_ins))
+    }
+    assert lines == {"branches": [5, 9, 11], "sizes": [14], "all": [5, 8, 9, 11, 12, 13, 14]}
+    page = str(report)
+    assert "Branches that were taken as if the value was 0" in page and "3 lines depends on values" in page
+    assert "sizes at 1 line depend on values" in report.verdict.reason
+    assert "nothing of PyTorch's own code" not in page and "up to" not in page
+
+
+TRITON = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def count(out):
+    tl.store(out, 1)
+
+found = torch.zeros(1, dtype=torch.int32, device="cuda")
+assert not found.any()
+count[(1,)](found)
+if found.any(): print("found")
+graph, still = torch.cuda.CUDAGraph(), torch.ones(1, dtype=torch.int32, device="cuda")
+with torch.cuda.graph(graph):
+    more = still + 1
+assert still.item() == 1
+graph.replay()
+assert more.item() == 0
+"""
+
+
+def test_a_kernel_that_is_not_pytorchs_may_have_written_anywhere(run):
+    if engine.find(engine.DEFAULT_VERSION).triton is None:
+        pytest.skip("the triton of torch 2.13.0 is not installed")
+    report = run(TRITON)
+    assert report.completed, report.ended
+    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins) == [11, 17]
+
+
+ERROR = """
+import torch, weakref
+torch.cuda.set_per_process_memory_fraction(0.01)
+kept = torch.empty(2**28, device="cuda", dtype=torch.uint8)
+half = torch.empty(2**28, device="cuda", dtype=torch.uint8)
+try:
+    half.bitwise_not() + half.bitwise_not()
+except torch.OutOfMemoryError:
+    assert torch.cuda.memory_allocated() == 2 * 2**28, torch.cuda.memory_allocated()
+"""
+
+
+def test_an_error_keeps_no_arguments_alive(run):
+    report = run(ERROR)
+    assert report.completed, report.ended
+
+
+SOUND = """
+import torch
+x = torch.randn(1000, 100, device="cuda")
+total = torch.nn.utils.clip_grad_norm_([torch.nn.Parameter(x)], 1.0, error_if_nonfinite=True)
+torch.linalg.eig(x[:32, :32])
+print(bool(torch.isfinite(x).all()), bool(torch.isnan(x).any()), bool(torch.isinf(x.half()).any()))
+"""
+
+
+def test_a_run_is_taken_to_be_sound(tmp_path, capfd):
+    """Whether numbers are finite is answered as for a program that trains well."""
+    path = tmp_path / "script.py"
+    path.write_text(SOUND)
+    report = simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="T4")
+    assert report.completed, report.ended
+    assert "True False False" in capfd.readouterr().out
+    assert report.branches == ()
