@@ -17,7 +17,7 @@ judge                    checks the answer to an exercise
 owners, saving           find which module and operator holds what forward adds; what autograd saves
 keeps, layer_keeps       measure what one operator, or one layer of a model, saves for backward
 Kinds                    sorts the blocks of a training step into six kinds of memory
-operators, on_paper      count what each operator computes and moves; estimate how long that takes at least
+operators, least_times      count what each operator computes and moves; estimate how long that takes at least
 formulas                 estimates of memory and time
 plans                    estimates of a large run: memory, traffic and time per rank under each way to shard it
 models                   the course's models, with random weights
@@ -41,7 +41,7 @@ from labkit.kinds import Kinds
 from labkit.lanes import Lanes
 from labkit.ledger import Ledger
 from labkit.no_gpu_yet import advise_after_cells as _advise_after_cells
-from labkit.operators import on_paper, operators
+from labkit.operators import least_times, operators
 from labkit.ranks import one_rank
 from labkit.rates import memory_rate, product_rate
 from labkit.saved import keeps, layer_keeps, owners, saving
@@ -68,7 +68,7 @@ __all__ = [
     "memory_rate",
     "mib",
     "models",
-    "on_paper",
+    "least_times",
     "one_rank",
     "operators",
     "owners",

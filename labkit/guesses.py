@@ -4,7 +4,7 @@ A cell asks for a number, and a later one compares it::
 
     guess_forward = ...  # your number, e.g. 100 * MiB
 
-    guesses.compare("forward adds", guess=guess_forward, paper=outputs, measured=ledger["forward"].added)
+    guesses.compare("forward adds", guess=guess_forward, estimate=outputs, measured=ledger["forward"].added)
 
 Three dots mean that there is no guess yet. Then the output says so and the notebook continues.
 """
@@ -36,7 +36,7 @@ class Guess:
     question: str
     unit: str
     guess: Fraction | None
-    paper: Fraction | None
+    estimate: Fraction | None
     measured: Fraction
 
     @property
@@ -50,7 +50,7 @@ class Guess:
 
     def __str__(self) -> str:
         rows = [("your guess", self.guess, "none yet")]
-        rows += [("on paper", self.paper, "")] if self.paper is not None else []
+        rows += [("estimate", self.estimate, "")] if self.estimate is not None else []
         rows += [("measured", self.measured, "")]
         texts = [none if number is None else in_unit(number, self.unit) for _, number, none in rows]
         width = max(map(len, texts))
@@ -74,13 +74,13 @@ class Guess:
 _asked: dict[str, Guess] = {}
 
 
-def compare(question: str, *, guess: Any, measured: Any, paper: Any = None, unit: str = BYTES) -> None:
+def compare(question: str, *, guess: Any, measured: Any, estimate: Any = None, unit: str = BYTES) -> None:
     """Prints guess, estimate and measurement next to each other, and records them for :func:`score`.
 
-    >>> compare("forward adds", guess="150 MiB", paper=160 * MIB, measured=176_291_840)
+    >>> compare("forward adds", guess="150 MiB", estimate=160 * MIB, measured=176_291_840)
     forward adds
       your guess    150.0 MiB  18.125 MiB too low, 10.8 %
-      on paper      160.0 MiB  8.125 MiB too low, 4.8 %
+      estimate      160.0 MiB  8.125 MiB too low, 4.8 %
       measured    168.125 MiB
 
     ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
@@ -92,7 +92,7 @@ def compare(question: str, *, guess: Any, measured: Any, paper: Any = None, unit
         guessed = read(guess, unit)
     except Nonsense as error:
         guessed, nonsense = None, str(error)
-    asked = Guess(question, unit, guessed, None if paper is None else exact(paper), exact(measured))
+    asked = Guess(question, unit, guessed, None if estimate is None else exact(estimate), exact(measured))
     _asked[question] = asked
     if nonsense:
         print(nonsense)

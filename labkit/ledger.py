@@ -147,7 +147,7 @@ class Ledger:
             if guess is NO_QUESTION:
                 print(row)
                 continue
-            guesses.compare(row.question(), guess=guess, paper=row.predicted, measured=measured)
+            guesses.compare(row.question(), guess=guess, estimate=row.predicted, measured=measured)
             if row.recorded is not None:
                 print(f"  {row.beside_recorded()}")
 

@@ -55,7 +55,7 @@ def operators(work: Callable[[], object]) -> list[Operator]:
     return counter.calls
 
 
-def on_paper(calls: Iterable[Operator], peak: float, bandwidth: float) -> pd.DataFrame:
+def least_times(calls: Iterable[Operator], peak: float, bandwidth: float) -> pd.DataFrame:
     """Returns a row per operator: its figures, the least milliseconds on the GPU (``ms``), and its bottleneck.
 
     It applies ``formulas.roofline`` to each, without the host, so ``bound`` is ``"memory"`` or ``"compute"``. ``peak``

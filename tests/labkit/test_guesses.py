@@ -1,4 +1,4 @@
-"""The reader's guesses: read with their units, set beside paper and measurement, and scored."""
+"""The reader's guesses: read with their units, shown next to the estimate and the measurement, and scored."""
 
 import pytest
 import torch
@@ -19,27 +19,27 @@ def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_guess_paper_and_measurement_side_by_side(capsys):
-    guesses.compare("forward adds", guess="150 MiB", paper=160 * MIB, measured=168 * MIB + MIB // 8)
+def test_guess_estimate_and_measurement_next_to_each_other(capsys):
+    guesses.compare("forward adds", guess="150 MiB", estimate=160 * MIB, measured=168 * MIB + MIB // 8)
     assert lines(capsys) == [
         "forward adds",
         "  your guess    150.0 MiB  18.125 MiB too low, 10.8 %",
-        "  on paper      160.0 MiB  8.125 MiB too low, 4.8 %",
+        "  estimate      160.0 MiB  8.125 MiB too low, 4.8 %",
         "  measured    168.125 MiB",
     ]
 
 
 def test_without_a_guess_it_says_so_and_goes_on(capsys):
-    guesses.compare("after", guess=..., paper=MIB, measured=MIB)
+    guesses.compare("after", guess=..., estimate=MIB, measured=MIB)
     assert lines(capsys) == [
         "after",
         "  your guess  none yet",
-        "  on paper     1.0 MiB  equal to the byte",
+        "  estimate     1.0 MiB  equal to the byte",
         "  measured     1.0 MiB",
     ]
 
 
-def test_a_guess_without_paper(capsys):
+def test_a_guess_without_an_estimate(capsys):
     guesses.compare("peak", guess=2 * MIB, measured=MIB)
     assert lines(capsys)[1:] == ["  your guess  2.0 MiB  1.0 MiB too high, 100.0 %", "  measured    1.0 MiB"]
 
@@ -105,8 +105,8 @@ def test_bytes_that_were_meant_as_mib_are_asked_back(capsys):
 
 
 def test_other_units(capsys):
-    guesses.compare("step", guess="12 ms", paper=12.25, measured=12.25, unit="ms")
-    assert lines(capsys)[1:3] == ["  your guess      12 ms  0.250 ms too low, 2.0 %", "  on paper    12.250 ms  equal"]
+    guesses.compare("step", guess="12 ms", estimate=12.25, measured=12.25, unit="ms")
+    assert lines(capsys)[1:3] == ["  your guess      12 ms  0.250 ms too low, 2.0 %", "  estimate    12.250 ms  equal"]
     guesses.compare("step", guess="12 s", measured=12.25, unit="ms")
     assert lines(capsys)[0] == "a guess is a number of ms; '12 s' is none"
     guesses.compare("nothing", guess=3, measured=0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+from tools import order
+
 NBVAL = "# NBVAL"
 DROPPED = ("application/vnd.jupyter.widget-view+json", "application/vnd.labkit")  # beginnings of MIME types
 SOLUTION = {"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
@@ -32,6 +34,8 @@ def _cells(cell: dict, text: Callable[[str], str], say: Callable[[str], str]) ->
     metadata, source = cell["metadata"], "".join(cell["source"])
     if metadata.get("slideshow", {}).get("slide_type") == "notes":
         return []  # what a lecturer says; it is in the slides
+    if {order.CONTENTS, order.LINKS} & set(metadata.get("tags", ())):
+        return []  # the site has its own contents and links
     cell.pop("id", None)
     if cell["cell_type"] != "code":
         cell["source"] = text(source)
