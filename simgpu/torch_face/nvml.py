@@ -26,8 +26,12 @@ def patch(patches: Patches, machine: Machine) -> None:
     except ImportError:
         return
 
+    def gpus() -> int:
+        """The GPUs of this machine; NVML does not ask for CUDA_VISIBLE_DEVICES."""
+        return machine.gpus if machine.world is None else machine.world.local_ranks
+
     def handle(index=0):
-        if not 0 <= index < machine.gpus:
+        if not 0 <= index < gpus():
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return f"simulated GPU {index}"
 
@@ -59,7 +63,7 @@ def patch(patches: Patches, machine: Machine) -> None:
         "nvmlShutdown": lambda: None,
         "nvmlSystemGetDriverVersion": lambda: DRIVER,
         "nvmlSystemGetNVMLVersion": lambda: f"13.{DRIVER}",
-        "nvmlDeviceGetCount": lambda: machine.gpus,
+        "nvmlDeviceGetCount": gpus,
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetIndex": index_of,
         "nvmlDeviceGetMinorNumber": index_of,

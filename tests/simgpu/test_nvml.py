@@ -47,7 +47,7 @@ def test_what_only_a_card_knows_is_an_error_that_programs_expect(ask):
 
 
 def test_the_gpus_of_other_ranks():
-    with simgpu.one_rank("T4", ranks=4, rank=1, per_node=4):
+    with simgpu.simulated_gpu("T4"), simgpu.one_rank(1, of=4):
         assert pynvml.nvmlDeviceGetCount() == torch.cuda.device_count() == 4
         assert pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(1)).used >= 0
         with pytest.raises(pynvml.NVMLError_NotSupported):
