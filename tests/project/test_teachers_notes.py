@@ -6,6 +6,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tools import order
+
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = sorted((ROOT / "docs").glob("notes_part_*.md"))
@@ -44,7 +46,8 @@ def test_the_notes_are_of_the_chapters_that_there_are():
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_has_its_notes(path):
     text, first = SECTIONS[path.stem], nbformat.read(path, as_version=4).cells[0].source
-    assert text.startswith(first.splitlines()[0].removeprefix("# ") + "\n")
+    title = order.TITLE.match(first)
+    assert title is not None and text.startswith(f"{title['key']} · {title['question']}\n")  # without its label
     minutes, exercises = CLAIM.search(first).groups()
     assert f"· {minutes} minutes, {exercises} for the exercises" in text
     assert [part for part in PARTS if text.count(part) != 1] == []
