@@ -10,14 +10,16 @@ from simgpu.report.places import shortened
 if TYPE_CHECKING:
     from simgpu.report.report import Report
 
+ON_STUB = "--engine meta --values"
+"""The options with which values are computed for a program that ran on the stub engine, which has none."""
 NAMED = 3  # places in a sentence
 SHOWN = 6  # lines of each kind in the section
 BRANCHES = "Branches that were taken as if the value was 0"
 
 
-def sentence(sizes: tuple[tuple[str, str, int, bool], ...]) -> str:
+def sentence(sizes: tuple[tuple[str, str, int, bool], ...], how: str = "--values") -> str:
     """Says which lines' values decide sizes: "sizes at 2 lines depend on values (a.py:3, a.py:9): use --values".
-    `sizes`: of a report, not empty.
+    `sizes`: of a report, not empty. `how`: the options with which a run computes values.
 
     A run that has such sizes is a lower bound if each is the smallest one that is possible, and this says otherwise
     where one is not.
@@ -25,7 +27,7 @@ def sentence(sizes: tuple[tuple[str, str, int, bool], ...]) -> str:
     places = list(dict.fromkeys(_short(place) for _, place, _, _ in sizes))
     named = ", ".join(places[:NAMED]) + (", …" if len(places) > NAMED else "")
     count = f"{len(places)} lines" if len(places) > 1 else "1 line"
-    said = f"sizes at {count} depend on values ({named}): use --values"
+    said = f"sizes at {count} depend on values ({named}): use {how}"
     larger = [_short(place) for _, place, _, at_least in sizes if not at_least]
     return said + (f". At {larger[0]} the true size may also be smaller" if larger else "")
 
@@ -41,7 +43,8 @@ def section(report: Report) -> str:
     if sizes:
         at_least = all(at_least for *_, at_least in report.sizes)
         smallest = "the smallest possible ones were used" if at_least else "0 was used for each value"
-        text += [f"Sizes that depend on values ({smallest}; --values computes them)", *_rows(sizes)]
+        how = ON_STUB if report.engine.startswith("Engine stub") else "--values"
+        text += [f"Sizes that depend on values ({smallest}; {how} computes them)", *_rows(sizes)]
     if branches:
         text += [f"{BRANCHES} (the others were not run, and a GPU may take them)", *_rows(branches)]
     if rest:

@@ -148,3 +148,10 @@ def test_a_run_is_taken_to_be_sound(tmp_path, capfd):
     assert report.completed, report.ended
     assert "True False False" in capfd.readouterr().out
     assert report.branches == ()
+
+
+def test_a_size_that_depends_on_values_names_the_engine_that_has_values(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import torch\nx = torch.randn(1000, device='cuda')\ny = x[x > 0] * 2\n")
+    report = simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="T4")
+    assert report.outcome == "undecided" and "use --engine meta --values" in report.bounds[0]

@@ -26,7 +26,7 @@ from simgpu.report.growth import Grown
 from simgpu.report.replays import Attempt
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.sizes import size
-from simgpu.report.stand_ins import sentence
+from simgpu.report.stand_ins import ON_STUB, sentence
 from simgpu.report.timeline import Timeline
 from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
 from simgpu.running.endings import End
@@ -218,7 +218,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
     called = found.get("libraries", ())
     reads = found.get("reads", ())
     sizes = tuple((what, place, times, what != A_VALUE) for what, place, decides, times in reads if decides == SIZE_OF)
-    bounds = (*found.get("bounds", ()), *((sentence(sizes),) if sizes else ()))
+    bounds = (*found.get("bounds", ()), *((sentence(sizes, ON_STUB),) if sizes else ()))
     report = Report(
         what=what,
         gpu=spec.key,
