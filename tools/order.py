@@ -23,7 +23,7 @@ LONGEST_CORE = 360  # minutes of the core path
 
 TITLE = re.compile(r"# (?P<key>\d\d[a-z]?) · (?:(?:Deep dive|Case study) · )?(?P<question>.+)")
 CLAIM = re.compile(r"(?:(?:Core|Deep dive|Case study) · )?(?=\*\*\d+ minutes\*\*)")
-HEADING = re.compile(r"^## (?!Exercises$|Further reading$|Published figures$|Recorded elsewhere$|Three )(.+)$", re.M)
+HEADING = re.compile(r"^## (?!Exercises$|Further reading$|Published figures$|Recorded elsewhere$|Three (?:takeaways|things to remember)$)(.+)$", re.M)
 WRITTEN_BY_HAND = re.compile(r"\n+\*\*(?:Previous|Next):\*\* .*\Z")
 CONTENTS, LINKS = "contents", "navigation"
 """Tags of the two cells that this module writes."""
