@@ -23,7 +23,9 @@ LONGEST_CORE = 360  # minutes of the core path
 
 TITLE = re.compile(r"# (?P<key>\d\d[a-z]?) · (?:(?:Deep dive|Case study) · )?(?P<question>.+)")
 CLAIM = re.compile(r"(?:(?:Core|Deep dive|Case study) · )?(?=\*\*\d+ minutes\*\*)")
-HEADING = re.compile(r"^## (?!Exercises$|Further reading$|Published figures$|Recorded elsewhere$|Three (?:takeaways|things to remember)$)(.+)$", re.M)
+HEADING = re.compile(r"^## (.+)$", re.M)
+AT_THE_END = {"Exercises", "Published figures", "Three takeaways", "Three things to remember", "Further reading"}
+"""Sections that every chapter ends with, which its contents do not list."""
 WRITTEN_BY_HAND = re.compile(r"\n+\*\*(?:Previous|Next):\*\* .*\Z")
 CONTENTS, LINKS = "contents", "navigation"
 """Tags of the two cells that this module writes."""
@@ -62,7 +64,7 @@ def labelled(key: str, first: str) -> str:
 def contents(notebook) -> str:
     """The chapter's sections as links that Jupyter and GitHub follow."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
-    found = [hit.replace("`", "") for text in texts for hit in HEADING.findall(text)]
+    found = [hit.replace("`", "") for text in texts for hit in HEADING.findall(text) if hit not in AT_THE_END]
     return "**In this chapter:** " + " · ".join(f"[{one}](#{quote(one.replace(' ', '-'))})" for one in found)
 
 
