@@ -24,7 +24,7 @@ LONGEST_CORE = 360  # minutes of the core path
 TITLE = re.compile(r"# (?P<key>\d\d[a-z]?) · (?:(?:Deep dive|Case study) · )?(?P<question>.+)")
 CLAIM = re.compile(r"(?:(?:Core|Deep dive|Case study) · )?(?=\*\*\d+ minutes\*\*)")
 HEADING = re.compile(r"^## (.+)$", re.M)
-AT_THE_END = {"Exercises", "Published figures", "Three takeaways", "Three things to remember", "Further reading"}
+AT_THE_END = {"Exercises", "Published figures", "Three takeaways", "Further reading"}
 """Sections that every chapter ends with, which its contents do not list."""
 WRITTEN_BY_HAND = re.compile(r"\n+\*\*(?:Previous|Next):\*\* .*\Z")
 CONTENTS, LINKS = "contents", "navigation"
