@@ -103,7 +103,8 @@ def _of_the_stub_engine():
     from simgpu.left_out import LeftOut
     from simgpu.session import SimulatedGPU
 
-    return SimulatedGPU(os.environ["MOCK_KEY"], torch.cuda.mem_get_info()[1], LeftOut())
+    key = os.environ["MOCK_KEY"]
+    return SimulatedGPU(key, torch.cuda.mem_get_info()[1], LeftOut(key))
 
 
 class _OnStub:
@@ -123,9 +124,9 @@ class _OnStub:
                 item.nodeid,
                 item.location,
                 dict.fromkeys(item.keywords, 1),
-                ended,
+                ended,  # pyright: ignore[reportArgumentType]
                 text,
-                when,
+                when,  # pyright: ignore[reportArgumentType]
                 duration=time.time() - started if when == "call" else 0.0,
             )
             item.ihook.pytest_runtest_logreport(report=report)

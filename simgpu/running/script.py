@@ -59,7 +59,7 @@ class Script:
         sys.path = [self.folder, *[one for one in sys.path if one not in ("", self.folder)]]
         sys.modules["__main__"] = main
         try:
-            yield lambda: exec(self._code, vars(main))
+            yield lambda: exec(self._code, vars(main))  # pyright: ignore[reportArgumentType]
         finally:
             sys.argv, sys.path, sys.modules["__main__"] = before
 
@@ -115,7 +115,7 @@ def _found(module: str, folder: str):
 
 
 def _code_of(spec):
-    """The code of a module; None if it is not written in Python. pytest's loader of its plugins cannot say it."""
+    """Returns the code of a module, or None if it is not written in Python. pytest's loader of plugins has no code."""
     if hasattr(spec.loader, "get_code"):
         return spec.loader.get_code(spec.name)
     return _read(spec.origin, spec.origin) if (spec.origin or "").endswith(".py") else None
