@@ -88,16 +88,17 @@ def test_a_script_that_takes_no_memory_has_no_parts(script):
 
 
 def test_the_curve_of_a_long_run_keeps_its_peaks_in_bounded_memory(monkeypatch):
-    monkeypatch.setattr(watch, "EVENTS", 16)
+    monkeypatch.setattr("simgpu.report.timeline.EVENTS", 16)
     with simgpu.simulated_gpu("H100"):
         with watch.Watch(machine.on()) as watched:
             for size in [*range(1, 200), 5000, *range(1, 150)]:
                 kept = torch.empty(size * 512, dtype=torch.uint8, device="cuda")
                 del kept
-        assert watched.events == 2 * 349
-        assert len(watched.curve) < 32
-        assert max(watched.curve[0::2]) == watched.peak.allocated == 5000 * 512
-        assert max(watched.curve[1::2]) == watched.reserved
+        curve = watched.timeline.curve
+        assert watched.timeline.events == 2 * 349
+        assert len(curve) < 32
+        assert max(curve[0::2]) == watched.peak.allocated == 5000 * 512
+        assert max(curve[1::2]) == watched.reserved
 
 
 def test_the_counters_are_pytorchs_own(script, capsys):
