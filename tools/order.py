@@ -46,7 +46,7 @@ def write(notebooks: dict[Path, nbformat.NotebookNode]) -> None:
     files = {minutes.key(path): path.name for path in notebooks}
     for path, notebook in notebooks.items():
         key = minutes.key(path)
-        links = {other: f"[{other} · {titles[other]['question']}]({files[other]})" for other in files}
+        links = {other: (files[other], titles[other]["question"]) for other in files}
         notebook.cells.insert(1, _cell(contents(notebook), CONTENTS, f"contents-{key}"))
         notebook.cells.append(_cell(following(key, links), LINKS, f"navigation-{key}"))
 
@@ -65,25 +65,24 @@ def contents(notebook) -> str:
     """The chapter's sections as links that Jupyter and GitHub follow."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     found = [hit.replace("`", "") for text in texts for hit in HEADING.findall(text) if hit not in AT_THE_END]
-    return "**In this chapter:** " + " · ".join(f"[{one}](#{quote(one.replace(' ', '-'))})" for one in found)
+    return "**In this chapter:** " + ", ".join(f"[{one}](#{quote(one.replace(' ', '-'))})" for one in found)
 
 
-def following(key: str, links: dict[str, str]) -> str:
-    """Where a reader continues: the next core chapter, what can be read on the way to it, and the chapter before."""
+def following(key: str, links: dict[str, tuple[str, str]]) -> str:
+    """One line: the next core chapter, what can be read on the way to it, the chapter before, and all chapters.
+
+    `links`: the file and the question of each chapter by its number, in order.
+    """
     keys = list(links)
     at = keys.index(key)
     later = [other for other in keys[at + 1 :] if other in CORE]
-    stop = keys.index(later[0]) if later else len(keys)
-    on_the_way = keys[at + 1 : stop]
-    lines = [f"- **Next on the core path:** {links[later[0]]}"] if later else []
-    if key not in CORE and later:
-        lines = [f"- **Back to the core path:** {links[later[0]]}"]
+    on_the_way = keys[at + 1 : keys.index(later[0]) if later else len(keys)]
+    parts = [f"**Next:** [{later[0]} · {links[later[0]][1]}]({links[later[0]][0]})"] if later else []
     if on_the_way:
-        shown = on_the_way if key in CORE else on_the_way[:1]
-        lines.append("- **Optional:** " + "; ".join(f"{label(other).lower()} {links[other]}" for other in shown))
+        parts.append("**Optional:** " + ", ".join(f"[{other}]({links[other][0]})" for other in on_the_way))
     if at:
-        lines.append(f"- **Previous chapter:** {links[keys[at - 1]]}")
-    return "\n".join([*lines, "- **All chapters:** [the table in the README](../README.md#chapters)"])
+        parts.append(f"**Previous:** [{keys[at - 1]}]({links[keys[at - 1]][0]})")
+    return " · ".join([*parts, "[All chapters](../README.md#chapters)"])
 
 
 def _cell(source: str, tag: str, name: str):

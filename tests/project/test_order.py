@@ -44,14 +44,15 @@ def test_a_first_cell_without_a_heading_is_refused():
 
 
 def test_links_lead_to_the_next_core_chapter():
-    links = {key: f"[{key}]({key}.ipynb)" for key in ("00", "00b", "01", "03", "03b", "04", "23", "24")}
-    assert order.following("03", {**links, "05": "[05](05.ipynb)"}).count("core path") == 1
-    assert order.following("00", links).splitlines()[:2] == [
-        "- **Next on the core path:** [01](01.ipynb)",
-        "- **Optional:** deep dive [00b](00b.ipynb)",
-    ]
-    assert order.following("03b", links).splitlines()[0] == "- **Back to the core path:** [23](23.ipynb)"
-    assert order.following("24", links).startswith("- **Previous chapter:** [23](23.ipynb)")
+    links = {key: (f"{key}.ipynb", f"Why {key}?") for key in ("00", "00b", "01", "03", "03b", "04", "23", "24")}
+    every = "[All chapters](../README.md#chapters)"
+    assert (
+        order.following("00", links) == f"**Next:** [01 · Why 01?](01.ipynb) · **Optional:** [00b](00b.ipynb) · {every}"
+    )
+    assert order.following("03b", links) == (
+        f"**Next:** [23 · Why 23?](23.ipynb) · **Optional:** [04](04.ipynb) · **Previous:** [03](03.ipynb) · {every}"
+    )
+    assert order.following("24", links) == f"**Previous:** [23](23.ipynb) · {every}"
 
 
 def test_contents_are_the_sections_of_the_chapter():
