@@ -17,7 +17,7 @@ from simgpu.report.sizes import MIB, share, size
 
 if TYPE_CHECKING:
     from simgpu.report.growth import Grown
-    from simgpu.report.report import Line
+    from simgpu.report.report import Line, Report
 
 CACHE = "cache (reserved, not allocated)"
 """The part of the reserved memory that is not allocated."""
@@ -85,6 +85,21 @@ class Facts:
     grown_per: str = "optimizer step"
     attempts: list[Attempt] = field(default_factory=list)
     steps: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_report(cls, report: Report, **seen) -> Facts:
+        """Returns the facts that a report holds, with those that were `seen` while the program ran."""
+        return cls(
+            capacity=report.total_memory - report.context,
+            peak=report.peak,
+            reserved=report.reserved,
+            parts=report.parts,
+            lines=report.lines,
+            stage=report.at.stage if report.at else "",
+            missing=max(0, report.failure[0] - report.failure[1]) if report.failure else None,
+            cache=report.parts.get(CACHE, 0),
+            **seen,
+        )
 
     @property
     def whole(self) -> int:

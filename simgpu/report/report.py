@@ -243,15 +243,8 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
 def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None) -> Facts:
     """The facts that findings are derived from."""
     machine, ran_out = watch.machine, report.ending == OUT_OF_MEMORY
-    return Facts(
-        capacity=report.total_memory - report.context,
-        peak=report.peak,
-        reserved=report.reserved,
-        parts=report.parts,
-        lines=report.lines,
-        stage=report.at.stage if report.at else "",
-        missing=max(0, report.failure[0] - report.failure[1]) if report.failure else None,
-        cache=report.parts.get(CACHE, 0),
+    return Facts.from_report(
+        report,
         model=watch.model if ran_out else 0,
         building=watch.building if ran_out else False,
         dtypes=watch.dtypes,

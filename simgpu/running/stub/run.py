@@ -21,7 +21,7 @@ from simgpu.left_out import CUDNN, CUDNN_RNN, CUFFT, CUSPARSE, SOLVERS
 from simgpu.ranks.world import PER_NODE
 from simgpu.report import folder
 from simgpu.report.files import REMOVED, File
-from simgpu.report.findings import CACHE, Facts, findings
+from simgpu.report.findings import Facts, findings
 from simgpu.report.growth import Grown
 from simgpu.report.replays import Attempt
 from simgpu.report.report import Line, Report, Spot
@@ -255,15 +255,8 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
 def _facts(found: dict, report: Report) -> Facts:
     """What the findings are derived from, as far as PyTorch's memory history holds it."""
     failing = found.get("failing", {}) if report.ending == OUT_OF_MEMORY else {}
-    return Facts(
-        capacity=report.total_memory - report.context,
-        peak=report.peak,
-        reserved=report.reserved,
-        parts=report.parts,
-        lines=report.lines,
-        stage=report.at.stage if report.at else "",
-        missing=max(0, report.failure[0] - report.failure[1]) if report.failure else None,
-        cache=report.parts.get(CACHE, 0),
+    return Facts.from_report(
+        report,
         model=failing.get("model", 0),
         building=failing.get("building", False),
         dtypes=Counter(found.get("dtypes", {})),
