@@ -5,16 +5,18 @@ programs that are not Python, are outside of the overlay.
 """
 
 import contextlib
+import functools
 import operator
 import os
 import shutil
 import sys
 import tempfile
-from functools import wraps
+from types import ModuleType
 
 import torch
 
 from simgpu.patches import Patches
+from simgpu.running.after_import import AfterImport
 from simgpu.running.files import calls
 from simgpu.running.files.overlay import Overlay, quiet
 
@@ -26,47 +28,24 @@ def patch(patches: Patches) -> None:
     patches.apply(torch._C, "PyTorchFileReader", _opening(reader, _for_reading))
     real = vars(torch.autograd.profiler.profile)["export_chrome_trace"]
     patches.apply(torch.autograd.profiler.profile, "export_chrome_trace", calls.replacing(real, _method(_for_writing)))
-    finder = _AfterImport(patches)
-    for name in LIBRARIES:
-        if name in sys.modules:
-            finder.patch(sys.modules[name])
+    for name in LIBRARIES.keys() & sys.modules.keys():
+        _patch(patches, sys.modules[name])
+    finder = AfterImport(dict.fromkeys(LIBRARIES.keys() - sys.modules.keys(), functools.partial(_patch, patches)))
     sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
     patches.when_undone(lambda: sys.meta_path.remove(finder))  # pyright: ignore[reportArgumentType]
 
 
-class _AfterImport:
-    """A finder of Python's imports that finds what the others find, and patches it once it is loaded."""
-
-    def __init__(self, patches: Patches):
-        self._patches = patches
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in LIBRARIES:
-            return None
-        others = (one.find_spec(name, path, target) for one in list(sys.meta_path) if one is not self)
-        spec = next(filter(None, others), None)
-        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self.patch(module)
-
-        with contextlib.suppress(AttributeError):
-            spec.loader.exec_module = exec_module
-        return spec
-
-    def patch(self, module) -> None:
-        for owners, name, replacement in LIBRARIES[module.__name__]:
-            for owner in map(operator.attrgetter, owners.split()):
-                with contextlib.suppress(AttributeError, KeyError, TypeError):  # not there, or cannot be changed
-                    kind = owner(module)
-                    self._patches.apply(kind, name, _in_place_of(vars(kind)[name], replacement))
-            if not owners:
-                real = getattr(module, name, None)
-                if real is not None:
-                    calls.everywhere(self._patches, {real: calls.replacing(real, replacement)})
+def _patch(patches: Patches, module: ModuleType) -> None:
+    """Puts the replacements of LIBRARIES into a module that has been imported."""
+    for owners, name, replacement in LIBRARIES[module.__name__]:
+        for owner in map(operator.attrgetter, owners.split()):
+            with contextlib.suppress(AttributeError, KeyError, TypeError):  # not there, or cannot be changed
+                kind = owner(module)
+                patches.apply(kind, name, _in_place_of(vars(kind)[name], replacement))
+        if not owners:
+            real = getattr(module, name, None)
+            if real is not None:
+                calls.everywhere(patches, {real: calls.replacing(real, replacement)})
 
 
 def _in_place_of(real, replacement):
@@ -120,7 +99,7 @@ def _method(resolve):
 def _opening(kind, resolve):
     """A class of PyTorch's whose first argument may be a path."""
 
-    @wraps(kind, updated=())
+    @functools.wraps(kind, updated=())
     class Opening(kind):
         def __init__(self, path, *args, **kwargs):
             current = calls.overlay()

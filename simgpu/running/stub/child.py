@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from simgpu.report.verdict import OUT_OF_MEMORY
+from simgpu.running.after_import import AfterImport
 from simgpu.running.endings import OF_VALUES, ended_by, of_memory
 from simgpu.running.script import Script
-from simgpu.running.stub.imports import AfterImport
 from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
 

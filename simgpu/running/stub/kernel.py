@@ -7,8 +7,8 @@ import os
 import sys
 from types import ModuleType
 
+from simgpu.running.after_import import AfterImport
 from simgpu.running.stub import untimed
-from simgpu.running.stub.imports import AfterImport
 from simgpu.stub.kernel import RUNTIME
 
 

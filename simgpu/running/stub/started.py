@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
+from simgpu.running.after_import import AfterImport
 from simgpu.running.startup import sitecustomize
 from simgpu.running.stub import untimed
-from simgpu.running.stub.imports import AfterImport
 from simgpu.running.stub.saved import Saved
 
 
