@@ -92,7 +92,7 @@ STATE_NAMES = {
 
 
 class Drawing(Figure):
-    """A figure with an alternative text, which a notebook stores beside the picture.
+    """Holds a figure with an alternative text, which a notebook stores next to the picture.
 
     As plain text it is its description; the picture's metadata have the same as ``alt``, the title, and the axes.
     """
@@ -142,7 +142,7 @@ def _titled(what: str, about: str) -> str:
 
 
 def colour(part: str) -> str | None:
-    """The colour of a part by its name: that of its kind, or None if the name tells none."""
+    """The colour of a part by its name: that of its kind, or None if the name contains none."""
     name = part.casefold()
     kind = next((kind for word, kind in KIND_WORDS.items() if word in name), None)
     return KINDS[kind] if kind else None
@@ -285,7 +285,7 @@ def lines(
     ylabel: str = "MiB",
     alt: str = "",
 ) -> Drawing:
-    """Curves over ``xs`` with points, ``{name: values}``; a name that tells a kind of memory has its colour.
+    """Curves over ``xs`` with points, ``{name: values}``; a name that contains a kind of memory has its colour.
 
     Without ``alt`` the alternative text gives each curve's first, highest and last value. Raises ``ValueError`` for a
     curve of another length than ``xs``.
@@ -314,8 +314,8 @@ def stack(
 ) -> Drawing:
     """Bytes over events as stacked areas, ``{part: values}``, with the highest sum marked and ranges shaded by name.
 
-    A part has the colour of its kind, which its name tells. Raises ``ValueError`` for curves of different lengths, or
-    for parts that cannot be told apart.
+    A part has the colour of its kind, which its name contains. Raises ``ValueError`` for curves of different lengths,
+    or for parts that cannot be distinguished.
     """
     if len({len(values) for values in curves.values()}) != 1:
         raise ValueError(f"curves to stack have one length; these have {[len(v) for v in curves.values()]}")
@@ -587,7 +587,7 @@ _LANE_COLOURS = {
 def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     """The lanes of ``labkit.stopwatch(lanes=True)``: host, workers, copies, compute, communication; who waits for whom.
 
-    ``until`` draws only the first so many milliseconds. Neighbouring intervals of one kind that cannot be told apart
+    ``until`` is the number of milliseconds to draw. Neighbouring intervals of one kind that cannot be told apart
     are drawn as one. On a real GPU nothing is recorded, and the figure says so.
     """
     end = until or max((one.end for one in timing.lanes), default=1.0)
@@ -623,7 +623,7 @@ def _brief(ms: float) -> str:
 
 
 def _lane_kind(one) -> str:
-    """What an interval counts as: what the host does has names of its own, another lane does one thing."""
+    """Returns the kind of an interval: work of the host has several kinds, and each other lane has one."""
     if one.lane.startswith("worker"):
         return "worker"
     return one.name if one.lane == "host" else one.lane

@@ -1,4 +1,4 @@
-"""Replaces attributes of modules for a while, and restores exactly what was there."""
+"""Replaces attributes of modules for a while, and restores them exactly."""
 
 _ABSENT = object()
 

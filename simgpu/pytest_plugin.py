@@ -97,7 +97,7 @@ def _on_stub() -> bool:
 
 
 def _of_the_stub_engine():
-    """What the fixture gives a test on the stub engine."""
+    """Returns the fixture's GPU for a test on the stub engine."""
     import torch
 
     from simgpu.left_out import LeftOut

@@ -159,7 +159,7 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
 
 
 def train(model, subject: Subject, plan: Plan, tell) -> None:
-    """Trains for STEPS steps; `tell` is told of each, and of the end with ""."""
+    """Trains for STEPS steps; `tell` receives each of them, and "" at the end."""
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)

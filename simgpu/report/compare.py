@@ -23,7 +23,7 @@ SNAPSHOT = "a snapshot"
 
 @dataclass(frozen=True)
 class Side:
-    """The peak of one run: its bytes, what is known of where they come from, and what is left out of them."""
+    """The peak of one run: its bytes, what is known of where they come from, and what they do not include."""
 
     name: str
     gpu: str
@@ -157,7 +157,7 @@ def _its_snapshot(path: str | Path) -> Side | None:
 
 
 def _by_line(held: Counter) -> Counter:
-    """The same without operators and parts, which a snapshot does not tell."""
+    """Compares without operators and parts, which a snapshot does not contain."""
     lines = Counter()
     for key, nbytes in held.items():
         lines[key._replace(operator="", part="")] += nbytes

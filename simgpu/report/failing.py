@@ -1,11 +1,11 @@
-"""What a program was doing when an allocation failed, as its stack shows."""
+"""Finds what a program was doing when an allocation failed, from its stack."""
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 
 def model_of(frame) -> tuple[bool, int]:
-    """Whether a stack builds or moves a module, and the bytes of the outermost module that it moves, 0 if none."""
+    """Returns whether a stack builds or moves a module, and the bytes of the outermost module that it moves, or 0."""
     building, nbytes = False, 0
     while frame is not None:
         if frame.f_code is torch.nn.Module._apply.__code__:

@@ -1,4 +1,4 @@
-"""What a run without values did to files: a record for each, and their section of the page."""
+"""Records what a run without values did to files, and writes their section of the page."""
 
 from typing import NamedTuple
 

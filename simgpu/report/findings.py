@@ -37,7 +37,7 @@ COPIES = ("clone", "contiguous", "CloneBackward0")
 
 
 def fragmented(parts: dict[str, int], reserved: int, peak: int, ran_out: bool) -> bool:
-    """Whether the cache is large enough for replays under other settings to be worth their time. Sizes in bytes."""
+    """Returns whether the cache (in bytes) is large enough for replays under other settings to be worth their time."""
     return max(parts.get(CACHE, 0) if ran_out else 0, reserved - peak) >= CACHE_LEAST
 
 
@@ -113,7 +113,7 @@ class Facts:
 
     @property
     def too_large(self) -> bool:
-        """Whether the model alone exceeds the GPU."""
+        """Returns whether the model alone exceeds the GPU."""
         return self.missing is not None and self.model > self.capacity
 
 
@@ -261,7 +261,7 @@ def eager_attention(facts: Facts) -> Iterator[Finding]:
 
 
 def growth(facts: Facts) -> Iterator[Finding]:
-    """What each step leaves alive."""
+    """Finds what each step leaves alive."""
     for one in facts.grown:
         many = "one more block" if one.blocks == 1 else f"{one.blocks} more blocks"
         held = f", held by {one.holder}" if one.holder else ""

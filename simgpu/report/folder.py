@@ -60,7 +60,7 @@ def write(folder: Path, report: Report, watch: Watch) -> Report:
 
 
 def described(folder: Path, report: Report, timeline: Timeline | None) -> Report:
-    """Writes the picture, the report and the page beside a snapshot, and returns the report with a line about each.
+    """Writes the picture, the report and the page next to a snapshot, and returns the report with a line about each.
 
     `timeline`: what is drawn, None where no memory was used."""
     said = []

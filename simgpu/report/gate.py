@@ -31,7 +31,7 @@ class Gate:
     """Inside the `with`, a simulated GPU is on, and its memory is watched.
 
     `peak`, `reserved`, `nvidia_smi`: the most bytes that are allowed, as numbers or like "12 GiB"; None for no limit.
-    Raises ValueError for a GPU that is not known, and for what is no size.
+    Raises ValueError for a GPU that is not known, and for a text that is not a size.
     """
 
     def __init__(self, gpu: str, peak=None, reserved=None, nvidia_smi=None, memory=None, values=False):
@@ -54,21 +54,21 @@ class Gate:
         return report_of(self._watch, "the test", ending)
 
     def ran_out(self, error: BaseException) -> bool:
-        """Whether an error is PyTorch's for want of memory on this GPU."""
+        """Returns whether an error is PyTorch's out-of-memory error on this GPU."""
         return isinstance(error, torch.OutOfMemoryError) and self._watch.failure is not None
 
     def out_of_memory(self) -> str:
-        """What is said then."""
+        """Returns the message for that error."""
         return str(self.report(OUT_OF_MEMORY))
 
     def above(self) -> str:
-        """What is said if a limit is passed; "" if none is."""
+        """Returns the message if a limit is passed, "" if none is."""
         report = self.report()
         return above(report, self.limits, lambda: tuple(of_parts(facts_of(self._watch, report))))
 
 
 def limits_of(peak=None, reserved=None, nvidia_smi=None) -> dict[str, int]:
-    """The limits in bytes, of numbers or texts like "12 GiB"; None for no limit. ValueError for what is no size."""
+    """Returns the limits in bytes, from numbers or texts like "12 GiB"; None for no limit. Or raises ValueError."""
     asked = {"peak": peak, "reserved": reserved, "nvidia_smi": nvidia_smi}
     return {name: parse(limit) for name, limit in asked.items() if limit is not None}
 
@@ -105,7 +105,10 @@ def on_stub(test: str, root: str, *, gpu: str, memory=None, values: bool = False
 
 
 def above(report: Report, limits: dict[str, int], levers: Callable[[], tuple[Finding, ...]] = tuple) -> str:
-    """What is said if a report passes a limit; "" if it passes none. `levers()`: what would make the parts smaller."""
+    """Returns the message for a report that passes a limit, "" if it passes none.
+
+    `levers()`: what would make the parts smaller.
+    """
     said = []
     for name, limit in limits.items():
         over = getattr(report, name) - limit

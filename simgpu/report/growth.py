@@ -44,7 +44,7 @@ class Growth:
         self._counts.append(counts)
 
     def grown(self) -> list[Grown]:
-        """What each of the last steps added equally many blocks of, largest first."""
+        """Returns the lines that each of the last steps added equally many blocks to, largest first."""
         if len(self._counts) <= EQUAL:
             return []
         last = self._counts[-EQUAL - 1 :]

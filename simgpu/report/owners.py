@@ -30,7 +30,7 @@ PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DA
 
 
 class _Wanted(dict):
-    """Whether a type is one of modules or optimizers; each is looked at once."""
+    """Returns whether a type is one of modules or optimizers, and remembers the answer."""
 
     def __missing__(self, kind: type) -> bool:
         answer = self[kind] = issubclass(kind, (nn.Module, Optimizer))
@@ -38,7 +38,7 @@ class _Wanted(dict):
 
 
 class Owners:
-    """Asks the optimizers that step, and the modules that are alive, which tensors are theirs.
+    """Asks the optimizers that step, and the modules that are alive, which tensors they own.
 
     Optimizers are asked before and after each step. Modules, which take longer to find, are asked at steps 1, 2, 4, 8
     and so on, after backward passes, and at the end. `steps`: how many steps the optimizer with most of them has made.

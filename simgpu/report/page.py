@@ -175,7 +175,7 @@ def _traffic(report: Report) -> str:
 
 
 def not_modelled(report: Report) -> str:
-    """What the figures do not include."""
+    """Returns the section about what the figures do not include."""
     text = [f"  {report.left_out}"] if report.left_out else []
     text += [f"  at least: {one}" for one in report.bounds]
     text += [f"  {note}" for note in report.notes]

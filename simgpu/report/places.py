@@ -95,7 +95,7 @@ class Seen(NamedTuple):
 
 @cache
 def runs_it(file: str) -> bool:
-    """Whether a file is of what runs the program: this package, pytest, or a notebook's kernel."""
+    """Returns whether a file belongs to what runs the program: this package, pytest, or a notebook's kernel."""
     return file.startswith(_RUNNER) or (any(name in file for name in _OTHERS) and _CELL not in file)
 
 

@@ -62,5 +62,5 @@ def _end(report: Report) -> str:
 
 
 def started(report: Report) -> str:
-    """What is known of started programs besides the reports."""
+    """Returns sentences about started programs, in addition to the reports."""
     return "\n".join(["Programs that it started", *(f"  {one}" for one in report.started)]) if report.started else ""

@@ -49,7 +49,7 @@ class Replays:
         return self._requests.replay(capacity, self._context, settings or self._settings, self._version)
 
     def smallest(self, allocated: int, reserved: int) -> int | None:
-        """The smallest capacity in bytes at which every request is served, to 2 MiB; None if there is no replay.
+        """Returns the smallest capacity in bytes at which every request is served, to 2 MiB; None without a replay.
 
         It lies between the most bytes allocated and the most reserved, each with the context."""
         if self.unusable or not allocated:
@@ -58,7 +58,7 @@ class Replays:
         return self._requests.smallest(low, high, lambda capacity: self._at(capacity).served)
 
     def under_settings(self) -> list[Attempt]:
-        """What the run would reserve under each of SETTINGS at its capacity."""
+        """Returns what the run would reserve under each of SETTINGS at its capacity."""
         attempts = []
         for text in () if self.unusable else SETTINGS:
             found = self._at(self._capacity, self._settings.updated(text))

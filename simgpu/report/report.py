@@ -1,4 +1,4 @@
-"""The report of one run: a plain record that can be printed, stored, and compared with another one."""
+"""The report of one run: a plain record that can be printed, stored, and compared with a second one."""
 
 import json
 from collections import Counter
@@ -48,7 +48,7 @@ class Spot:
 class Report:
     """A run's use of a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
 
-    `ending`: how the program ended: "completed", "out of memory" or "stopped" (by another error). `smallest`: the
+    `ending`: how the program ended: "completed", "out of memory" or "stopped" (by a different error). `smallest`: the
     smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
     which the figures are lower bounds. `engine`: the engine that ran the program, and why, where that was chosen.
     `unused`: why no GPU memory was used, where that is known. `findings`: what the memory shows, with remedies.
@@ -116,12 +116,12 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Whether the verdict is that it fits, with more to spare than is uncertain."""
+        """Returns whether the verdict is that it fits, with more to spare than is uncertain."""
         return self.outcome == FITS
 
     @property
     def completed(self) -> bool:
-        """Whether the program got all the memory that it asked for and ended by itself, whatever the margin."""
+        """Returns whether the program got all the memory that it requested and ended normally, whatever the margin."""
         return self.ending == COMPLETED
 
     @property
@@ -175,7 +175,7 @@ class Report:
 
 
 def _named(found) -> str:
-    """What a JSON file holds, in a few words."""
+    """Says what a JSON file holds, in a few words."""
     if not isinstance(found, dict):
         return f"JSON of type {type(found).__name__}"
     names = [repr(name if len(name) < 40 else name[:40] + "…") for name in found]

@@ -1,4 +1,4 @@
-"""What the report says of stand-ins, the zeros that a run without values answers questions for values with."""
+"""Reports stand-ins, which are the zeros that a run without values gives a program that asks for values."""
 
 from __future__ import annotations
 

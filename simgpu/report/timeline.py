@@ -20,7 +20,7 @@ class Timeline:
         self._stride, self._top, self._topmost = 1, 0, 0
 
     def add(self, held: Any, allocated: int, reserved: int) -> None:
-        """Adds an event: `held` was handed out or given back, after which so many bytes are allocated and reserved."""
+        """Adds an event: `held` was allocated or freed, after which `allocated` and `reserved` bytes are in use."""
         self.events += 1
         if len(self.log) < EVENTS:
             self.log.append(held)

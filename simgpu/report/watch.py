@@ -102,7 +102,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Failure:
-    """An allocation that failed: bytes asked of the device, free and missing ones, and the error's text."""
+    """Describes an allocation that failed: bytes requested from the device, free and missing, and the error's text."""
 
     asked: int
     free: int
@@ -356,7 +356,7 @@ class Watch:
             self.step_sizes.append((self._allocated, self.machine.allocator.reserved))
 
     def _tick(self, origin: Origin) -> None:
-        """Where there are no backward passes, an equal point of a loop is where it makes its first input."""
+        """Takes the first input of an iteration as the point to compare, in a loop without backward passes."""
         self._input = self._input or origin
         if origin is self._input:
             self._inputs += 1
@@ -392,7 +392,7 @@ def _block_of(tensor: torch.Tensor, machine):
 
 
 def _requires_grad(args) -> bool:
-    """Whether a tensor among an operator's arguments requires a gradient."""
+    """Returns whether a tensor among an operator's arguments requires a gradient."""
     for one in args:
         if isinstance(one, torch.Tensor):
             if one.requires_grad:

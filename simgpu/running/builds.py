@@ -43,7 +43,7 @@ def advice(error: BaseException | None) -> str:
 
 
 def _misses_triton(error: BaseException) -> bool:
-    """Whether an import failed because there is no Triton, by Python's error or by a library's own."""
+    """Returns whether an import failed because Triton is missing, by Python's error or by a library's own."""
     if not isinstance(error, ImportError) or importlib.machinery.PathFinder.find_spec("triton") is not None:
         return False
     return (error.name or "").partition(".")[0] == "triton" or re.search(r"\btriton\b", str(error), re.I) is not None

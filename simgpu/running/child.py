@@ -1,6 +1,6 @@
 """A process that a simulated run has started: it is simulated from its import of torch on, and reports when it ends.
 
-It can end by itself, by an error, by `os._exit` (multiprocessing's forks), by a signal of the process that started it,
+It can end normally, by an error, by `os._exit` (multiprocessing's forks), by a signal of the process that started it,
 or because `os.exec*` puts another program in its place.
 """
 
@@ -99,7 +99,7 @@ class Process:
             self.join(int(rank), int(ranks))
 
     def join(self, rank: int, ranks: int) -> None:
-        """Makes it rank `rank` of so many, the others of which are processes too."""
+        """Makes the process rank `rank` of `ranks`, of which the others are processes too."""
         if ranks > 1 and self.is_child and self.watch.machine.world is None:
             here = os.environ.get("LOCAL_WORLD_SIZE", "")
             per_node = int(here) if here.isdigit() else self.settings.get("per_node") or ranks
@@ -110,7 +110,7 @@ class Process:
     # --- how it ends
 
     def at_exit(self) -> None:
-        """Python ends: by itself, by sys.exit, or by an error, which it has shown."""
+        """Reports when Python ends: normally, by sys.exit, or by an error, which it has shown."""
         self.finish(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
         if self._pid == os.getpid():
             self._leave.close()
@@ -150,7 +150,7 @@ class Process:
         self._on_signal()
 
     def _on_signal(self) -> None:
-        """A process that another one ends writes its report first, unless the program has a handler of its own."""
+        """Lets a process that is ended by a signal write its report first, unless the program has its own handler."""
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
 
@@ -221,7 +221,7 @@ def _exit_of(status: object) -> SystemExit | None:
 
 
 def _name() -> str:
-    """What the process runs: its script, and its name if multiprocessing has started it."""
+    """Returns what the process runs: its script, and its name if multiprocessing has started it."""
     script = os.path.basename(sys.argv[0]) if sys.argv else ""
     process = multiprocessing.current_process().name
     return script if process == "MainProcess" else f"{process} of {script}"

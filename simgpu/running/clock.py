@@ -1,7 +1,7 @@
 """The module `time` as a script on a simulated GPU reads it: its clocks are the GPU's, and sleeping takes no time.
 
 Python's own library keeps this machine's clocks, since it waits for what really happens here (DataLoader's workers,
-locks with a timeout), and so does whoever took the functions before the run. `datetime` is not changed.
+locks with a timeout). Code that took the functions before the run keeps them too. `datetime` is not changed.
 A program that has other processes sleeps really too, because it may wait for them.
 """
 

@@ -1,4 +1,4 @@
-"""How a program ended, on both engines: by itself, because of memory, by another error, by a limit, or by Ctrl-C."""
+"""How a program ended, on both engines: normally, because of memory, by a different error, by a limit, or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class End:
 
 
 class Ran(Protocol):
-    """What an engine knows of a program that has ended."""
+    """Names what an engine knows of a program that has ended."""
 
     def steps(self) -> int:
         """How many steps the optimizer with most of them has made."""

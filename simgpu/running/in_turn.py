@@ -1,6 +1,6 @@
-"""Ranks that run first: where a program's rank waits for what another rank tells it, that rank runs, as far as that.
+"""Runs other ranks first: where a rank waits for a message, the rank that sends it runs up to that point.
 
-The stages of a pipeline tell each other the shapes of what they send (PipelineStage of torch.distributed.pipelining,
+The stages of a pipeline exchange the shapes of what they send (PipelineStage of torch.distributed.pipelining,
 without input_args), and one rank runs at a time.
 """
 

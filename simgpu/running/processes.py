@@ -45,7 +45,7 @@ _waits = threading.Event()
 
 
 def environment(folder: str | Path, before=None) -> dict[str, str]:
-    """What a process needs in its environment to be followed. `before`: the environment that this is added to."""
+    """Returns the variables with which a process is followed. `before`: the environment that this is added to."""
     path = (os.environ if before is None else before).get("PYTHONPATH", "")
     others = [one for one in path.split(os.pathsep) if one != sitecustomize.FOLDER] if path else []
     apart = {sitecustomize.FILES: os.environ[sitecustomize.FILES]} if sitecustomize.FILES in os.environ else {}
@@ -150,7 +150,7 @@ class Processes:
 
 
 def _is_server(one: dict) -> bool:
-    """Whether a process is multiprocessing's server or tracker, which end with the process that started them."""
+    """Returns whether a process is multiprocessing's server or tracker, which end with their parent."""
     return "multiprocessing" in " ".join(one["command"])
 
 
@@ -167,7 +167,7 @@ def _alive(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Found:
-    """What the processes of a run have written. `running`: records of those that did not end in time."""
+    """Holds what the processes of a run have written. `running`: records of those that did not end in time."""
 
     records: dict[str, list[dict]]
     running: list[dict]

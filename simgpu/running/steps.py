@@ -21,8 +21,8 @@ class Limit:
     """Raises StepsDone once every optimizer that was made has made `steps` steps, or before backward pass
     `passes` + 1.
 
-    An optimizer that lags behind is waited for until another one has made PATIENCE times as many steps: a critic may
-    step five times for each step of its generator. None for no limit.
+    The limit waits for an optimizer that lags behind until a different one has made PATIENCE times as many steps,
+    because a critic may step five times for each step of its generator. None for no limit.
     """
 
     def __init__(self, owners: Owners, steps: int | None = None, passes: int | None = None):
@@ -73,7 +73,7 @@ class Limit:
         return ()
 
     def without_effect(self) -> str:
-        """Advice for a program that ended by itself and has no optimizer whose steps could be counted; "" else."""
+        """Returns advice for a program that ended normally without an optimizer whose steps could be counted, or ""."""
         if self.steps is None or self._reached or self.owners.steps:
             return ""
         return (

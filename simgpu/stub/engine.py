@@ -71,7 +71,7 @@ class Engine:
         return _stubs(self, libraries.extensions() if extensions else [])
 
     def facts(self, stubs: Path) -> dict:
-        """What the build says of itself on its stubs: `architectures` that its kernels are compiled for, and `cuda`."""
+        """Returns what the build says of itself: `architectures` that its kernels are compiled for, and `cuda`."""
         return json.loads((stubs / FACTS).read_text())
 
 
@@ -111,7 +111,7 @@ def installed() -> Engine | None:
 
 
 def engines() -> list[Engine]:
-    """Every engine that is there, the interpreter's own first, then the newest."""
+    """Returns every installed engine, the interpreter's own first, then the newest."""
     own = installed()
     folders = sorted(home().glob("torch-*"), key=lambda path: _ordered(path.name), reverse=True)
     found = [unpacked(path.name.removeprefix("torch-")) for path in folders if not path.name.endswith(".wheels")]

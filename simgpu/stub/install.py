@@ -103,7 +103,7 @@ def _pip(arguments: list[str]) -> None:
 
 
 def status() -> str:
-    """What is there: the engines, their triton and stub libraries, the compiler, and the folder."""
+    """Describes the installation: the engines, their triton and stub libraries, the compiler, and the folder."""
     why = engine.supported()
     if why:
         return why

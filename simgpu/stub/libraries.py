@@ -55,7 +55,7 @@ _NEEDS_RUNTIME = ("libcuda", "libnvidia-ml", "libnccl", "libcublas", "libcublasL
 
 
 class Wanted:
-    """The libraries to make: the soname of each, and the symbols that are asked of it."""
+    """The libraries to make: the soname of each, and the symbols that it must have."""
 
     def __init__(self):
         self.sonames: dict[str, str] = dict(_ALWAYS)

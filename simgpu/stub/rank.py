@@ -66,7 +66,7 @@ class Alone(dist.Store):
 
 def _with_votes(runtime: ctypes.CDLL) -> Callable:
     """`Tensor.__mul__`, which also multiplies two remembered votes: the first step of a pipeline does it on the GPU,
-    where kernels do nothing, and then asks for the product."""
+    where kernels do nothing, and then reads the result."""
     multiply, to_device = torch.Tensor.__mul__, 1  # cudaMemcpyHostToDevice
 
     def product(one, other):
@@ -123,7 +123,7 @@ def rank_of(rank: int, ranks: int, per_node: int = 1) -> Iterator[None]:
 def unhurried(workload: Callable) -> Callable:
     """The workload, with a pause at each stage in which NCCL's watchdog notes what has ended.
 
-    Until then the process group holds the tensors of collectives that nobody waits for by their handle, such as DDP's
+    Until then the process group holds the tensors of collectives that no one waits for by their handle, such as DDP's
     buckets. A step on a GPU takes longer than the watchdog's round, and one on the oracle does not.
     """
 

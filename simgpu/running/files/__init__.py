@@ -35,7 +35,7 @@ class KeptApart:
 
     @property
     def folder(self) -> str:
-        """Where the files are after the run; "" if they are removed."""
+        """Returns the folder of the files after the run, "" if they are removed."""
         return self._overlay.folder if self._stays else ""
 
     def patch_calls(self, patches: Patches) -> None:
@@ -64,7 +64,7 @@ class KeptApart:
 def kept_apart(folder: Path | None):
     """Inside, what the program writes may be kept apart: in `folder`, or in a temporary one that is removed.
 
-    Yields a KeptApart. Started processes find the folder in the environment, and `of_this_run` gives them theirs.
+    Yields a KeptApart. Started processes find the folder in the environment, and `of_this_run` returns their KeptApart.
     """
     scratch = tempfile.mkdtemp(prefix="simgpu-") if folder is None else str(folder)
     overlay, before = Overlay(scratch), os.environ.get(VARIABLE)

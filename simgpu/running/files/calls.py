@@ -31,7 +31,7 @@ def overlay() -> Overlay | None:
 
 
 def replacing(real: Callable, replacement: Callable) -> Callable:
-    """`replacement(overlay, real, *args)` in the place of `real`, which is called where there is no overlay."""
+    """Returns a function that calls `replacement(overlay, real, *args)`, or `real` itself without an overlay."""
 
     @functools.wraps(real, updated=())
     def call(*args, **kwargs):

@@ -109,7 +109,7 @@ def _opening(kind, resolve):
 
 
 def _database(overlay: Overlay, real, database, *args, **kwargs):
-    """sqlite3.connect. The files that SQLite has beside a database go with it."""
+    """sqlite3.connect. The files that SQLite keeps next to a database go with it."""
     if not _is_path(database) or os.fsdecode(database) in ("", ":memory:") or kwargs.get("uri"):
         return real(database, *args, **kwargs)
     where = overlay.writing(database, keep=True, binary=False)

@@ -210,14 +210,14 @@ class Overlay:
     # --- paths ----------------------------------------------------------------------------------------------
 
     def differs(self) -> bool:
-        """Whether the program sees anything that the file system does not show. Quick, since every read asks."""
+        """Returns whether the program sees what the file system does not show. Quick, because every read asks."""
         if os.fstat(self._journal).st_size != self._read:
             with _lock:
                 self._sync()
         return bool(self._at)
 
     def upper(self, path: str) -> str:
-        """Where a logical path is in the upper layer: below `here` if it is below the current folder at the start."""
+        """Returns the place of a logical path in the upper layer: below `here` if it was below the first folder."""
         if _beneath(path, self.here):
             return os.path.join(self.folder, "here", path[len(self.here) :].lstrip(os.sep)).rstrip(os.sep)
         drive, rest = os.path.splitdrive(path)
@@ -240,7 +240,7 @@ class Overlay:
         return full
 
     def _physical(self, path: str) -> str | None:
-        """Where a logical path is, whether there is anything or not; None below a whiteout."""
+        """Returns the physical path of a logical one, whether a file exists there or not; None below a whiteout."""
         if not self._at or self._inside(path):
             return path
         up = path
@@ -258,7 +258,7 @@ class Overlay:
         return where if where is not None and os.path.lexists(where) else None
 
     def _is_made(self, path: str) -> bool:
-        """Whether the run created a logical path in the lower layer, or a folder above it."""
+        """Returns whether the run created a logical path in the lower layer, or a folder above it."""
         while path not in self._made:
             above = os.path.dirname(path)
             if above == path:
@@ -267,11 +267,11 @@ class Overlay:
         return True
 
     def _ours(self, path: str, where: str) -> bool:
-        """Whether the run created what a logical path names at a physical one."""
+        """Returns whether the run created what a logical path names at a physical one."""
         return self._inside(where) or (path == where and self._is_made(path))
 
     def _missing(self, logical: str, path, other=None) -> OSError:
-        """The error where there is nothing at a logical path: what is above it is no folder, or is missing too."""
+        """Returns the error for a logical path that does not exist, which depends on whether its folder does."""
         above = os.path.dirname(logical)
         while self._found(above) is None and os.path.dirname(above) != above:
             above = os.path.dirname(above)
@@ -543,13 +543,13 @@ class Overlay:
 
     @_alone
     def note(self, path, nbytes: int, times: int = 1) -> None:
-        """A file was written with so many bytes of simulated tensors."""
+        """Records that a file was written with `nbytes` of simulated tensors."""
         self._tell(("tensors", self._logical(path), times, nbytes))
 
     @_alone
     def note_open(self, file, nbytes: int) -> None:
-        """An open file was given so many bytes of simulated tensors. Where it is no file, but memory, the program may
-        write them wherever it likes afterwards."""
+        """Records that `nbytes` of simulated tensors were written to an open file. If it is a buffer in memory, the
+        program may write them to any file afterwards."""
         path = self._path_of(file)
         if path is None:
             self._tell(("buffer", nbytes))
@@ -654,7 +654,7 @@ class Overlay:
         return File(shown, times, nbytes, where if self._inside(where) else "", self._is_users(path), what)
 
     def _is_users(self, path: str) -> bool:
-        """Whether the lower layer has something at a logical path that the run did not create."""
+        """Returns whether the lower layer has a file at a logical path that the run did not create."""
         return os.path.lexists(path) and not self._is_made(path)
 
 

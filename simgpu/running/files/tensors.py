@@ -46,7 +46,7 @@ def patch(patches: Patches, machine: Machine) -> None:
 
 
 def _missing(storage) -> bool:
-    """Whether the bytes of a storage do not exist."""
+    """Returns whether the bytes of a storage do not exist."""
     place = residence.find(storage)
     return place is not None and (place.values is None or place.values.bytes() is None)
 
@@ -163,7 +163,7 @@ def _load(machine: Machine):
 
 
 def _ours(f) -> bytes | None:
-    """What `save` has written behind MAGIC, or None if it is another file."""
+    """Returns what `save` wrote behind MAGIC, or None for a file that it did not write."""
     if _is_path(f):
         with open(f, "rb") as file:
             return _ours(file)

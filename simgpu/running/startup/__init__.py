@@ -1,1 +1,1 @@
-"""What a Python process of a simulated run finds first on its path: sitecustomize."""
+"""The folder that Python processes of a simulated run search first, because of its sitecustomize."""

@@ -32,7 +32,7 @@ _LONGEST = 60  # characters of a line
 
 
 def is_plumbing(file: str, function: str) -> bool:
-    """Whether a frame only hands a call on."""
+    """Returns whether a frame only forwards a call."""
     if file.startswith(_HERE):
         return True
     return file.endswith(_PLUMBING) and function.removeprefix("<locals>.") not in _SAYS and function != "<lambda>"

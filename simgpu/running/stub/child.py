@@ -1,7 +1,7 @@
 """Runs a script in this process, on the stub engine, and writes what its memory was: `python -m ... JOB`.
 
 `simgpu.running.stub.run` starts it. Nothing of torch is imported or asked before the program does so itself, because
-PyTorch reads its settings then. The job is a file of JSON, and the result is another one.
+PyTorch reads its settings then. The job and the result are files of JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_EVENTS = 2_000_000
 
 
 class Watched:
-    """What is recorded of the program's memory, once it has imported torch."""
+    """Records the program's memory, once it has imported torch."""
 
     def __init__(self, job: dict):
         self.job = job
@@ -112,7 +112,7 @@ class Watched:
         return torch._C._cuda_memoryStats(torch._C._cuda_getDevice())
 
     def _keep_counters(self, torch) -> None:
-        """What the program resets is added up before."""
+        """Adds up counters before the program resets them."""
         reset_peak, reset_all = torch._C._cuda_resetPeakMemoryStats, torch._C._cuda_resetAccumulatedMemoryStats
         self._peaks = (0, 0)
 
@@ -135,7 +135,7 @@ class Watched:
         return tuple(map(max, self._peaks, now))  # pyright: ignore[reportReturnType]
 
     def result(self, failed: bool) -> dict:
-        """What is known at the end."""
+        """Returns what is known at the end."""
         if not self.began or self.owners is None or self.reads is None:
             return {"used": False, "steps": self.steps()}
         import torch

@@ -1,4 +1,4 @@
-"""What the report says of a run on the stub engine, as plain data: parts, lines and the place of the peak."""
+"""Collects what the report says of a run on the stub engine, as plain data: parts, lines, the place of the peak."""
 
 from __future__ import annotations
 

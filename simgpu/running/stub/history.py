@@ -63,7 +63,7 @@ class Moment:
 class History:
     """A device's trace, read. `first`: how many allocations were made before the first event that it holds.
 
-    `levels`: bytes allocated and reserved before each allocation of it. `requests`: what was asked of the allocator.
+    `levels`: bytes allocated and reserved before each allocation of it. `requests`: those that the allocator received.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -188,7 +188,7 @@ class Windows:
         return BACKWARD if self._in("backward", number) else STEP if self._in("step", number) else FORWARD
 
     def kept(self, block: Block) -> bool | None:
-        """Whether a block was alive when the next backward pass began; None where none began."""
+        """Returns whether a block was alive when the next backward pass began, None if none began."""
         begins, _ = self._tables["backward"]
         place = bisect_right(begins, block.number)
         return None if place == len(begins) else block.freed is None or block.freed > begins[place]
@@ -209,7 +209,7 @@ class Windows:
 
 
 def part(block: Block, windows: Windows, failed: bool, workspaces: frozenset[int]) -> str:
-    """What a block is a part of. `failed`: memory ran out, so the next backward pass may not have come."""
+    """Returns the part that a block belongs to. `failed`: memory ran out, perhaps before the next backward pass."""
     if block.owner is not None:
         return block.owner
     if block.size in workspaces and block.freed is None:

@@ -201,7 +201,7 @@ class Known:
         return MOST_BOOLS if tensor.dtype is self._torch.bool else MOST
 
     def _wanted(self, result: Any) -> bool:
-        """Whether the values of a result are worth knowing."""
+        """Returns whether the values of a result are worth knowing."""
         if result.dtype not in self._exact or result.numel() > self._most(result):
             return False
         return type(result) is self._torch.Tensor and result.is_cuda and not result.is_inference()

@@ -1,7 +1,7 @@
 """Recurrent networks on the stub engine: PyTorch's own kernels run in place of cuDNN's, as the meta engine has it.
 
-How large cuDNN's weight buffer, workspace and reserve are only a GPU can tell. The figures of such a run are therefore
-a lower bound, and the report says so.
+Only a GPU knows how large cuDNN's weight buffer, workspace and reserve are. PyTorch's own kernels may need more or
+less, so the report calls the figures of such a run "about" right.
 """
 
 from __future__ import annotations

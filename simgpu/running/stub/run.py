@@ -156,7 +156,7 @@ def _in_the_foreground() -> bool:
 
 
 def _result(path: Path, status: int) -> dict:
-    """What the process wrote. A process that wrote nothing was ended by a signal or by os._exit."""
+    """Returns what the process wrote. A process that wrote nothing was ended by a signal or by os._exit."""
     if path.exists():
         return json.loads(path.read_text())
     if status < 0:
@@ -181,7 +181,7 @@ def _of_a_compiler(row: File, started: Path) -> bool:
 
 
 def _others(records: Path, own: int, devices: int) -> list[list[int]]:
-    """What the processes that the program started have used at most, in bytes by device; the stubs write it down."""
+    """Returns the most bytes that processes of the program have used, by device; the stubs write it down."""
     found = []
     for path in sorted(records.iterdir(), key=lambda one: int(one.name)):
         used = [int(line) for line in path.read_text().split()[:devices]]
@@ -253,7 +253,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
 
 
 def _facts(found: dict, report: Report) -> Facts:
-    """What the findings are derived from, as far as PyTorch's memory history holds it."""
+    """Returns the facts for the findings, as far as PyTorch's memory history holds it."""
     failing = found.get("failing", {}) if report.ending == OUT_OF_MEMORY else {}
     return Facts.from_report(
         report,
@@ -291,7 +291,7 @@ def _to_come(found: dict) -> str:
 
 
 def _written(out: Path, report: Report, drawn: dict | None) -> Report:
-    """Writes the page, the report and the picture beside the snapshot, as on the meta engine."""
+    """Writes the page, the report and the picture next to the snapshot, as on the meta engine."""
     timeline = None
     if drawn is not None:
         timeline = Timeline()

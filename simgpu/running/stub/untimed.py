@@ -14,7 +14,7 @@ _EQUAL = 1.0  # milliseconds that each candidate is said to take
 
 
 def metadata_only(torch: ModuleType) -> None:
-    """Makes `repr` of tensors on the GPU leave out the values, which are zeros: Inductor prints whole tensors."""
+    """Makes `repr` of tensors on the GPU omit the values, which are zeros, because Inductor prints whole tensors."""
     real = torch._tensor_str._str
 
     def _str(self, *, tensor_contents=None):
