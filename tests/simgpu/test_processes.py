@@ -210,7 +210,7 @@ def test_the_environment_is_left_as_it_was(script, monkeypatch):
 def test_a_process_without_torch_imports_nothing_of_ours(script, tmp_path):
     """And the environment's own sitecustomize runs as ever."""
     script("import os\nos.environ['OWN'] = 'ran'", "sitecustomize.py")
-    with processes.Processes({}) as others:
+    with processes.Processes({"gpu": "T4", "memory": None, "ranks": None, "per_node": None}) as others:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])}
         code = "import os, sys; print(os.environ['OWN'], [x for x in sys.modules if x.startswith('simgpu')], sys.path)"
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
