@@ -83,8 +83,11 @@ class Known:
 
     def _replace(self, name: str, make: Callable, key: str = "CUDA") -> None:
         base, _, overload = name.partition(".")
-        operator = getattr(getattr(self._torch.ops.aten, base), overload or "default")
-        real = self._torch.library.get_kernel(operator, key).call_boxed
+        try:
+            operator = getattr(getattr(self._torch.ops.aten, base), overload or "default")
+            real = self._torch.library.get_kernel(operator, key).call_boxed
+        except (AttributeError, RuntimeError):
+            return  # a different version of torch may lack the operator or the kernel; its values are unknown then
         self._library.impl(name, make(operator, real), key, with_keyset=True)
 
     # What takes the place of a kernel. When an error leaves it, its frame must not keep tensors alive.
