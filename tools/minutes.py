@@ -55,8 +55,8 @@ def left_out(cell) -> bool:
 
 
 def lines_of_code(source: str) -> list[str]:
-    """The lines of a code cell that say something; a marker for nbval says nothing to a reader."""
-    return [line for line in source.splitlines() if line.strip() and not line.startswith("# NBVAL")]
+    """The lines of a code cell that are not blank."""
+    return [line for line in source.splitlines() if line.strip()]
 
 
 def lines_of_output(output) -> int:

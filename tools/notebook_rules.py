@@ -16,6 +16,7 @@ import nbformat
 
 MAX_LINES = 25
 MAX_BYTES = 1_500_000
+COMMENT = re.compile(r"^#\s*(?:NBVAL_|RAISES_EXCEPTION)", re.MULTILINE)
 SLIDE_TYPES = {"slide", "subslide", "fragment", "notes", "skip"}
 MACHINE_PATH = re.compile(r"/(?:work|root|tmp|var/folders)/|/(?:home|Users)/\w+/|[A-Z]:\\\\?Users")
 
@@ -37,7 +38,7 @@ def problems(path: Path) -> list[str]:
 def code_cells(path: Path) -> tuple[int, int]:
     """The number of code cells of the notebook at `path`, and of those whose output nbval ignores."""
     code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    return len(code), sum(map(_ignores_output, code))
+    return len(code), _ignored(code)
 
 
 def _file(path, notebook):
@@ -60,14 +61,16 @@ def _run_in_order(code):
 
 def _outputs(code):
     for number, cell in enumerate(code, 1):
-        if _marked(cell, "NBVAL_SKIP"):
+        if COMMENT.search(cell.source):
+            yield f"code cell {number} has a comment for nbval, which readers see: wanted a tag"
+        if "nbval-skip" in _tags(cell):
             yield f"code cell {number} is skipped by nbval: a cell must run"
         for output in cell.outputs:
-            if output.output_type == "error" and not _marked(cell, "RAISES_EXCEPTION"):
+            if output.output_type == "error" and "raises-exception" not in _tags(cell):
                 yield f"code cell {number} stores an error and is not tagged raises-exception"
             if "image/svg+xml" in output.get("data", {}):
                 yield f"code cell {number} stores an SVG, which holds a date: wanted PNG"
-    ignored = sum(map(_ignores_output, code))
+    ignored = _ignored(code)
     if ignored > max(1, len(code) // 10):
         yield f"{ignored} of {len(code)} code cells ignore their output: wanted one in ten at most"
 
@@ -98,19 +101,12 @@ def _slides(cells):
         yield "no cell starts a slide: there is no lecture to show"
 
 
+def _ignored(code) -> int:
+    return sum("nbval-ignore-output" in _tags(cell) for cell in code)
+
+
 def _tags(cell):
     return cell.metadata.get("tags", [])
-
-
-def _marked(cell, marker: str) -> bool:
-    """Whether a cell carries one of nbval's markers, as a tag or as a comment."""
-    comments = [line.strip().lstrip("#").strip() for line in cell.source.splitlines() if "#" in line]
-    names = {marker, f"NBVAL_{marker}"}
-    return any(name in comments or name.lower().replace("_", "-") in _tags(cell) for name in names)
-
-
-def _ignores_output(cell) -> bool:
-    return _marked(cell, "NBVAL_IGNORE_OUTPUT")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def test_what_a_page_cannot_use_is_left_out():
         "data": {"application/vnd.labkit.techniques+json": [], "text/plain": "t"},
     }
     said = {**notebooks.markdown("say this"), "metadata": {"slideshow": {"slide_type": "notes"}}}
-    [cell] = shown(code("# NBVAL_IGNORE_OUTPUT\nimport labkit", bar, rows), said)
+    [cell] = shown(code("import labkit", bar, rows), said)
     assert cell["source"] == "import labkit"
     assert [output["data"] for output in cell["outputs"]] == [{"text/plain": "t"}]
 
@@ -95,7 +95,7 @@ def test_each_figure_has_its_alternative_text():
 
 
 def test_the_notebook_that_is_given_stays_as_it_is():
-    given = notebook(code("# NBVAL_IGNORE_OUTPUT\nx", tags=["solution"]), notebooks.markdown("text"))
+    given = notebook(code("x", tags=["solution"]), notebooks.markdown("text"))
     before = json.dumps(given)
     notebooks.page(given, str.upper)
     assert json.dumps(given) == before
@@ -271,14 +271,13 @@ def test_every_chapter_is_a_page_and_no_link_is_dead(site):
     assert check.dead_links(site) == []
 
 
-def test_answers_are_folded_and_nbval_is_not_seen(site):
+def test_answers_are_folded(site):
     for path in (site / "notebooks").glob("*.html"):
         page = path.read_text(encoding="utf-8")
         cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))["cells"]
         solutions = [cell for cell in cells if "solution" in cell["metadata"].get("tags", [])]
         folded = re.findall(r'<details class="[^"]*\bhide\b[^"]*"([^>]*)>', page)
         assert folded == [""] * len([cell for cell in solutions if cell["cell_type"] == "code"]), path.name
-        assert "NBVAL" not in page
 
 
 def test_pages_fetch_nothing(site):

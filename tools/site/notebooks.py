@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from tools import order
 
-NBVAL = "# NBVAL"
 DROPPED = ("application/vnd.jupyter.widget-view+json", "application/vnd.labkit")  # beginnings of MIME types
 SOLUTION = {"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 
@@ -40,7 +39,7 @@ def _cells(cell: dict, text: Callable[[str], str], say: Callable[[str], str]) ->
     if cell["cell_type"] != "code":
         cell["source"] = text(source)
         return [cell]
-    cell["source"] = "\n".join(line for line in source.split("\n") if not line.startswith(NBVAL))
+    cell["source"] = source
     cell["outputs"] = [output for output in map(_shown, cell["outputs"]) if output is not None]
     tags = metadata.get("tags", [])
     cell["metadata"] = {"tags": [*tags, *(["hide-cell"] if "solution" in tags else [])]}

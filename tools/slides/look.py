@@ -33,7 +33,7 @@ MEASURE = """(() => {
     const whole = Math.abs(box.width - innerWidth) < 2 && Math.abs(box.height - innerHeight) < 2;
     const size = parseFloat(slide.style.getPropertyValue('--size'));
     return {h: at.h, v: at.v ?? 0, right, below, whole, scrolls, size,
-            prompt: /^(In|Out)\\s*\\[/m.test(slide.innerText), nbval: slide.innerText.includes('# NBVAL')};
+            prompt: /^(In|Out)\\s*\\[/m.test(slide.innerText)};
   });
 })()"""
 
@@ -69,8 +69,8 @@ def _page(browser: chromium.Chromium, url: str, counts: Counter) -> Iterator[str
             yield f"{name} stands out {slide['right']:.0f} px on the right"
         if not slide["whole"]:
             yield f"{name} is not {WIDTH} × {HEIGHT}"
-        if slide["prompt"] or slide["nbval"]:
-            yield f"{name} shows {'a prompt' if slide['prompt'] else 'a line for nbval'}"
+        if slide["prompt"]:
+            yield f"{name} shows a prompt"
     yield from (f"the console: {line}" for line in browser.said)
 
 

@@ -14,7 +14,6 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets.config import Config
 
 TEMPLATES = Path(__file__).parent
-NBVAL = "# NBVAL"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CHAPTER = re.compile(r"\]\((?:\.\./notebooks/)?(\w+)\.ipynb(#[^)]*)?\)")
 
@@ -65,6 +64,5 @@ def of_lecturer(notebook):
             cell.source = CHAPTER.sub(r"](\1.slides.html)", cell.source)
         if cell.cell_type != "code":
             continue
-        cell.source = "\n".join(line for line in cell.source.split("\n") if not line.startswith(NBVAL))
         cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
     return made
