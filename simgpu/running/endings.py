@@ -41,7 +41,7 @@ class Ran(Protocol):
         ...
 
     def unreached(self) -> tuple[str, ...]:
-        """Why the peak may be higher than what was seen before a limit ended the program."""
+        """Says why the peak may be higher than what was seen: what the program had not reached when it ended."""
         ...
 
     def without_effect(self) -> str:
@@ -56,7 +56,7 @@ class Ran(Protocol):
 def ended_by(error: BaseException | None, ran: Ran) -> End:
     """Says what it means that a program ended with this error, or without one if it is None."""
     if error is None:
-        return End(COMPLETED, ran.without_effect())
+        return End(COMPLETED, ran.without_effect(), ran.unreached())
     if isinstance(error, StepsDone):
         return End(COMPLETED, str(error), ran.unreached())
     if isinstance(error, KeyboardInterrupt):
@@ -72,7 +72,7 @@ def _interrupted(made: int) -> End:
 
 def _exit(error: SystemExit, ran: Ran) -> End:
     if error.code in (None, 0):
-        return End(COMPLETED)
+        return End(COMPLETED, bounds=ran.unreached())
     if _because_of_memory(error, ran):
         return End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
     return End(STOPPED, f"it ended with status {error.code}" + ran.hint(error))

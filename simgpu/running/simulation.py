@@ -69,6 +69,5 @@ def simulation(settings: dict, rank: int | None = None, apart: files.KeptApart |
             clock.patch(patches, machine)
             if apart is not None:
                 apart.patch(patches, machine)
-            if limit.steps is not None or limit.passes is not None:
-                limit.patch(patches)
+            limit.patch(patches)
             yield Simulated(watch, limit)

@@ -1,5 +1,6 @@
-"""Ending a program after a number of optimizer steps, or of backward passes, and what it did not reach by then."""
+"""Ending a program after a number of optimizer steps, or of backward passes, and what it had not reached at its end."""
 
+import sys
 import weakref
 from functools import wraps
 
@@ -16,6 +17,9 @@ PATIENCE = 5
 ENOUGH = 2
 """Steps after which an optimizer's states have been there for a whole step."""
 
+NO_STEP = "no optimizer made a step (a GradScaler skips steps whose gradients overflow), so the peak may come later"
+"""A sentence about a program that ran a backward pass, made an optimizer, and ended by itself."""
+
 
 class Limit:
     """Raises StepsDone once every optimizer that was made has made `steps` steps, or before backward pass
@@ -31,16 +35,18 @@ class Limit:
         self._depth = 0
         self._reached = False
         self._made = weakref.WeakSet()
+        self._optimizers = 0  # that were made, including those that are gone
         if steps is not None:
             owners.on_step, owners.before_step = self._after, self._before
 
     def patch(self, patches: Patches) -> None:
-        """Takes note of the optimizers that are made, and of the backward passes, from here on."""
+        """Notes the optimizers that are made, and the backward passes, from here on."""
         init, run = Optimizer.__init__, torch.autograd._engine_run_backward
 
         @wraps(init)
         def __init__(optimizer, *args, **kwargs):
             self._made.add(optimizer)
+            self._optimizers += 1
             init(optimizer, *args, **kwargs)
 
         @wraps(run)
@@ -59,9 +65,13 @@ class Limit:
         patches.apply(torch.autograd, "_engine_run_backward", run_backward)
 
     def unreached(self) -> tuple[str, ...]:
-        """Why the peak may be higher than what was seen: what the limit cut off before it had happened twice."""
+        """Says why the peak may be higher than what was seen, or returns an empty tuple.
+
+        A limit may have ended the program before each optimizer had made ENOUGH steps. A program that ended by itself
+        may have run a backward pass and never stepped, as with a GradScaler that skipped every step.
+        """
         if not self._reached:
-            return ()
+            return (NO_STEP,) if self._optimizers and self.ran and not self._stepped() else ()
         counts = [self.owners.fewest(one) for one in self._made]
         late = [count for count in counts if count < ENOUGH]
         if late:
@@ -79,6 +89,12 @@ class Limit:
         return (
             "--steps had no effect, as no optimizer of torch.optim stepped; --backward-passes N limits other programs."
         )
+
+    def _stepped(self) -> bool:
+        """Whether an optimizer made a step, as far as is known: steps that are compiled are not counted."""
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        compiled = dynamo is not None and bool(dynamo.counters["frames"])
+        return bool(self.owners.steps) or compiled or any(optimizer.state for optimizer in self._made)
 
     def _after(self, optimizer) -> None:
         assert self.steps is not None

@@ -21,6 +21,7 @@ from simgpu.report.places import shortened
 from simgpu.report.report import CACHE, Report
 from simgpu.report.sizes import capacity, parse
 from simgpu.running import clock
+from simgpu.running.steps import NO_STEP
 from tests.pinned import of_pinned_torch
 
 MIB = 2**20
@@ -436,6 +437,39 @@ def test_an_optimizer_that_never_steps_is_waited_for_and_named(script, capsys):
         "1 of 2 optimizers had made no step when the limit ended the program, so the peak may come later",
     )
     assert report.status == 3 and "at least" in str(report)
+
+
+OVERFLOWS = """
+    import torch
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
+    def main():
+        for _ in range(2):
+            loss = model(torch.full((4, 64), 1e4, device="cuda")).square().mean() * 1e35
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    main()
+"""
+
+
+def test_a_run_in_which_every_step_was_skipped_is_undecided(script):
+    """The states of its optimizer were never allocated, so the figure is no measure of a training step."""
+    report = simgpu.run(script(OVERFLOWS), gpu="T4", values=True)
+    assert report.steps == 0 and report.status == 3
+    assert report.bounds == (NO_STEP,) and report.parts.get("optimizer states", 0) == 0
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)"])
+def test_a_backward_pass_without_a_step_is_undecided_only_where_there_is_an_optimizer(script, end):
+    made = "model = torch.nn.Linear(8, 8).cuda()\nmodel(torch.ones(4, 8).cuda()).sum().backward()"
+    alone = simgpu.run(script(f"import torch\n{made}\n{end}"), gpu="T4")
+    assert alone.status == 0 and not alone.bounds
+    optimizer = "torch.optim.SGD(model.parameters(), lr=0.1)"
+    held = simgpu.run(script(f"import torch\n{made}\nheld = {optimizer}\n{end}"), gpu="T4")
+    assert held.status == 3 and held.bounds == (NO_STEP,)
+    stepped = simgpu.run(script(f"import torch\n{made}\n{optimizer}.step()\n{end}"), gpu="T4")
+    assert stepped.status == 0 and not stepped.bounds
 
 
 def test_one_optimizer_for_each_layer_steps_in_backward(script):

@@ -82,9 +82,8 @@ class Watched:
         run = self.owners.backward(autograd.graph._engine_run_backward)
         autograd.graph._engine_run_backward = autograd._engine_run_backward = run
         self.limit = Limit(self.owners, self.job["steps"], self.job["backward_passes"])
-        if self.limit.steps is not None or self.limit.passes is not None:
-            self.limit.patch(Patches())
-            autograd.graph._engine_run_backward = autograd._engine_run_backward
+        self.limit.patch(Patches())
+        autograd.graph._engine_run_backward = autograd._engine_run_backward
 
     def begin(self, torch) -> None:
         """Records from here on."""
