@@ -96,6 +96,10 @@ class StandIns:
     def __bool__(self) -> bool:
         return bool(self._of)
 
+    def decide_sizes(self) -> bool:
+        """Returns whether a size depends on one of them."""
+        return any(one.sizes for one in self._of.values())
+
 
 def zeros_like(tensor: torch.Tensor) -> torch.Tensor:
     """Returns zeros on the host, with a simulated tensor's shape and dtype."""

@@ -326,6 +326,8 @@ def _operand(argument, blank: bool = False):
         if place is None:
             raise UnknownError
         whole = place.nbytes == argument.nbytes and is_dense(argument)
+        if not argument.numel() and argument.is_floating_point() and _sizes_are_unknown(place.machine):
+            raise UnknownError  # it may be empty here alone, and the mean of nothing is NaN
         if (blank and whole) or not argument.numel():  # none of its values are needed
             return view(Expression.blank(place.nbytes), argument)
         if place.values is None:
@@ -334,6 +336,11 @@ def _operand(argument, blank: bool = False):
     if isinstance(argument, (list, tuple)):
         return [_operand(item) for item in argument]
     return argument
+
+
+def _sizes_are_unknown(machine) -> bool:
+    """Returns whether placeholder values have decided sizes so far."""
+    return machine.stand_ins is not None and machine.stand_ins.decide_sizes()
 
 
 def _from_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -174,6 +174,27 @@ def number(value):
     return stand_in_numbers.depending(value, (line,)), line
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "F.cross_entropy(chosen, torch.zeros(len(chosen), device='cuda', dtype=torch.long))",
+        "chosen.mean()",
+        "chosen.sum() / chosen.numel()",
+        "chosen.new_zeros(1).sum() + F.mse_loss(chosen, chosen)",
+    ],
+)
+def test_a_loss_of_nothing_is_not_nan(run, loss):
+    """The true selection is not empty, so a script that stops at a NaN must not stop here."""
+    end = "if not math.isfinite(loss.item()) or not torch.isfinite(loss):\n    raise SystemExit(1)"
+    report = run(f"{BEFORE}chosen = x[x[:, 0] > 0]\nloss = {loss}\n{end}")
+    assert report.ending == "completed" and report.status == 3 and lines(report.sizes) == [4]
+
+
+def test_a_mean_of_an_empty_tensor_is_nan_where_no_size_is_unknown(run):
+    report = run("import math, torch\nassert math.isnan(torch.zeros(0, device='cuda').mean().item())")
+    assert report.ending == "completed" and not report.stand_ins
+
+
 @given(st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False, width=32))
 def test_a_number_is_as_the_plain_one(value):
     made, _ = number(value)
