@@ -57,14 +57,18 @@ class Verdict:
 
 
 def verdict_of(report: Report) -> Verdict:
-    """Judges a report: the worst verdict on the program and on the processes that it started."""
+    """Judges a report: the worst verdict on the program and on the processes that it started.
+
+    A process that ended normally and used no GPU memory counts only where no other process used any.
+    """
     if not report.processes:
         return _of_one(report)
-    found = [one.verdict for one in report.processes]
+    found = [one.verdict for one in report.processes if one.reserved or one.ending != COMPLETED]
     if report.reserved or report.ending != COMPLETED:
         found.append(_of_one(report))
     elif report.bounds:
         found.append(Verdict(UNDECIDED, "; ".join(report.bounds)))
+    found = found or [one.verdict for one in report.processes]
     spare = min((one.spare for one in found if one.spare is not None), default=None)
     worst = min(found, key=lambda one: WORST.index(one.outcome))
     return replace(worst, spare=spare if worst.outcome in (FITS, UNDECIDED) else None)

@@ -88,6 +88,16 @@ def test_a_process_that_runs_out_of_memory_is_the_verdict(script, tmp_path, capf
     assert "\nFindings\n" in page and page == str(report)
 
 
+def test_a_process_that_only_asks_for_the_gpu_does_not_change_the_verdict(script):
+    """It has a CUDA context and allocates nothing; where it is the only one, no GPU memory was used."""
+    asks = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch; torch.cuda.synchronize()'])\n"
+    used = simgpu.run(script(f"{asks}import torch\nx = torch.ones(8, device='cuda')"), gpu="T4")
+    assert len(used.processes) == 1 and (used.outcome, used.status) == ("fits", 0)
+    alone = simgpu.run(script(asks), gpu="T4")
+    assert len(alone.processes) == 1 and (alone.outcome, alone.status) == ("undecided", 3)
+    assert "no GPU memory was used" in str(alone)
+
+
 def test_torchrun_starts_ranks_that_meet(script, capfd):
     """What is in files, objects and barriers is real; each rank has the peak of that rank alone."""
     path = script(

@@ -196,3 +196,20 @@ def test_a_process_that_the_program_starts_keeps_files_apart_too(tmp_path, monke
     assert [(tmp_path / name).read_text() for name in ("model.pt", "old.txt")] == ["the user's"] * 2
     assert "model.pt" in {Path(one.path).name for one in report.files}
     assert report.outcome == "undecided" and "except by another process" in report.verdict.reason
+
+
+def test_nvml_answers_under_its_first_and_its_later_names(script, capfd):
+    """A program that knows no second version of a function calls the first."""
+    report = run(
+        script("""
+import pynvml, torch
+torch.ones(8, device="cuda")
+pynvml.nvmlInit()
+device = pynvml.nvmlDeviceGetHandleByIndex(0)
+assert tuple(pynvml.nvmlDeviceGetCudaComputeCapability(device)) == torch.cuda.get_device_capability() == (9, 0)
+for first in ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlSystemGetCudaDriverVersion"):
+    pynvml._nvmlGetFunctionPointer(first)
+print(pynvml.nvmlDeviceGetCount(), pynvml.nvmlSystemGetCudaDriverVersion(), pynvml.nvmlDeviceGetName(device))
+""")
+    )
+    assert report.ending == "completed" and "1 13000 NVIDIA H100" in capfd.readouterr().out

@@ -139,3 +139,10 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version) {
   *version = 13000;
   return 0;
 }
+
+// The first versions of these functions, which programs that know no other version call.
+int nvmlInit(void) { return 0; }
+int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+int nvmlDeviceGetHandleByIndex(unsigned index, void **device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+int nvmlDeviceGetHandleByPciBusId(const char *id, void **device) { return the_device(0, device); }
