@@ -20,7 +20,8 @@ from simgpu.stub import compiler, elf
 
 SOURCES = Path(__file__).parent / "sources"
 PRELOADED = "libsimgpu.so"
-"""A library that the processes of a run preload: NCCL's watchdog sees time pass as the program goes."""
+"""A library that the processes of a run preload: NCCL's watchdog sees time pass as the program goes, and what was
+remembered of a block is forgotten when PyTorch's allocator hands it out again."""
 
 _LIBRARY = re.compile(r"(lib(?:cu|nccl|nvrtc|nvshmem|nvidia|nvJitLink|nvToolsExt)[\w-]*)\.so[.\d]*$")
 _OWNERS = {  # of a symbol without a version: the library that it belongs to, longest prefix first

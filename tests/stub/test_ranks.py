@@ -34,3 +34,25 @@ def test_tensors_of_collectives_that_ended_are_released(tmp_path):
     assert report.completed, report.ended
     assert report.peak == 2 * 4 * 2**22
     assert report.rank == (0, 8)
+
+
+REUSED = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+kept = torch.tensor([7.5, 8.5], device="cuda")
+for _ in range(8):
+    gone = torch.tensor([1e9] * 128, device="cuda")
+    del gone
+    assert torch.empty(128, device="cuda").sum().item() == 0
+    ones = torch.ones(100, device="cuda")
+    assert len(ones.nonzero()) == len(ones[ones > 0]) == 0
+assert kept.tolist() == [7.5, 8.5]
+"""
+
+
+def test_a_block_that_is_handed_out_again_does_not_hold_what_was_copied_to_it_before(tmp_path):
+    """Small copies to the GPU are remembered on a rank. The number of nonzero elements was read from such a place."""
+    path = tmp_path / "script.py"
+    path.write_text(REUSED)
+    report = simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="H100", ranks=2)
+    assert report.completed, report.ended

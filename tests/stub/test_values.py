@@ -155,3 +155,25 @@ def test_a_size_that_depends_on_values_names_the_engine_that_has_values(tmp_path
     path.write_text("import torch\nx = torch.randn(1000, device='cuda')\ny = x[x > 0] * 2\n")
     report = simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="T4")
     assert report.outcome == "undecided" and "use --engine meta --values" in report.bounds[0]
+
+
+PRINTED = """
+import torch
+loss = torch.randn(1, device="cuda").sum()
+print(loss, torch.randn(2, 3, device="cuda"), torch.tensor(7, device="cuda"))
+
+@torch.compile
+def scaled(x):
+    return x @ x.T * x.new_tensor(0.3)  # Inductor prints the constant
+
+scaled(torch.randn(64, 64, device="cuda"))
+"""
+
+
+def test_printing_a_tensor_decides_no_size(run, capfd):
+    """PyTorch's printing counts the nonzero values, which is not a size of the program's."""
+    report = run(PRINTED)
+    assert report.completed, report.ended
+    assert not report.sizes and report.outcome == "fits"
+    printed = capfd.readouterr().out
+    assert "tensor(0., device='cuda:0') tensor(..., size=(2, 3), device='cuda:0') tensor(7, device='cuda:0')" in printed

@@ -14,15 +14,21 @@ _EQUAL = 1.0  # milliseconds that each candidate is said to take
 
 
 def metadata_only(torch: ModuleType) -> None:
-    """Makes `repr` of tensors on the GPU omit the values, which are zeros, because Inductor prints whole tensors."""
-    real = torch._tensor_str._str
+    """Makes the text of a tensor on the GPU give its size and not its values, which are zeros, because Inductor prints whole tensors.
 
-    def _str(self, *, tensor_contents=None):
-        if tensor_contents is None and self.numel() > 1 and getattr(self, "is_cuda", False):
-            tensor_contents = "..."
-        return real(self, tensor_contents=tensor_contents)
+    A single value is printed from a copy on the CPU. On the GPU PyTorch counts the nonzero ones to choose a format, and
+    this would be taken for a size that depends on values.
+    """
+    real = torch._tensor_str._tensor_str
 
-    torch._tensor_str._str = _str
+    def _tensor_str(self, indent):
+        if self.is_cuda:
+            if self.numel() > 1:
+                return f"..., size={tuple(self.shape)}"
+            self = self.cpu()
+        return real(self, indent)
+
+    torch._tensor_str._tensor_str = _tensor_str
 
 
 def _inductor_kernels(module: ModuleType) -> None:

@@ -1,3 +1,5 @@
+// What is preloaded: the clock of NCCL's watchdog, and a look at the blocks that PyTorch's allocator hands out.
+
 // What NCCL's watchdog of PyTorch sees of time. It looks every 100 ms at which collectives have ended, and only then
 // are their tensors released. A step takes longer than that on a GPU, and less here. So its thread waits 0.5 ms, and
 // reads each clock 200 ms later, once after each wait. The stub of NCCL waits for two of its rounds.
@@ -60,4 +62,24 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     }
   }
   return result;
+}
+
+// c10::reportMemoryUsageToProfiler(void *, int64_t, size_t, size_t, Device): PyTorch's allocators call it for each block
+// that they hand out (its bytes) and take back (its bytes, negative).
+#define REPORTED _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+
+static void (*handed_out)(const void *block, size_t bytes);
+
+void simgpu_on_block(void (*function)(const void *block, size_t bytes)) { handed_out = function; }
+
+void REPORTED(void *block, long bytes, size_t allocated, size_t reserved, unsigned short device) {
+  static void (*real)(void *, long, size_t, size_t, unsigned short);
+  if (handed_out && bytes > 0) handed_out(block, bytes);
+  if (!real) {
+    void *c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+    real = c10 ? dlsym(c10, TEXT(REPORTED)) : 0;
+  }
+  if (real) real(block, bytes, allocated, reserved, device);
 }

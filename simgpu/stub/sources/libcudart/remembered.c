@@ -1,6 +1,8 @@
 // Small copies to the device, remembered where a workload asks for it: what the host wrote there, it reads back.
+#define _GNU_SOURCE
 #include "device.h"
 #include "remembered.h"
+#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -16,7 +18,6 @@ static size_t next_copy; // a ring: the place of the next one, which is also the
 static int remembers;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void mock_remember(int on) { remembers = on; }
 int remembering(void) { return remembers; }
 
 // The part of the i-th copy that lies in [address, address + bytes), or 0 bytes.
@@ -84,4 +85,15 @@ int recall(void *to, const void *from, size_t bytes) {
 int mock_recall(void *to, const void *from, size_t bytes) {
   memset(to, 0, bytes);
   return bytes <= MOST_BYTES && recall(to, from, bytes);
+}
+
+// A block that PyTorch's allocator hands out is new: what an earlier one held at that address is not to be read from it.
+static void handed_out(const void *block, size_t bytes) {
+  if (on_device(block)) forget(block, bytes);
+}
+
+void mock_remember(int on) {
+  void (*on_block)(void (*)(const void *, size_t)) = dlsym(RTLD_DEFAULT, "simgpu_on_block"); // preloaded.c
+  if (on_block) on_block(on ? handed_out : 0);
+  remembers = on;
 }
