@@ -15,6 +15,7 @@ pytest.importorskip("myst_nb", reason="the site needs the extra docs; course.py 
 
 from tools.site import __main__ as command  # noqa: E402
 from tools.site import browser, chapters, check, cite, exactness, links, notebooks, repository, tables  # noqa: E402
+from tools.site.moved import MOVED  # noqa: E402
 from tools.site.stage import Stage  # noqa: E402
 
 NUMBERS = {"01": "notebooks/01_a.ipynb", "03b": "notebooks/03b_c.ipynb", "12": "notebooks/12_d.ipynb"}
@@ -267,12 +268,25 @@ def environment(**more):
 def test_every_chapter_is_a_page_and_no_link_is_dead(site):
     """Built without a warning: that is what the fixture asserts."""
     wanted = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert wanted and {path.stem for path in (site / "notebooks").glob("*.html")} == wanted
+    pages = {path.relative_to(site).with_suffix("").as_posix() for path in (site / "notebooks").glob("*.html")}
+    assert wanted and pages == {f"notebooks/{name}" for name in wanted} | set(MOVED)
     assert check.dead_links(site) == []
+
+
+@pytest.mark.parametrize("former", MOVED)
+def test_the_page_of_a_merged_chapter_leads_to_its_section(site, former):
+    assert not (ROOT / f"{former}.ipynb").exists()
+    text = (site / f"{former}.html").read_text(encoding="utf-8")
+    page, section = re.fullmatch(r'[^"]*?([^"/]+)#([^"]+)', re.search(r'content="0; url=([^"]+)"', text)[1]).groups()
+    target = (site / former).parent / page
+    assert f'id="{section}"' in target.read_text(encoding="utf-8")
+    assert f'href="{page}#{section}"' in text
 
 
 def test_answers_are_folded(site):
     for path in (site / "notebooks").glob("*.html"):
+        if f"notebooks/{path.stem}" in MOVED:
+            continue
         page = path.read_text(encoding="utf-8")
         cells = json.loads((ROOT / "notebooks" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))["cells"]
         solutions = [cell for cell in cells if "solution" in cell["metadata"].get("tags", [])]

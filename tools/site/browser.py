@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools import chromium
+from tools.site.moved import MOVED
 from tools.translation import catalogues
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = ("_static/", "sources/", "genindex", "search.html")  # beginnings of pages: sources are all of one kind
+# Beginnings of pages: sources are all of one kind, and a redirect shows the page that it leads to.
+LEFT_OUT = ("_static/", "sources/", "genindex", "search.html", *(f"{page}.html" for page in MOVED))
 VIEWS = ((420, 900, False), (1440, 1000, True))  # width, height, dark
 READY = "document.readyState === 'complete' && document.fonts.status === 'loaded'"
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -23,7 +23,7 @@ author = "The contributors of GPU memory, byte by byte"
 html_show_copyright = False
 html_context = {"default_mode": "auto"}
 language = "en"  # `--language` gives another, a folder of translations/
-extensions = ["myst_nb", "sphinx_copybutton", "sphinx_design", "tools.site.mathml"]
+extensions = ["myst_nb", "sphinx_copybutton", "sphinx_design", "tools.site.mathml", "tools.site.moved"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
