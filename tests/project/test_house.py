@@ -178,18 +178,7 @@ def test_importing_the_allocator_loads_no_torch():
 def texts():
     """Every text file of the project that people write."""
     kinds = {".py", ".md", ".toml", ".txt", ".yml", ".cff", ".cfg", ".c", ".sh"}
-    folders = (
-        "simgpu",
-        "labkit",
-        "tests",
-        "tools",
-        "benchmarks",
-        "docs",
-        "examples",
-        ".github",
-        ".ci",
-        "notebooks/helpers",
-    )
+    folders = (*PACKAGES, "tests", "tools", "benchmarks", "docs", "examples", ".github", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return [path for path in [*ROOT.glob("*"), *inside] if path.suffix in kinds or path.parent.name == ".ci"]
 
