@@ -16,7 +16,7 @@ import nbformat
 
 import labkit
 from benchmarks.large_model import GIB, resident
-from labkit import plans
+from helpers import plans
 
 CHAPTER = "notebooks/22_planning_a_large_run.ipynb"
 PLAN = plans.Plan(pipeline=8, shards=8, tensor=8, sequences=4, micro_batches=8)

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.units import MIB, whole_bytes
+from labkit.units import MiB, whole_bytes
 
 MIN_BLOCK_SIZE = 512  # kMinBlockSize, c10/core/AllocatorConfig.h
-SMALL_SIZE = MIB  # kSmallSize: requests up to this size are served from the small pool
-SMALL_BUFFER = 2 * MIB  # kSmallBuffer; kRoundLarge has the same value
-LARGE_BUFFER = 20 * MIB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
-MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from this size on a request gets a segment of its own size
+SMALL_SIZE = MiB  # kSmallSize: requests up to this size are served from the small pool
+SMALL_BUFFER = 2 * MiB  # kSmallBuffer; kRoundLarge has the same value
+LARGE_BUFFER = 20 * MiB  # kLargeBuffer, since torch 2.11 the option large_segment_size_mb
+MIN_LARGE_ALLOC = 10 * MiB  # kMinLargeAlloc: from this size on a request gets a segment of its own size
 
 
 def _of_counts(formula: Callable) -> Callable:
@@ -413,7 +413,7 @@ def cublas_workspace(capability: tuple[int, int], torch_version: str = torch.__v
     if not (2, 11) <= version <= (2, 14):
         raise ValueError(f"the rule is known for torch 2.11 to 2.14; {torch_version} was given")
     majors = _LARGE_WORKSPACE[max(known for known in _LARGE_WORKSPACE if known <= version)]
-    return 32 * MIB if capability[0] in majors else 2 * 4096 * 1024 + 8 * 16 * 1024
+    return 32 * MiB if capability[0] in majors else 2 * 4096 * 1024 + 8 * 16 * 1024
 
 
 @_of_counts

@@ -1,17 +1,23 @@
 """Chooses the device that the course runs on: the GPU of this machine, or a simulated one."""
 
+from __future__ import annotations
+
 import os
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pynvml
 import torch
 
 from labkit import guesses
-from labkit.living import living
+from labkit.live_tensors import living
 from labkit.units import whole_bytes
+
+if TYPE_CHECKING:
+    from simgpu.ranks.world import one_rank as OneRank
 
 _LISTED = 4  # tensors that a message names
 
@@ -191,3 +197,82 @@ def use_gpu(name: str = "A100-80GB", *, values: bool = False, only_simulated: bo
     speed = f", a host that takes {host:.3g} times as long as the clock assumes" if host != 1 else ""
     print(f"Running on a simulated {gpu.name}, {gpu.total_memory / 2**30:.2f} GiB: exact memory, {have}{speed}.")
     return current()
+
+
+def one_rank(rank: int, of: int, **more) -> OneRank:
+    """Returns `simgpu.one_rank`: inside the ``with``, the process is rank `rank` of `of`, on the GPU in use.
+
+        with labkit.one_rank(0, of=8) as me:
+            torch.distributed.init_process_group("nccl")
+            model = DistributedDataParallel(model)     # PyTorch's own
+            print(me.traffic)                          # what this rank has sent
+
+    The other ranks don't exist. The process group answers as if each had this rank's values, and counts the bytes. The
+    memory is one rank's, on a simulated GPU and on a real one. The process group is destroyed at the end. Raises what
+    `simgpu.one_rank` raises.
+    """
+    import simgpu
+
+    return simgpu.one_rank(rank, of, **more)
+
+
+def requested(peak: bool = False) -> int:
+    """Returns the bytes that tensors and workspaces have requested, before the allocator rounds them up to blocks.
+
+    >>> x = torch.zeros(1000, device="cuda")
+    >>> requested(), torch.cuda.memory_allocated()
+    (4000, 4096)
+
+    The figure includes neither rounding nor the remainder that may stay with a large block, so it follows from shapes
+    alone. With ``peak``, returns the maximum since ``torch.cuda.reset_peak_memory_stats()``.
+    """
+    return torch.cuda.memory_stats().get(f"requested_bytes.all.{'peak' if peak else 'current'}", 0)
+
+
+def nvidia_smi(index: int | None = None) -> int | None:
+    """Returns the bytes used on the current GPU by all its processes: contexts, segments, and libraries.
+
+    ``index`` selects one of torch's GPUs without initialising CUDA. Returns None if NVML is absent or refuses, as on
+    some virtual and integrated GPUs.
+    """
+    # NVML numbers the machine's GPUs, but torch numbers those of CUDA_VISIBLE_DEVICES (indices or UUIDs).
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if index is None:
+        index = torch.cuda.current_device()
+    named = visible[index].strip() if index < len(visible) else ""
+    try:
+        pynvml.nvmlInit()
+        if named and not named.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByUUID(named)
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(named or index))
+        return pynvml.nvmlDeviceGetMemoryInfo(handle).used  # pyright: ignore[reportReturnType]
+    except pynvml.NVMLError:
+        return None
+
+
+# from torch.cuda._lazy_init and CUDA's own initialisation (torch 2.11 to 2.13), without a GPU or a driver
+_SAID = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
+ADVICE = 'labkit: "cuda" is no GPU here until the line labkit.use_gpu("A100-80GB") has run: run that first.'
+
+
+def advise_after_cells() -> None:
+    """Prints the advice in IPython after each cell that failed because there is no GPU; does nothing elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        shell.events.register("post_run_cell", _after)
+
+
+def _after(result) -> None:
+    if wanted(result.error_in_exec):
+        print(ADVICE)
+
+
+def wanted(error: BaseException | None) -> bool:
+    """Returns whether an error is PyTorch's for a missing CUDA device, while no simulated GPU is in use."""
+    return (
+        isinstance(error, (AssertionError, RuntimeError))
+        and any(text in str(error) for text in _SAID)
+        and not simulator_is_on()
+    )

@@ -17,10 +17,10 @@ from fractions import Fraction
 from numbers import Real
 from typing import Any
 
-from labkit.units import MIB, Size, mib
+from labkit.units import MiB, Size, mib
 
 BYTES = "B"
-UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": 2**30}
+UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MiB, "GiB": 2**30}
 WANTED = "a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'"
 CLOSE = Fraction(1, 100)  # a guess within 1 % is a good one
 
@@ -77,7 +77,7 @@ _asked: dict[str, Guess] = {}
 def compare(question: str, *, guess: Any, measured: Any, estimate: Any = None, unit: str = BYTES) -> None:
     """Prints guess, estimate and measurement next to each other, and records them for :func:`score`.
 
-    >>> compare("forward adds", guess="150 MiB", estimate=160 * MIB, measured=176_291_840)
+    >>> compare("forward adds", guess="150 MiB", estimate=160 * MiB, measured=176_291_840)
     forward adds
       your guess    150.0 MiB  18.125 MiB too low, 10.8 %
       estimate      160.0 MiB  8.125 MiB too low, 4.8 %

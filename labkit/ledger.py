@@ -9,23 +9,105 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pandas as pd
 import torch
 
-from labkit import guesses, history, plots
-from labkit.baseline import clean_baseline
-from labkit.gpu import current, label, simulated_machine
-from labkit.nvml import nvidia_smi
+from labkit import guesses, plots
+from labkit.formulas import block
+from labkit.gpu import current, label, nvidia_smi, simulated_machine
+from labkit.live_tensors import clean_baseline
 from labkit.published import Figure
-from labkit.stage import COUNTERS, Comparison, Stage
-from labkit.units import MIB, mib, whole_bytes
+from labkit.units import MiB, mib, verdict, whole_bytes
 
 NO_HISTORY = "no memory history: make the ledger with Ledger(history=True)"
 NO_QUESTION = object()  # distinct from None and ..., which mean a question without a guess
+COUNTERS = ("before", "added", "peak", "after", "reserved", "nvidia_smi")
+QUESTIONS = {  # the question that a guess about a stage's counter answers
+    "before": "allocated before {}",
+    "added": "{} adds to allocated",
+    "peak": "allocated peak in {}",
+    "after": "allocated after {}",
+    "reserved": "reserved after {}",
+    "nvidia_smi": "nvidia-smi after {}",
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, in bytes. All but ``nvidia_smi`` are counters of PyTorch's caching allocator."""
+
+    name: str
+    before: int
+    """allocated when the stage began"""
+    peak: int
+    """the most bytes allocated at any moment within the stage"""
+    after: int
+    """allocated when it ended"""
+    reserved: int
+    """bytes in segments when it ended"""
+    nvidia_smi: int | None
+    """used on the whole device when it ended; None without a figure from NVML"""
+    failed: str = ""
+    """the exception that ended the stage, as text"""
+    events: tuple[int, int] | None = None
+    """the stage's range in the memory history: its first event, and the one after its last"""
+
+    @property
+    def added(self) -> int:
+        """Returns after - before."""
+        return self.after - self.before
+
+    def row(self) -> dict[str, float | None]:
+        """Returns the counters in MiB, with the unit in their names."""
+        row = {}
+        for counter in COUNTERS:
+            size = getattr(self, counter)
+            row[f"{counter.replace('_', '-')} (MiB)"] = None if size is None else size / MiB
+        return row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A stage's measured bytes with a prediction and, if there is one, a recorded figure."""
+
+    stage: str
+    counter: str
+    measured: int
+    predicted: int
+    recorded: Figure | None
+    why: str
+
+    def __str__(self) -> str:
+        line = f"{self.stage}: predicted {mib(self.predicted, 3)}, measured {mib(self.measured, 3)}"
+        return "; ".join(filter(None, (f"{line}, {verdict(self.measured, self.predicted)}", self.beside_recorded())))
+
+    def question(self) -> str:
+        """Returns the question that a guess answers: the stage and its counter."""
+        return QUESTIONS[self.counter].format(self.stage)
+
+    def beside_recorded(self) -> str:
+        """Returns the recorded figure and how the measured one compares with it; "" if there is none."""
+        if self.recorded is None:
+            return ""
+        return f"recorded {self.recorded.short()} MiB, {self.recorded.verdict(self.measured)}"
+
+    def row(self) -> dict[str, object]:
+        """Returns the comparison as a row of a table."""
+        return {
+            "counter": self.counter,
+            "predicted": mib(self.predicted),
+            "measured": mib(self.measured),
+            "measured - predicted": verdict(self.measured, self.predicted),
+            "recorded (MiB)": self.recorded.short() if self.recorded else "",
+            "measured - recorded": self.recorded.verdict(self.measured) if self.recorded else "",
+            "why": self.why,
+        }
 
 
 class Ledger:
@@ -38,9 +120,9 @@ class Ledger:
     176291840
 
     A new ledger frees cached segments and cuBLAS workspaces, so the first matmul allocates its workspace again. Raises
-    :class:`labkit.baseline.DirtyBaseline`, which lists the tensors alive, if more than ``allow`` bytes remain allocated
-    after that. ``history=True`` starts a new recording of PyTorch's memory history, for :meth:`timeline`. Raises
-    ``RuntimeError`` without a GPU.
+    :class:`labkit.live_tensors.DirtyBaseline`, which lists the tensors alive, if more than ``allow`` bytes remain
+    allocated after that. ``history=True`` starts a new recording of PyTorch's memory history, for :meth:`timeline`.
+    Raises ``RuntimeError`` without a GPU.
     """
 
     _newest: weakref.ref[Ledger] | None = None  # the ledger that the GPU's counters belong to
@@ -172,7 +254,8 @@ class Ledger:
         """Draws memory over the recorded events, with the stages. Raises ``RuntimeError`` without history."""
         if not self._history:
             raise RuntimeError(NO_HISTORY)
-        return plots.timeline(self._snapshot or self._take(), self.stages.values(), self.baseline, about)
+        curve = self.curve()
+        return plots.timeline(self._snapshot, curve, self.stages.values(), about)
 
     def alive_at_peak(self, name: str) -> dict[int, int]:
         """Returns the requests alive at the stage's peak, {address: bytes}, in the order in which they were made.
@@ -183,7 +266,7 @@ class Ledger:
         history.
         """
         first, last = self.span(name)
-        return history.at_peak(self.trace, first, last)
+        return at_peak(self.trace, first, last)
 
     def events(self, name: str) -> pd.DataFrame:
         """Returns what the allocator did in the stage: alloc or free, the bytes requested, and MiB allocated after it.
@@ -193,9 +276,9 @@ class Ledger:
         first, last = self.span(name)
         trace = self.trace
         rows = [
-            (event["action"].replace("_requested", ""), event["size"], total / MIB)
-            for event, total in zip(trace[first:last], history.allocated(trace, self.baseline)[first:last], strict=True)
-            if event["action"] in history.HELD
+            (event["action"].replace("_requested", ""), event["size"], total / MiB)
+            for event, total in zip(trace[first:last], allocated(trace, self.baseline)[first:last], strict=True)
+            if event["action"] in HELD
         ]
         return _labelled(pd.DataFrame(rows, columns=["action", "requested (B)", "allocated after it (MiB)"]))
 
@@ -221,7 +304,7 @@ class Ledger:
         if not self._history:
             raise RuntimeError(NO_HISTORY)
         self._snapshot = self._snapshot or self._take()
-        return [self.baseline, *history.allocated(self.trace, self.baseline)]
+        return [self.baseline, *allocated(self.trace, self.baseline)]
 
     @property
     def _counts(self) -> bool:
@@ -278,3 +361,35 @@ def _weakly(one: Any) -> Callable[[], Any]:
 def _labelled(frame: pd.DataFrame) -> pd.DataFrame:
     frame.index.name = frame.attrs["gpu"] = label()
     return frame
+
+
+HELD = {"alloc": 1, "free_requested": -1}  # the events at which a request starts and stops counting as allocated
+
+
+def allocated(trace: Iterable[Mapping], start: int = 0) -> list[int]:
+    """Returns the allocated bytes after each event of ``torch.cuda.memory._snapshot()["device_traces"][0]``.
+
+    ``start`` bytes were allocated when the history began. Requests are rounded up to blocks of 512 B. The remainder
+    that may stay with a large block (up to 1 MiB) is not in the history and not in the sum.
+    """
+    return list(accumulate((HELD.get(e["action"], 0) * block(e["size"]) for e in trace), initial=start))[1:]
+
+
+def alive_after(trace: Iterable[Mapping]) -> dict[int, int]:
+    """Returns the requests alive after the last event, {address: requested bytes}, in the order in which they were
+    made.
+    """
+    living: dict[int, int] = {}
+    for event in trace:
+        if event["action"] == "alloc":
+            living[event["addr"]] = event["size"]
+        elif event["action"] == "free_requested":
+            living.pop(event["addr"], None)  # the default is for a block allocated before the history began
+    return living
+
+
+def at_peak(trace: list[Mapping], first: int, last: int) -> dict[int, int]:
+    """Returns the requests alive at the peak of events ``first`` to ``last``, in the form of :func:`alive_after`."""
+    curve = allocated(trace)
+    highest = max(range(max(first - 1, 0), max(last, 1)), key=curve.__getitem__) if curve else 0
+    return alive_after(trace[: highest + 1])

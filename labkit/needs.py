@@ -16,7 +16,7 @@ CURE = (
 
 
 def check() -> None:
-    """Raises ModuleNotFoundError with the ways to install them if packages that labkit imports are missing."""
+    """Raises ModuleNotFoundError, which says how to install them, if packages of labkit or its chapters are missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(f"labkit needs {', '.join(missing)}: {CURE}", name=missing[0])

@@ -20,11 +20,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy import linspace
 
-from labkit import history
-from labkit.gpu import current, left_out
-from labkit.nvml import nvidia_smi
-from labkit.stopwatch import along_the_pipeline
-from labkit.units import MIB, mib
+from labkit.gpu import current, left_out, nvidia_smi
+from labkit.timing import along_the_pipeline
+from labkit.units import MiB, mib
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
 BLUE, ORANGE, GREEN, SKY, PURPLE, YELLOW = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
@@ -170,15 +168,13 @@ def _legend(axes: Axes, handles: list | None = None) -> None:
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
 
 
-def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: str = "") -> Drawing:
-    """Memory after each event of ``torch.cuda.memory._snapshot()``, with the ledger's stages.
+def timeline(snapshot: Mapping, allocated: Sequence[int], stages: Iterable = (), about: str = "") -> Drawing:
+    """Draws memory after each event of ``torch.cuda.memory._snapshot()``, with the ledger's stages.
 
-    ``start`` bytes were allocated when the history began. Requests are rounded up to blocks of 512 B; the
-    remainder that may stay with a large block (up to 1 MiB) is not in the history and not in the curve.
+    ``allocated`` holds the allocated bytes when the history began and after each event, as ``ledger.curve()`` does.
     """
     trace = snapshot["device_traces"][0]
     got = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-    allocated = [start, *history.allocated(trace, start)]
     changes = [got.get(e["action"], 0) * e["size"] for e in trace]
     kept = sum(segment["total_size"] for segment in snapshot["segments"]) - sum(changes)
     reserved = list(accumulate(changes, initial=kept))
@@ -188,7 +184,7 @@ def timeline(snapshot: Mapping, stages: Iterable = (), start: int = 0, about: st
     alt = f"Allocated rises to {mib(allocated[highest])}{where}, and ends at {mib(allocated[-1])}; "
     alt += f"reserved ends at {mib(reserved[-1])}."
     figure, axes = new(_titled("Allocated and reserved over time", about), alt)
-    lines = [[n / MIB for n in line] for line in (allocated, reserved)]
+    lines = [[n / MiB for n in line] for line in (allocated, reserved)]
     axes.fill_between(range(len(lines[0])), lines[0], step="post", color=SKY, alpha=0.6, lw=0)
     axes.step(range(len(lines[0])), lines[0], where="post", color=BLUE, lw=1.2, label="allocated")
     axes.step(range(len(lines[1])), lines[1], where="post", color=ORANGE, lw=1.2, label="reserved")
@@ -209,9 +205,9 @@ def runs(curves: Mapping[str, Sequence[int]], about: str = "") -> Drawing:
     said = [f"{name} rises to {mib(max(curve))} and has {len(curve) - 1:,} events" for name, curve in curves.items()]
     figure, axes = new(_titled("Allocated over time", about), "; ".join(said) + ".")
     for (name, curve), line in zip(curves.items(), cycle(PARTS), strict=False):
-        sizes, peak = [n / MIB for n in curve], max(curve)
+        sizes, peak = [n / MiB for n in curve], max(curve)
         axes.step(range(len(sizes)), sizes, where="post", color=line, lw=1.2, label=f"{name},\npeak {mib(peak)}")
-        axes.plot(curve.index(peak), peak / MIB, "v", color=line, ms=5)
+        axes.plot(curve.index(peak), peak / MiB, "v", color=line, ms=5)
     axes.set(xlabel="event of the allocator", ylabel="MiB", ylim=(0, None), xlim=(0, None))
     _legend(axes)
     return figure
@@ -225,11 +221,11 @@ def stages(stages: Iterable, about: str = "") -> Drawing:
     title = _titled("Allocated memory by stage", about)
     figure, axes = new(title, f"{said}." if said else "No stage.", height=height)
     for y, s in enumerate(rows):
-        axes.barh(y, min(s.before, s.after) / MIB, color=SKY, height=0.6)
+        axes.barh(y, min(s.before, s.after) / MiB, color=SKY, height=0.6)
         change = GREEN if s.added >= 0 else LIGHT
-        axes.barh(y, abs(s.added) / MIB, left=min(s.before, s.after) / MIB, color=change, height=0.6)
-        axes.plot([s.peak / MIB] * 2, [y - 0.36, y + 0.36], color=ORANGE, lw=2.5)
-        axes.plot([s.reserved / MIB] * 2, [y - 0.36, y + 0.36], color=DARK, lw=1, ls=":")
+        axes.barh(y, abs(s.added) / MiB, left=min(s.before, s.after) / MiB, color=change, height=0.6)
+        axes.plot([s.peak / MiB] * 2, [y - 0.36, y + 0.36], color=ORANGE, lw=2.5)
+        axes.plot([s.reserved / MiB] * 2, [y - 0.36, y + 0.36], color=DARK, lw=1, ls=":")
     names = [s.name + (" (failed)" if s.failed else "") for s in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
@@ -264,14 +260,14 @@ def parts(
     figure, axes = new(title or _titled(f"What is {counter}", about), "; ".join(said) + ".", ylabel="MiB")
     bottom = [0.0] * len(stages)
     for name in names:
-        sizes = [made_of.get(name, 0) / MIB for made_of in stages.values()]
+        sizes = [made_of.get(name, 0) / MiB for made_of in stages.values()]
         fill, hatch = look[name]
         axes.bar(list(stages), sizes, bottom=bottom, color=fill, hatch=hatch, width=0.6, label=name, ec="white", lw=0.5)
         bottom = [low + size for low, size in zip(bottom, sizes, strict=True)]
     for x, stage in enumerate(stages):
         if measured and stage in measured:
             label = "measured" if stage == next(iter(measured)) else None
-            axes.plot([x - 0.38, x + 0.38], [measured[stage] / MIB] * 2, color=DARK, lw=2, label=label)
+            axes.plot([x - 0.38, x + 0.38], [measured[stage] / MiB] * 2, color=DARK, lw=2, label=label)
     handles, labels = axes.get_legend_handles_labels()
     _legend(axes, [handle for _, handle in reversed(list(zip(labels, handles, strict=True)))])  # as they are stacked
     return figure
@@ -325,11 +321,11 @@ def stack(
     alt = f"The sum is highest at {xlabel} {peak} of {len(total) - 1}, {mib(total[peak])}: {said}."
     figure, axes = new(title, alt, xlabel=xlabel, ylabel="MiB", height=3.8)
     look = colours(list(curves))
-    layers = [[value / MIB for value in values] for values in curves.values()]
+    layers = [[value / MiB for value in values] for values in curves.values()]
     filled = axes.stackplot(range(len(total)), layers, labels=list(curves), step="post", lw=0)
     for area, (fill, hatch) in zip(filled, look.values(), strict=True):
         area.set(facecolor=fill, hatch=hatch, edgecolor="white")
-    top = max(total[peak] / MIB, 1e-9)
+    top = max(total[peak] / MiB, 1e-9)
     axes.axvline(peak, color=DARK, lw=1, ls=":")
     axes.text(peak, top * 1.03, f" peak {mib(total[peak])}", fontsize=8, va="bottom")
     for name, (first, last) in (shaded or {}).items():
@@ -444,23 +440,23 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
     for y, (segment, shown) in enumerate(zip(segments, lengths, strict=True)):
         at = 0
         for piece in segment["blocks"]:
-            left, right = min(at, shown) / MIB, min(at + piece["size"], shown) / MIB
+            left, right = min(at, shown) / MiB, min(at + piece["size"], shown) / MiB
             at += piece["size"]
             if left == right:
                 continue
             states.append(piece["state"])
-            width = max(right - left, 0.002 * scale / MIB)
+            width = max(right - left, 0.002 * scale / MiB)
             axes.barh(y, width, left=left, color=STATES[piece["state"]], ec="white", lw=0.6, height=0.7)
-            if (right - left) * MIB > 0.07 * scale:
+            if (right - left) * MiB > 0.07 * scale:
                 ink = "white" if piece["state"] == "active_allocated" else DARK
                 centre = {"ha": "center", "va": "center", "fontsize": 7}
                 size = piece["size"]
-                label = f"{size / MIB:.4g} MiB" if size >= MIB else _short(size)
+                label = f"{size / MiB:.4g} MiB" if size >= MiB else _short(size)
                 axes.text((left + right) / 2, y, label, color=ink, **centre)
     names = [f"{s['segment_type']}, {_short(s['total_size'])}" for s in segments]
     axes.set_yticks(range(len(segments)), names)
     width = f"MiB from the start, the first {_short(first)} of each" if first else "MiB from the segment's start"
-    axes.set(xlim=(0, scale / MIB), xlabel=width if segments else "MiB; no segments: nothing is reserved")
+    axes.set(xlim=(0, scale / MiB), xlabel=width if segments else "MiB; no segments: nothing is reserved")
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -521,7 +517,7 @@ def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") ->
     alt += "" if fit is None else f" Fit: {formula(fit)} MiB."
     alt += "" if result.stopped is None else f" Out of memory at {result.stopped:,}."
     figure, axes = new(_titled(f"{counter} by {result.name}", about), alt)
-    axes.plot(result.sizes, [n / MIB for n in result.measured], "o", color=BLUE, ms=5, label="measured")
+    axes.plot(result.sizes, [n / MiB for n in result.measured], "o", color=BLUE, ms=5, label="measured")
     if fit is not None:
         xs = linspace(min(result.sizes), max(result.sizes), 200)
         axes.plot(xs, fit(xs), color=ORANGE, lw=1.2, zorder=1, label=f"{formula(fit)} MiB")
@@ -661,7 +657,7 @@ def formula(fit) -> str:
 
 def _short(size: int) -> str:
     """A size short enough for a label, never rounded: in MiB, KiB or B, whichever divides it."""
-    for unit, name in ((MIB, "MiB"), (MIB // 8, "MiB"), (1024, "KiB")):
+    for unit, name in ((MiB, "MiB"), (MiB // 8, "MiB"), (1024, "KiB")):
         if size % unit == 0 and size:
-            return f"{size / (MIB if name == 'MiB' else unit):g} {name}"
+            return f"{size / (MiB if name == 'MiB' else unit):g} {name}"
     return f"{size} B"

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from importlib import metadata
+from pathlib import Path
 
 import pandas as pd
 
-from labkit.folder import course_file
 from labkit.gpu import current
-from labkit.units import MIB, mib, verdict
+from labkit.units import MiB, mib, verdict
 
 NOTES = "GPU memory course notes, chapters 1 and 2 (in Chinese)"
 TRAINING_NOTES = "训练过程中的显存占用分析及性能优化, notes of 2023-03-12 (in Chinese)"
@@ -49,11 +50,11 @@ class Figure:
 
     def verdict(self, measured: int) -> str:
         """Returns ``"equal"``, ``"equal to N decimals"`` (those printed), or the difference of ``measured`` bytes."""
-        exact = Fraction(self.mib) * MIB
+        exact = Fraction(self.mib) * MiB
         if measured == exact:
             return "equal"
         decimals = len(self.mib.partition(".")[2])
-        if abs(measured - exact) * 10**decimals < MIB:  # rounded or truncated in the publication
+        if abs(measured - exact) * 10**decimals < MiB:  # rounded or truncated in the publication
             return f"equal to {decimals} decimals"
         return verdict(measured, round(exact))
 
@@ -309,12 +310,12 @@ class Trace:
 
 # Images of 3 × 512 × 512 in float32; and a tensor of 4 × 32 × 32 × 1024 elements, copied ten times.
 TRACES: tuple[Trace, ...] = (
-    Trace("1 worker", "PROF_workers_1.json", 32, 20, 7570, 6809, 579.2, 96 * MIB, False),
-    Trace("4 workers", "PROF_workers_4.json", 4, 20, 1059, 894, 66.5, 12 * MIB, False),
-    Trace("pinned, non_blocking", "PROF_non_blocking.json", 4, 20, 1450, 929, 18.8, 12 * MIB, True),
-    Trace("double buffering", "PROF_double_buffering.json", 4, 20, 1712, 1285, 22.8, 12 * MIB, True),
-    Trace("float32, no training", "PROF_data_copy_float32.json", 0, 10, 1095, 0, 30.1, 16 * MIB, False),
-    Trace("uint8, no training", "PROF_data_copy_uint8.json", 0, 10, 13, 0, 9.1, 4 * MIB, False),
+    Trace("1 worker", "PROF_workers_1.json", 32, 20, 7570, 6809, 579.2, 96 * MiB, False),
+    Trace("4 workers", "PROF_workers_4.json", 4, 20, 1059, 894, 66.5, 12 * MiB, False),
+    Trace("pinned, non_blocking", "PROF_non_blocking.json", 4, 20, 1450, 929, 18.8, 12 * MiB, True),
+    Trace("double buffering", "PROF_double_buffering.json", 4, 20, 1712, 1285, 22.8, 12 * MiB, True),
+    Trace("float32, no training", "PROF_data_copy_float32.json", 0, 10, 1095, 0, 30.1, 16 * MiB, False),
+    Trace("uint8, no training", "PROF_data_copy_uint8.json", 0, 10, 13, 0, 9.1, 4 * MiB, False),
 )
 
 
@@ -438,3 +439,29 @@ TITAN_CONTEXT = {1: 83.9, 2: 84.2, 4: 84.0, 8: 84.5}
 """GiB by the number of GPUs that share a sequence of 32,768 tokens times that number: table 2 of the same page. Llama
 3.1 8B on 8 GPUs, the rest FSDP, one sequence, full checkpointing, torch.compile and Float8.
 """
+
+
+def course_file(name: str) -> Path:
+    """Returns the path of a file or folder of the course; `name` is relative to its root ("notebooks/data/alice.txt").
+
+    It searches the clone that contains labkit, the clone around the current folder, and the files installed with the
+    package simgpu (`share/simgpu`, see pyproject.toml). Raises FileNotFoundError, which says what to do, if none of
+    them has the file.
+    """
+    here = Path.cwd()
+    clones = (folder for folder in (Path(__file__).parents[1], here, *here.parents) if (folder / "course.py").is_file())
+    for found in (*(folder / name for folder in clones), *_installed(name)):
+        if found.exists():
+            return found
+    raise FileNotFoundError(
+        f"this cell reads {name} of the course's folder, which is not installed with the package: "
+        "run the notebook in a clone of the course"
+    )
+
+
+def _installed(name: str) -> list[Path]:
+    try:
+        files = metadata.files("simgpu") or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [Path(str(one.locate())) for one in files if one.as_posix().endswith(f"share/simgpu/{name}")]

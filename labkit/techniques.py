@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from labkit.gpu import current
-from labkit.units import MIB, whole_bytes
+from labkit.units import MiB, whole_bytes
 
 MIME = "application/vnd.labkit.techniques+json"
 
@@ -75,7 +75,7 @@ class Technique:
 
 def _peaks(sizes: tuple[int, int]) -> str:
     """Return the peak without and with the technique in MiB, without decimals above 100."""
-    return " → ".join(f"{size / MIB:,.{0 if size >= 100 * MIB else 1}f}" for size in sizes)
+    return " → ".join(f"{size / MiB:,.{0 if size >= 100 * MiB else 1}f}" for size in sizes)
 
 
 def _line(technique: Technique) -> str:

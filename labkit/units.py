@@ -6,7 +6,7 @@ from fractions import Fraction
 from numbers import Real
 from typing import Any
 
-MIB = 2**20
+MiB = 2**20
 
 
 class Size(str):
@@ -35,7 +35,7 @@ def digits(n: int, places: int = 1, sign: bool = False) -> str:
     A byte is 2**-20 MiB, so the decimals always end; a multiple of 512 B has at most 11.
     """
     n = whole_bytes(n)
-    whole, rest = divmod(abs(n), MIB)
+    whole, rest = divmod(abs(n), MiB)
     decimals = f"{rest * 5**20:020d}".rstrip("0").ljust(places, "0")  # rest / 2**20 == rest * 5**20 / 10**20
     return f"{'-' if n < 0 else '+' if sign else ''}{whole}.{decimals}"
 
@@ -58,11 +58,11 @@ def mib(n: int, places: int = 1, sign: bool = False, exact: bool = False) -> Siz
     not a whole number.
     """
     n = whole_bytes(n)
-    if exact or n * 1000 % MIB == 0:
+    if exact or n * 1000 % MiB == 0:
         return Size(f"{digits(n, places, sign)} MiB")
-    if abs(n) * 10 < MIB:
+    if abs(n) * 10 < MiB:
         return Size(f"{n:{'+' if sign else ''},} B")
-    return Size(f"{n / MIB:{'+' if sign else ''}.3f} MiB")
+    return Size(f"{n / MiB:{'+' if sign else ''}.3f} MiB")
 
 
 def parse(text: str) -> int:
@@ -73,7 +73,7 @@ def parse(text: str) -> int:
     number, _, unit = text.strip().partition(" ")
     if unit not in ("", "MiB"):
         raise ValueError(f"wanted a number of MiB such as '168.125 MiB', was given {text!r}")
-    return whole_bytes(Fraction(number) * MIB)
+    return whole_bytes(Fraction(number) * MiB)
 
 
 def verdict(measured: int, expected: int) -> str:

@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NOTE = ".made.json"  # of each notebook: what was written last, and of which version of the course's
+NOT_COPIED = (".ipynb_checkpoints", "__pycache__", "helpers")
 COLLAPSED = {"outputs_hidden": True, "source_hidden": True}
 
 
 def refresh(course: Path, mine: Path) -> list[str]:
     """Bring the copy in `mine` up to the notebooks in `course`; what the reader should know, a line each.
 
-    The data of the notebooks come along. Raises OSError where the folder cannot be written.
+    The data of the notebooks come along. Their helpers don't: labkit finds the course's own, which are never out of
+    date. Raises OSError where the folder cannot be written.
     """
     mine.mkdir(parents=True, exist_ok=True)
     note = _noted(mine / NOTE)
@@ -30,7 +32,7 @@ def refresh(course: Path, mine: Path) -> list[str]:
     for source in sorted(course.glob("*.ipynb")):
         wanted = cleared(json.loads(source.read_text(encoding="utf-8")))
         said += _place(mine, source.stem, wanted, note)
-    for folder in (path for path in course.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    for folder in (path for path in course.iterdir() if path.is_dir() and path.name not in NOT_COPIED):
         shutil.copytree(folder, mine / folder.name, dirs_exist_ok=True, copy_function=_copy_if_absent)
     (mine / NOTE).write_text(json.dumps(note, indent=1, sort_keys=True), encoding="utf-8")
     return said

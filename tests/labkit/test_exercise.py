@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit import judge
-from labkit.units import MIB
+from labkit.units import MiB
 
 
 @pytest.fixture
@@ -28,15 +28,15 @@ def test_no_answer_measures_nothing(said, empty):
 
 
 def test_right_answers_in_bytes(said):
-    assert said(360 * MIB, right=lambda: 360 * MIB) == "Correct: 360.0 MiB, to the byte"
-    assert said("360 MiB", right=360 * MIB, hint="unseen") == "Correct: 360.0 MiB, to the byte"
+    assert said(360 * MiB, right=lambda: 360 * MiB) == "Correct: 360.0 MiB, to the byte"
+    assert said("360 MiB", right=360 * MiB, hint="unseen") == "Correct: 360.0 MiB, to the byte"
 
 
 def test_wrong_answers_say_how_far_off_and_by_what(said):
-    terms = {"one workspace": MIB * 65 // 8, "a copy of y": 80 * MIB}
-    assert said(300 * MIB, right=380 * MIB, terms=terms) == "off by -80.0 MiB (-21.1 %): that is a copy of y too little"
-    assert said(396 * MIB + MIB // 4, right=380 * MIB, terms=terms).endswith("that is 2 × one workspace too much")
-    assert said(300 * MIB, right=301 * MIB, terms=terms, hint="x") == "off by -1.0 MiB (-0.3 %). Hint: x"
+    terms = {"one workspace": MiB * 65 // 8, "a copy of y": 80 * MiB}
+    assert said(300 * MiB, right=380 * MiB, terms=terms) == "off by -80.0 MiB (-21.1 %): that is a copy of y too little"
+    assert said(396 * MiB + MiB // 4, right=380 * MiB, terms=terms).endswith("that is 2 × one workspace too much")
+    assert said(300 * MiB, right=301 * MiB, terms=terms, hint="x") == "off by -1.0 MiB (-0.3 %). Hint: x"
     said_of_layers = said(4.6875, right=2, unit="inputs", terms={"the gate's output": 2.6875})
     assert said_of_layers.endswith("that is the gate's output too much")
     assert said(1, right=0) == "off by +1 B"
@@ -44,7 +44,7 @@ def test_wrong_answers_say_how_far_off_and_by_what(said):
 
 def test_bytes_that_were_meant_as_mib_are_asked_back(said):
     asked = "380 without a unit is 380 B; if you meant MiB, write 380 * MiB. Hint: x"
-    assert said(380, right=380 * MIB, hint="x") == asked
+    assert said(380, right=380 * MiB, hint="x") == asked
     assert said(4, right=16).startswith("off by -12 B")
     assert said("16 bytes", right=16) == "Correct: 16 B, to the byte"
 
@@ -63,7 +63,7 @@ def test_other_units_and_a_margin(said):
 
 @pytest.mark.parametrize("answer", ["a lot", True, [3], torch.zeros(3), object()])
 def test_what_is_no_number_is_one_line(said, answer):
-    out = said(answer, right=MIB)
+    out = said(answer, right=MiB)
     assert out.startswith("wanted is a number of bytes") and "\n" not in out
 
 

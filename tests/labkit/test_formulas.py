@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import labkit
+from helpers.models import ThreeLinear, bert
+from helpers.saved import layer_keeps, owners
 from labkit import formulas, published
-from labkit.counters import requested
-from labkit.models import ThreeLinear, bert
-from labkit.saved import layer_keeps, owners
-from labkit.units import MIB
+from labkit.gpu import requested
+from labkit.units import MiB
 from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
 
 
@@ -35,12 +35,12 @@ def test_parameter_counts(predicted, layer):
     assert predicted == count(layer)
 
 
-@pytest.mark.parametrize("size", [0, 1, 512, 513, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB - 511, 33 * MIB + 1])
+@pytest.mark.parametrize("size", [0, 1, 512, 513, MiB, MiB + 1, 10 * MiB - 512, 10 * MiB - 511, 33 * MiB + 1])
 def test_block_and_segment_are_those_of_the_allocator(size):
     with labkit.simulated_gpu("A100-80GB"):
         x = torch.empty(size, dtype=torch.uint8, device="cuda")
         rest = formulas.segment(size) - formulas.block(size)
-        unsplit = rest if formulas.block(size) > MIB and rest <= MIB else 0
+        unsplit = rest if formulas.block(size) > MiB and rest <= MiB else 0
         assert torch.cuda.memory_allocated() == formulas.block(size) + unsplit
         assert torch.cuda.memory_reserved() == formulas.segment(size)
         del x
@@ -48,7 +48,7 @@ def test_block_and_segment_are_those_of_the_allocator(size):
 
 def test_tensor_is_a_block():
     assert formulas.tensor() == 512
-    assert formulas.tensor(10_240, 1024) == 40 * MIB
+    assert formulas.tensor(10_240, 1024) == 40 * MiB
     assert formulas.tensor(3, 100, dtype=torch.float16) == 1024
 
 

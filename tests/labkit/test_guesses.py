@@ -5,7 +5,7 @@ import torch
 
 import labkit
 from labkit import guesses
-from labkit.units import MIB
+from labkit.units import MiB
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def lines(capsys):
 
 
 def test_guess_estimate_and_measurement_next_to_each_other(capsys):
-    guesses.compare("forward adds", guess="150 MiB", estimate=160 * MIB, measured=168 * MIB + MIB // 8)
+    guesses.compare("forward adds", guess="150 MiB", estimate=160 * MiB, measured=168 * MiB + MiB // 8)
     assert lines(capsys) == [
         "forward adds",
         "  your guess    150.0 MiB  18.125 MiB too low, 10.8 %",
@@ -30,7 +30,7 @@ def test_guess_estimate_and_measurement_next_to_each_other(capsys):
 
 
 def test_without_a_guess_it_says_so_and_goes_on(capsys):
-    guesses.compare("after", guess=..., estimate=MIB, measured=MIB)
+    guesses.compare("after", guess=..., estimate=MiB, measured=MiB)
     assert lines(capsys) == [
         "after",
         "  your guess  none yet",
@@ -40,7 +40,7 @@ def test_without_a_guess_it_says_so_and_goes_on(capsys):
 
 
 def test_a_guess_without_an_estimate(capsys):
-    guesses.compare("peak", guess=2 * MIB, measured=MIB)
+    guesses.compare("peak", guess=2 * MiB, measured=MiB)
     assert lines(capsys)[1:] == ["  your guess  2.0 MiB  1.0 MiB too high, 100.0 %", "  measured    1.0 MiB"]
 
 
@@ -53,10 +53,10 @@ def test_a_cell_run_twice_counts_once_and_later_guesses_replace():
 def test_the_score(capsys):
     assert "no question was asked" in guesses.score()
     for name in "abcd":
-        guesses.compare(name, guess=..., measured=1000 * MIB)
+        guesses.compare(name, guess=..., measured=1000 * MiB)
     assert guesses.score() == "no guess yet: 4 questions to go back to, each a cell with three dots"
     for name, guess in zip("abcd", (1000, 1009, 991, 500), strict=True):
-        guesses.compare(name, guess=guess * MIB, measured=1000 * MIB)
+        guesses.compare(name, guess=guess * MiB, measured=1000 * MiB)
     assert guesses.score() == "4 guesses: 3 within 1 %, 1 to the byte"
     guesses.compare("rows", guess=..., measured=7, unit="rows")
     assert guesses.score() == "4 guesses: 3 within 1 %, 1 to the byte; 1 question without a guess"
@@ -68,13 +68,13 @@ def test_the_score(capsys):
     ("guess", "size"),
     [
         (512, 512),
-        (2.5 * MIB, 2.5 * MIB),
+        (2.5 * MiB, 2.5 * MiB),
         ("512 B", 512),
-        ("1,024 KiB", MIB),
-        ("160MiB", 160 * MIB),
-        (" 1.5 GiB ", 1536 * MIB),
+        ("1,024 KiB", MiB),
+        ("160MiB", 160 * MiB),
+        (" 1.5 GiB ", 1536 * MiB),
         ("10_240", 10_240),
-        ("-3 MiB", -3 * MIB),
+        ("-3 MiB", -3 * MiB),
         (..., None),
         (None, None),
         ("...", None),
@@ -87,7 +87,7 @@ def test_units_are_read(guess, size):
 
 @pytest.mark.parametrize("guess", ["a lot", "160 MB", "5 apples", True, [1], float("nan"), float("inf"), 1j, object()])
 def test_nonsense_is_one_clear_line_and_no_guess(guess, capsys):
-    guesses.compare("x", guess=guess, measured=MIB)
+    guesses.compare("x", guess=guess, measured=MiB)
     first, *rest = lines(capsys)
     assert first.startswith("a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'; ")
     assert rest == ["x", "  your guess  none yet", "  measured     1.0 MiB"]
@@ -95,12 +95,12 @@ def test_nonsense_is_one_clear_line_and_no_guess(guess, capsys):
 
 
 def test_a_tensor_is_nonsense_and_is_not_printed(capsys):
-    guesses.compare("x", guess=torch.zeros(100, 100), measured=MIB)
+    guesses.compare("x", guess=torch.zeros(100, 100), measured=MiB)
     assert "; a Tensor is neither" in capsys.readouterr().out
 
 
 def test_bytes_that_were_meant_as_mib_are_asked_back(capsys):
-    guesses.compare("x", guess=160, measured=168 * MIB)
+    guesses.compare("x", guess=160, measured=168 * MiB)
     assert lines(capsys)[0] == "160 without a unit is 160 B; if you meant MiB, write 160 * MiB"
 
 
@@ -117,12 +117,12 @@ def test_a_guess_about_a_stage(capsys):
     with labkit.simulated_gpu("A100-80GB"):
         ledger = labkit.Ledger()
         with ledger("input"):
-            x = torch.zeros(MIB, device="cuda")
-        ledger.compare(input=4 * MIB, guess=..., recorded="4.0")
-        ledger.compare(input=4 * MIB, guess=None, of="peak")
-        ledger.compare(input=4 * MIB)
+            x = torch.zeros(MiB, device="cuda")
+        ledger.compare(input=4 * MiB, guess=..., recorded="4.0")
+        ledger.compare(input=4 * MiB, guess=None, of="peak")
+        ledger.compare(input=4 * MiB)
         with pytest.raises(ValueError, match="one alone with recorded= or guess="):
-            ledger.compare(input=4 * MIB, other=3, guess=...)
+            ledger.compare(input=4 * MiB, other=3, guess=...)
     out = lines(capsys)
     assert (out[0], out[4], out[5]) == (
         "input adds to allocated",

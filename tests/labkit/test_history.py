@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import labkit
-from labkit import history
+from helpers.models import ThreeLinear
 from labkit.formulas import block
-from labkit.ledger import Ledger
-from labkit.models import ThreeLinear
+from labkit.ledger import Ledger, alive_after, allocated, at_peak
 
 
 def test_alive_at_the_peak_is_what_the_counter_counts():
@@ -63,8 +62,8 @@ def test_the_curve_is_the_sum_of_what_is_alive(sizes, random):
             freed, size_of_freed = living.pop(random.randrange(len(living)))
             trace.append({"action": "free_requested", "addr": freed, "size": size_of_freed})
             trace.append({"action": "free_completed", "addr": freed, "size": size_of_freed})
-    curve = history.allocated(trace)
+    curve = allocated(trace)
     for number in range(len(trace)):
-        assert curve[number] == sum(map(block, history.alive(trace[: number + 1]).values()))
+        assert curve[number] == sum(map(block, alive_after(trace[: number + 1]).values()))
     if trace:
-        assert sum(map(block, history.at_peak(trace, 0, len(trace)).values())) == max(curve)
+        assert sum(map(block, at_peak(trace, 0, len(trace)).values())) == max(curve)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import labkit
+from helpers.models import ThreeLinear
 from labkit import formulas, published
-from labkit.baseline import DirtyBaseline
 from labkit.ledger import Ledger
-from labkit.models import ThreeLinear
-from labkit.units import MIB
+from labkit.live_tensors import DirtyBaseline
+from labkit.units import MiB
 from tests.pinned import of_pinned_torch
 
 
@@ -45,11 +45,11 @@ def test_stages_of_the_three_linear_model(capsys):
         for name, quantity in (("forward", "forward adds"), ("backward", "after backward"))
     }
     assert ledger["parameters"].added == formulas.parameters(kept[0])
-    assert ledger["input"].added == 40 * MIB
-    assert ledger["forward"].added == float(figures["forward"]) * MIB
+    assert ledger["input"].added == 40 * MiB
+    assert ledger["forward"].added == float(figures["forward"]) * MiB
     assert ledger["forward again"].added == 0
     assert ledger["loss"].added == 512
-    assert ledger["backward"].after == float(figures["backward"]) * MIB
+    assert ledger["backward"].after == float(figures["backward"]) * MiB
     peak = published.find(published.THREE_LINEAR, "peak", gpu="A100")
     assert peak.verdict(ledger["backward"].peak) == "equal"
     # The second forward pass made its outputs while those of the first were alive.
@@ -78,7 +78,7 @@ def test_table_has_units_and_says_simulated():
     assert list(table.columns) == [
         f"{counter} (MiB)" for counter in ("before", "added", "peak", "after", "reserved", "nvidia-smi")
     ]
-    assert table.loc["x", "added (MiB)"] == x.nbytes / MIB == 4
+    assert table.loc["x", "added (MiB)"] == x.nbytes / MiB == 4
     assert table.loc["x", "reserved (MiB)"] == 20
 
 
@@ -86,29 +86,29 @@ def test_the_peak_between_stages_counts():
     ledger = Ledger()
     with ledger("first"):
         pass
-    torch.zeros(3 * MIB, device="cuda")
+    torch.zeros(3 * MiB, device="cuda")
     with ledger("second"):
         pass
     assert ledger["second"].peak == 0
-    assert ledger.peak == 12 * MIB
+    assert ledger.peak == 12 * MiB
 
 
 def test_a_stage_run_again_replaces_its_row_and_those_after_it(capsys):
     ledger = Ledger()
     with ledger("a"):
-        a = torch.zeros(MIB, device="cuda")
+        a = torch.zeros(MiB, device="cuda")
     with ledger("b"):
-        b = torch.zeros(2 * MIB, device="cuda")
-    ledger.compare(b=8 * MIB)
+        b = torch.zeros(2 * MiB, device="cuda")
+    ledger.compare(b=8 * MiB)
     capsys.readouterr()
     del b
     with ledger("b"):
-        b = torch.zeros(2 * MIB, device="cuda")
+        b = torch.zeros(2 * MiB, device="cuda")
     assert capsys.readouterr().out == "'b' is measured again; its row and those after it go: b\n"
-    assert ledger["b"].added == 8 * MIB
+    assert ledger["b"].added == 8 * MiB
     assert ledger.comparison().empty
     with ledger("a"):
-        a = torch.zeros(MIB, device="cuda")
+        a = torch.zeros(MiB, device="cuda")
     out = capsys.readouterr().out
     assert "those after it go: a, b" in out
     assert "begins with 12.0 MiB allocated, the first time with 0.0 MiB" in out
@@ -133,11 +133,11 @@ def test_a_stage_run_again_takes_its_workspace_again(capsys):
 def test_a_ledgers_timeline_is_of_its_own_stages_whatever_comes_later():
     ledger = Ledger(history=True)
     with ledger("x"):
-        torch.zeros(MIB, device="cuda")
+        torch.zeros(MiB, device="cuda")
     before = repr(ledger.timeline())
     other = Ledger(history=True)
     with other("y"):
-        torch.zeros(64 * MIB, device="cuda")
+        torch.zeros(64 * MiB, device="cuda")
     assert repr(ledger.timeline()) == before
 
 
@@ -191,7 +191,7 @@ def test_a_dirty_baseline_is_refused_and_named():
     batches = {"train": [x[:10], torch.zeros(100, device="cuda")]}
     y = model(x).relu()
     holder = Holder()
-    holder.hidden = torch.zeros(MIB // 8, device="cuda")
+    holder.hidden = torch.zeros(MiB // 8, device="cuda")
     bound = functools.partial(print, torch.zeros(1000, device="cuda"))
     with pytest.raises(DirtyBaseline) as refused:
         Ledger()
@@ -266,7 +266,7 @@ def test_a_refusal_for_what_autograd_alone_holds_says_so():
 
 def test_what_an_exception_keeps_alive_is_named(monkeypatch):
     def fails():
-        activations = torch.zeros(MIB, device="cuda")
+        activations = torch.zeros(MiB, device="cuda")
         raise ValueError(len(activations))
 
     with pytest.raises(ValueError) as raised:
@@ -294,10 +294,10 @@ def test_the_timeline_ends_at_the_counters_and_shows_the_peak():
     kept = train(ledger)
     axes = ledger.timeline().axes[0]
     allocated, reserved, peak = (line.get_ydata() for line in axes.lines)
-    assert peak[0] * MIB == ledger.peak
-    assert max(allocated) * MIB == ledger.peak
-    assert allocated[-1] * MIB == torch.cuda.memory_allocated()
-    assert reserved[-1] * MIB == torch.cuda.memory_reserved()
+    assert peak[0] * MiB == ledger.peak
+    assert max(allocated) * MiB == ledger.peak
+    assert allocated[-1] * MiB == torch.cuda.memory_allocated()
+    assert reserved[-1] * MiB == torch.cuda.memory_reserved()
     assert [text.get_text().strip() for text in axes.texts] == list(ledger.stages)
     assert kept
 
@@ -320,23 +320,23 @@ def test_a_ledger_keeps_its_peak_when_another_one_is_made():
     with labkit.simulated_gpu("A100-80GB"):
         first = Ledger()
         with first("large"):
-            torch.empty(12 * MIB, dtype=torch.uint8, device="cuda")
+            torch.empty(12 * MiB, dtype=torch.uint8, device="cuda")
         second = Ledger()
-        torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")  # after the last stage of `first`, in none of `second`
-        assert first.peak == 12 * MIB
-        assert second.peak == 40 * MIB
+        torch.empty(40 * MiB, dtype=torch.uint8, device="cuda")  # after the last stage of `first`, in none of `second`
+        assert first.peak == 12 * MiB
+        assert second.peak == 40 * MiB
         with first("again"):
-            torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
-        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-        assert (first.peak, second.peak) == (64 * MIB, 40 * MIB)
-    assert first.peak == 12 * MIB  # of its stages: the GPU is gone, and what its counter said after them
+            torch.empty(2 * MiB, dtype=torch.uint8, device="cuda")
+        torch.empty(64 * MiB, dtype=torch.uint8, device="cuda")
+        assert (first.peak, second.peak) == (64 * MiB, 40 * MiB)
+    assert first.peak == 12 * MiB  # of its stages: the GPU is gone, and what its counter said after them
 
 
 def test_a_ledger_of_another_gpu_does_not_read_this_ones_counters():
     with labkit.simulated_gpu("A100-80GB"):
         outer = Ledger()
         with outer("small"):
-            torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+            torch.empty(2 * MiB, dtype=torch.uint8, device="cuda")
         with labkit.simulated_gpu("T4"):
-            torch.empty(12 * MIB, dtype=torch.uint8, device="cuda")
-            assert outer.peak == 2 * MIB
+            torch.empty(12 * MiB, dtype=torch.uint8, device="cuda")
+            assert outer.peak == 2 * MiB

@@ -8,7 +8,7 @@ from torch import distributed as dist
 from torch import nn
 
 import simgpu
-from labkit.living import living
+from labkit.live_tensors import living
 
 
 class Refusing(torch.Tensor):

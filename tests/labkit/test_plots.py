@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import labkit
+from helpers.sweeps import Sweep
 from labkit import plots
 from labkit.ledger import Ledger
-from labkit.sweep import Sweep
-from labkit.units import MIB
+from labkit.units import MiB
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +20,8 @@ def gpu():
 def test_every_figure_says_simulated_and_is_drawn():
     ledger = Ledger(history=True)
     with ledger("x"):
-        x = torch.zeros(MIB, device="cuda")
-    line = Sweep("batch", [1, 2, 3], [MIB, 2 * MIB, 3 * MIB], stopped=4)
+        x = torch.zeros(MiB, device="cuda")
+    line = Sweep("batch", [1, 2, 3], [MiB, 2 * MiB, 3 * MiB], stopped=4)
     figures = [
         ledger.plot(),
         ledger.timeline(),
@@ -41,15 +41,15 @@ def test_every_figure_says_simulated_and_is_drawn():
 
 def test_the_page_map_draws_every_block_in_its_colour_and_all_rows_to_one_scale():
     torch.zeros(3, device="cuda")  # freed at once: its segment stays in the cache
-    x = torch.zeros(3 * MIB // 4, device="cuda")
-    small, large = plots.page_map(), plots.page_map(first=4 * MIB)
+    x = torch.zeros(3 * MiB // 4, device="cuda")
+    small, large = plots.page_map(), plots.page_map(first=4 * MiB)
     names = [label.get_text() for label in small.axes[0].get_yticklabels()]
     assert names == ["small, 2 MiB", "large, 20 MiB"]
     for figure, size in ((small, 20), (large, 4)):
         free, used, rest = figure.axes[0].patches
         assert plots.plt.matplotlib.colors.to_hex(used.get_facecolor()) == plots.BLUE.lower()
-        assert used.get_width() * MIB == x.nbytes
-        assert rest.get_width() == pytest.approx(size - x.nbytes / MIB)
+        assert used.get_width() * MiB == x.nbytes
+        assert rest.get_width() == pytest.approx(size - x.nbytes / MiB)
         assert free.get_width() == 2
         assert figure.axes[0].get_xlim() == (0, size)
     assert "small segment of 2 MiB: 0 blocks with 0 B allocated, 1 free; large segment of 20 MiB: 1 blocks" in repr(
@@ -62,7 +62,7 @@ def test_an_empty_gpu_has_a_page_map_too():
 
 
 def test_parts_are_stacked_and_limited():
-    figure = plots.parts({"a": {"p": MIB, "q": 2 * MIB}, "b": {"q": MIB}})
+    figure = plots.parts({"a": {"p": MiB, "q": 2 * MiB}, "b": {"q": MiB}})
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights == [1, 0, 2, 1]
     with pytest.raises(ValueError, match="cannot be told apart: 'part 24'"):
@@ -79,7 +79,7 @@ def test_a_kind_of_memory_has_one_colour_everywhere():
     assert look["gradients of activations"] == (plots.KINDS["gradients"], plots.HATCHES[1])
     assert look["workspaces"] == (plots.KINDS["workspace"], "")
     assert len(set(plots.KINDS.values())) == len(plots.KINDS) == 7
-    figure = plots.parts({"a": {"gradients": MIB}, "b": {"parameters": MIB}})
+    figure = plots.parts({"a": {"gradients": MiB}, "b": {"parameters": MiB}})
     first, _, _, second = figure.axes[0].patches
     assert plots.colour("gradients") == plots.plt.matplotlib.colors.to_hex(first.get_facecolor()).upper()
     assert plots.colour("parameters") == plots.plt.matplotlib.colors.to_hex(second.get_facecolor()).upper()
@@ -88,7 +88,7 @@ def test_a_kind_of_memory_has_one_colour_everywhere():
 def test_a_figure_says_in_words_what_it_shows():
     ledger = Ledger(history=True)
     with ledger("input"):
-        x = torch.zeros(MIB, device="cuda")
+        x = torch.zeros(MiB, device="cuda")
     data, metadata = ledger.plot("a tensor, 2²⁰ numbers")._repr_mimebundle_()
     assert data["image/png"].startswith(b"\x89PNG")
     assert data["text/plain"] == (
@@ -100,7 +100,7 @@ def test_a_figure_says_in_words_what_it_shows():
     assert metadata["image/png"]["axes"] == ["MiB"]
     assert "rises to 4.0 MiB, in input, and ends at 4.0 MiB; reserved ends at 20.0 MiB." in repr(ledger.timeline())
     assert "x: input 4.0 MiB." in repr(plots.parts({"x": {"input": x.nbytes, "none": 0}}))
-    line = Sweep("batch", [1, 2, 3], [MIB, 2 * MIB, 3 * MIB], stopped=4)
+    line = Sweep("batch", [1, 2, 3], [MiB, 2 * MiB, 3 * MiB], stopped=4)
     assert repr(line.plot(degree=1)).endswith("1.0 MiB at 1 and 3.0 MiB at 3. Fit: 1x + 0 MiB. Out of memory at 4.")
 
 
@@ -135,10 +135,10 @@ def test_runs_are_drawn_on_the_same_axes():
     for rows in (1, 3):
         ledger = Ledger(history=True)
         with ledger("x"):
-            x = torch.zeros(rows, MIB, dtype=torch.uint8, device="cuda")
+            x = torch.zeros(rows, MiB, dtype=torch.uint8, device="cuda")
             x = None
         curves[f"{rows} rows"] = ledger.curve()
-    assert [(max(curve), curve[0], curve[-1]) for curve in curves.values()] == [(MIB, 0, 0), (3 * MIB, 0, 0)]
+    assert [(max(curve), curve[0], curve[-1]) for curve in curves.values()] == [(MiB, 0, 0), (3 * MiB, 0, 0)]
     assert x is None
     figure = plots.runs(curves, "zeros")
     assert "1 rows rises to 1.0 MiB" in repr(figure)
@@ -165,8 +165,8 @@ def test_a_cut_fills_what_is_saved():
 
 
 def test_a_flow_says_what_is_kept_on_its_arrows():
-    row = [("Linear", 2 * MIB, "", 0), ("dropout", 0, "mask", MIB // 2), ("add", 0, "", 0)]
-    figure = plots.flow([row], "A row", MIB, "MiB")
+    row = [("Linear", 2 * MiB, "", 0), ("dropout", 0, "mask", MiB // 2), ("add", 0, "", 0)]
+    figure = plots.flow([row], "A row", MiB, "MiB")
     assert "Kept into Linear 2 MiB; mask of dropout 0.5 MiB." in figure.description
     figure.canvas.draw()
     assert "Nothing is kept" in plots.flow([[("add", 0, "", 0)]], "A row").description

@@ -7,16 +7,16 @@ import pytest
 
 import labkit
 from labkit import published
-from labkit.units import MIB
+from labkit.units import MiB
 
 
 def test_verdict_by_the_digits_that_were_printed():
     bert = published.find(published.BERT_BASE, "parameters")
     assert bert.mib == "418.7295"
-    assert bert.verdict(int(418.7294921875 * MIB)) == "equal to 4 decimals"
-    assert bert.verdict(419 * MIB) == "+0.271 MiB"
+    assert bert.verdict(int(418.7294921875 * MiB)) == "equal to 4 decimals"
+    assert bert.verdict(419 * MiB) == "+0.271 MiB"
     exact = published.find(published.THREE_LINEAR, "forward adds", published.NOTES)
-    assert exact.verdict(168 * MIB + MIB // 8) == "equal"
+    assert exact.verdict(168 * MiB + MiB // 8) == "equal"
 
 
 def test_a_figure_is_found_or_the_choice_is_shown():

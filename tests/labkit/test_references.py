@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import labkit
+from helpers.models import HalfLinear, ThreeLinear
 from labkit import published
 from labkit.ledger import Ledger
-from labkit.models import HalfLinear, ThreeLinear
 from tests.pinned import of_pinned_torch
 
 MODELS = {

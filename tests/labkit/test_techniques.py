@@ -7,7 +7,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 import labkit
 from labkit.techniques import MIME, Technique, collect, summary
 
-MIB = 2**20
+MiB = 2**20
 WORDS = {"use": "the batch does not fit", "saves_nothing": "weights fill the GPU"}
 
 
@@ -17,7 +17,7 @@ def gpu():
         yield
 
 
-def technique(method="accumulation", peak=(400 * MIB, 300 * MIB), seconds=(0.5, 0.6), backward=None):
+def technique(method="accumulation", peak=(400 * MiB, 300 * MiB), seconds=(0.5, 0.6), backward=None):
     return Technique(method, "three Linear layers", peak, seconds, **WORDS, backward=backward)
 
 
@@ -34,11 +34,11 @@ def test_a_row_says_what_was_saved_and_what_it_cost():
 
 def test_backward_has_a_peak_of_its_own():
     """Where the optimizer's step peaks, a technique for activations lowers the one and not the other."""
-    one = technique(peak=(400 * MIB, 400 * MIB), backward=(400 * MIB, 96 * MIB))
+    one = technique(peak=(400 * MiB, 400 * MiB), backward=(400 * MiB, 96 * MiB))
     assert one.row()["peak of backward (MiB)"] == "400 → 96.0"
     assert one.row()["peak of the step (MiB)"] == "400 → 400"
     with pytest.raises(ValueError, match="above the whole step's"):
-        technique(peak=(400 * MIB, 300 * MIB), backward=(400 * MIB, 301 * MIB))
+        technique(peak=(400 * MiB, 300 * MiB), backward=(400 * MiB, 301 * MiB))
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_each_method_once():
 
 def test_notebooks_keep_their_rows(tmp_path):
     for name, method in (("10_b", "checkpointing"), ("09_a", "accumulation")):
-        bundle = summary(technique(method, backward=(4 * MIB, 3 * MIB)))._repr_mimebundle_()
+        bundle = summary(technique(method, backward=(4 * MiB, 3 * MiB)))._repr_mimebundle_()
         notebook = new_notebook(cells=[new_code_cell("1", outputs=[new_output("display_data", data=bundle)])])
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
     found = collect(tmp_path)
     assert found.rows == tuple(
-        technique(name, backward=(4 * MIB, 3 * MIB)) for name in ("accumulation", "checkpointing")
+        technique(name, backward=(4 * MiB, 3 * MiB)) for name in ("accumulation", "checkpointing")
     )
     assert MIME in found._repr_mimebundle_() and "checkpointing" in repr(found.table())
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.units import MIB, mib, parse, verdict
+from labkit.units import MiB, mib, parse, verdict
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_every_digit_is_shown_where_it_is_asked_for(size, text):
         (4 * 10_240 * 4096, "160.0 MiB"),
         (8_519_680, "8.125 MiB"),
         (176_456_192, "168.282 MiB"),
-        (168 * MIB + 512, "168.000 MiB"),  # three noughts: rounded
-        (-(3 * MIB + 1), "-3.000 MiB"),
+        (168 * MiB + 512, "168.000 MiB"),  # three noughts: rounded
+        (-(3 * MiB + 1), "-3.000 MiB"),
         (-512, "-512 B"),
         (104_857, "104,857 B"),
         (104_858, "0.100 MiB"),
@@ -48,13 +48,13 @@ def test_a_size_is_never_rounded_to_nought_and_keeps_three_digits(size):
     text = mib(size)
     assert (text == "0.0 MiB") == (size == 0)
     assert len(text.split()[0].partition(".")[2]) <= 3
-    shown = float(text.split()[0].replace(",", "")) * (MIB if text.endswith("MiB") else 1)
+    shown = float(text.split()[0].replace(",", "")) * (MiB if text.endswith("MiB") else 1)
     assert shown == pytest.approx(size, rel=0.005)
 
 
 def test_a_notebook_shows_it_without_quotes():
-    assert repr(mib(MIB)) == "1.0 MiB"
-    assert mib(MIB, places=3, sign=True) == "+1.000 MiB"
+    assert repr(mib(MiB)) == "1.0 MiB"
+    assert mib(MiB, places=3, sign=True) == "+1.000 MiB"
 
 
 @given(st.integers(-(2**70), 2**70), st.integers(1, 25), st.booleans())
@@ -63,8 +63,8 @@ def test_text_reads_back_to_the_same_bytes(size, places, sign):
 
 
 def test_a_whole_float_is_accepted_and_a_fraction_is_not():
-    assert mib(MIB / 2) == "0.5 MiB"
-    assert mib(Fraction(MIB, 2)) == "0.5 MiB"
+    assert mib(MiB / 2) == "0.5 MiB"
+    assert mib(Fraction(MiB, 2)) == "0.5 MiB"
     with pytest.raises(ValueError, match="divide bytes with //"):
         mib(Fraction(1, 2))
     with pytest.raises(ValueError, match="divide bytes with //"):
@@ -84,5 +84,5 @@ def test_parse_says_what_it_wanted():
 
 def test_verdict():
     assert verdict(5, 5) == "equal"
-    assert verdict(168 * MIB + MIB // 8, 160 * MIB) == "+8.125 MiB"
+    assert verdict(168 * MiB + MiB // 8, 160 * MiB) == "+8.125 MiB"
     assert verdict(0, 512) == "-512 B"

@@ -18,9 +18,9 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("simgpu", "labkit")
+PACKAGES = ("simgpu", "labkit", "notebooks/helpers")
 SOURCES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    ".".join(path.relative_to((ROOT / package).parent).with_suffix("").parts).removesuffix(".__init__"): path
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
@@ -71,7 +71,7 @@ def test_ruff(command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# --- one direction of imports: notebooks, labkit, simgpu -----------------------------------
+# --- one direction of imports: notebooks and their helpers, labkit, simgpu -----------------------------------
 
 
 def imports(module):
@@ -124,7 +124,7 @@ def test_simgpu_imports_nothing_of_a_layer_above(module):
 
 @pytest.mark.parametrize("module", within("simgpu", SOURCES))
 def test_simgpu_imports_nothing_of_the_course(module):
-    assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "tests", "tools")] == []
+    assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "helpers", "tests", "tools")] == []
 
 
 @pytest.mark.parametrize("module", within("simgpu", SOURCES))
@@ -148,6 +148,17 @@ def test_kernels_do_not_know_who_calls_them(module):
     ]
 
 
+@pytest.mark.parametrize("module", within("labkit", SOURCES))
+def test_labkit_imports_none_of_the_chapters_helpers(module):
+    """A chapter's helpers import labkit, so labkit works where they are not."""
+    assert [name for name in imports(module) if name.split(".")[0] in ("helpers", "tests", "tools")] == []
+
+
+@pytest.mark.parametrize("module", within("helpers", SOURCES))
+def test_helpers_import_nothing_of_the_developers(module):
+    assert [name for name in imports(module) if name.split(".")[0] in ("tests", "tools", "benchmarks")] == []
+
+
 def test_importing_labkit_loads_no_simulator():
     """On a machine with a GPU nothing of the simulator is imported at all."""
     ask = "import sys, labkit; print([name for name in sys.modules if name.startswith('simgpu')])"
@@ -167,7 +178,7 @@ def test_importing_the_allocator_loads_no_torch():
 def texts():
     """Every text file of the project that people write."""
     kinds = {".py", ".md", ".toml", ".txt", ".yml", ".cff", ".cfg", ".c", ".sh"}
-    folders = ("simgpu", "labkit", "tests", "tools", "benchmarks", "docs", "examples", ".github", ".ci")
+    folders = (*PACKAGES, "tests", "tools", "benchmarks", "docs", "examples", ".github", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return [path for path in [*ROOT.glob("*"), *inside] if path.suffix in kinds or path.parent.name == ".ci"]
 

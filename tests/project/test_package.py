@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 import labkit
 import simgpu
-from labkit import folder, needs, no_gpu_yet
+from labkit import gpu, needs, published
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,15 +114,15 @@ def test_labkit_says_in_one_line_what_is_missing(missing, tmp_path):
 
 
 def test_labkit_asks_for_what_it_imports():
-    """The packages that are named before anything is imported are those that its modules import at their top."""
+    """The packages that are named before anything is imported are those that it and chapters' helpers import."""
     imported = set()
-    for path in (ROOT / "labkit").glob("*.py"):
+    for path in [*(ROOT / "labkit").glob("*.py"), *(ROOT / "notebooks" / "helpers").glob("*.py")]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module.split(".")[0])
-    assert imported - sys.stdlib_module_names - {"labkit"} == set(needs.PACKAGES)
+    assert imported - sys.stdlib_module_names - {"labkit", "helpers"} == set(needs.PACKAGES)
     brought = {module_of(line) for line in [*PROJECT["project"]["dependencies"], *EXTRAS["course"]]}
     assert set(needs.PACKAGES) <= brought
 
@@ -142,8 +142,8 @@ for cell in cells:
 """
     done = run(code, cwd=tmp_path)
     parts = [part.strip() for part in done.stdout.split("--\n")[1:]]
-    assert parts[1].endswith(no_gpu_yet.ADVICE), done.stdout + done.stderr
-    assert [no_gpu_yet.ADVICE in part for part in parts] == [False, True, False, False, False]
+    assert parts[1].endswith(gpu.ADVICE), done.stdout + done.stderr
+    assert [gpu.ADVICE in part for part in parts] == [False, True, False, False, False]
 
 
 # --- files that come with the package ---------------------------------------------------------------------
@@ -151,20 +151,23 @@ for cell in cells:
 
 def installed_files():
     return {
-        f"{to.removeprefix('share/simgpu')}/{Path(name).name}".lstrip("/"): name
+        f"{to.removeprefix('share/simgpu')}/{path.name}".lstrip("/"): path.relative_to(ROOT).as_posix()
         for to, names in PROJECT["tool"]["setuptools"]["data-files"].items()
         for name in names
+        for path in ROOT.glob(name)
     }
 
 
 def test_what_is_installed_is_where_the_clone_has_it():
     files = installed_files()
     assert files and all(at == name and (ROOT / name).is_file() for at, name in files.items())
+    assert {f"notebooks/helpers/{path.name}" for path in (ROOT / "notebooks" / "helpers").glob("*.py")} <= set(files)
 
 
 def asked_for():
     """Every name that a chapter or labkit gives to `course_file`."""
-    pages = [*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "labkit").glob("*.py")]
+    pages = [*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "notebooks" / "helpers").glob("*.py")]
+    pages += (ROOT / "labkit").glob("*.py")
     for page in pages:
         yield from re.findall(r"course_file\(\\?\"([^\"\\]+)", page.read_text(encoding="utf-8"))
 
@@ -179,7 +182,7 @@ def test_what_chapters_read_is_there_or_of_the_oracle():
 
 def test_a_file_of_the_course_is_found(monkeypatch, tmp_path):
     assert labkit.course_file("docs/times.md") == ROOT / "docs" / "times.md"
-    monkeypatch.setattr(folder, "__file__", str(tmp_path / "site" / "labkit" / "folder.py"))
+    monkeypatch.setattr(published, "__file__", str(tmp_path / "site" / "labkit" / "published.py"))
     monkeypatch.chdir(ROOT / "notebooks")  # the clone around the current folder
     assert labkit.course_file("docs/times.md") == ROOT / "docs" / "times.md"
     monkeypatch.chdir(tmp_path)

@@ -22,6 +22,8 @@ def course(tmp_path):
     folder = tmp_path / "notebooks"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "text.txt").write_text("some words")
+    (folder / "helpers").mkdir()
+    (folder / "helpers" / "models.py").write_text("")
     nbformat.write(chapter(), folder / "01_topic.ipynb")
     return folder
 
@@ -49,6 +51,7 @@ def test_the_copy_is_cleared_and_collapsed_and_has_the_data(course, mine):
     assert cells[1].execution_count is None
     assert cells[2].metadata.jupyter == COLLAPSED
     assert (mine / "data" / "text.txt").read_text() == "some words"
+    assert not (mine / "helpers").exists()  # labkit finds the course's, which a pull brings up to date
     assert nbformat.read(course / "01_topic.ipynb", as_version=4).cells[1].outputs  # the course's is left alone
 
 

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import Adafactor, BertConfig, BertForSequenceClassification
 
 import labkit
+from helpers import models
 
 WITHIN = 0.15
 RESULT = "published times"
@@ -64,7 +65,7 @@ def second_run(step: Callable[[], None]) -> float:
 def bert_large(batch=4, checkpointing=False, fp16=False, adafactor=False) -> float:
     """512 sentences of 512 tokens, an optimizer step every 4, as Trainer does them."""
     with labkit.simulated_gpu("V100-16GB"):
-        config = BertConfig(**labkit.models.BERT_SIZES["large"], attn_implementation="eager")
+        config = BertConfig(**models.BERT_SIZES["large"], attn_implementation="eager")
         with torch.device("cuda"):
             model = BertForSequenceClassification(config).train()
         if checkpointing:

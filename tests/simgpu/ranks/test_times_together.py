@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import record_function
 
 import simgpu
-from labkit import schedules
+from helpers import schedules
 from simgpu.machine import on
 from simgpu.ranks.log import named
 from simgpu.ranks.timeline import Timeline

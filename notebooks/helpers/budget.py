@@ -1,0 +1,64 @@
+"""Draws the budget chart: the peaks of a training step under one technique after another, and what the card offers."""
+
+from __future__ import annotations
+
+from labkit import plots
+from labkit.units import MiB, mib
+
+PEAKS = {"forward and backward": "activations", "optimizer step": "optimizer states"}
+"""The two peaks of a training step, and the kind of memory whose colour each bar has."""
+
+
+class Budget:
+    """Collects the two peaks of a training step for each technique, and draws them against the memory of a GPU.
+
+    >>> budget = Budget("T4", 14_779 * MiB)
+    >>> budget.add("whole batch", 36_370 * MiB, 16_337 * MiB)
+    >>> budget.plot("1.7B, bf16, AdamW")
+
+    ``gpu`` is the name of the card. ``limit`` is how many bytes of it PyTorch can allocate.
+    """
+
+    def __init__(self, gpu: str, limit: int):
+        self.gpu, self.limit = gpu, limit
+        self.rows: dict[str, tuple[int, int]] = {}
+
+    def add(self, technique: str, backward: int, step: int) -> None:
+        """Adds a technique with its peaks in bytes, of forward and backward and of the optimizer step.
+
+        A technique that is added again replaces its former row, so a cell can be run twice.
+        """
+        self.rows[technique] = backward, step
+
+    def __str__(self) -> str:
+        """Returns the peaks as a table in MiB, with a verdict for each technique."""
+        wide = max(map(len, self.rows), default=0)
+        lines = [f"{'MiB':{wide}}  {'forward and backward':>20}  {'optimizer step':>14}  {'step peak':>9}"]
+        for technique, peaks in self.rows.items():
+            backward, step, highest = (f"{round(one / MiB):,}" for one in (*peaks, max(peaks)))
+            fits = "fits" if max(peaks) <= self.limit else "too large"
+            lines.append(f"{technique:{wide}}  {backward:>20}  {step:>14}  {highest:>9}  {fits}")
+        return "\n".join(lines)
+
+    def plot(self, about: str = "") -> plots.Drawing:
+        """Draws two bars per technique, and a line at the memory that the card offers."""
+        rows = list(self.rows.items())
+        said = "; ".join(f"{name}: {mib(backward)} and {mib(step)}" for name, (backward, step) in rows)
+        title = "Two peaks per training step" + (f", {about}" if about else "")
+        alt = f"{said}. The limit is {mib(self.limit)}."
+        figure, axes = plots.new(title, alt, xlabel="MiB", height=1.2 + 0.5 * len(rows))
+        for number, (label, kind) in enumerate(PEAKS.items()):
+            places = [place + 0.36 * number for place in range(len(rows))]
+            sizes = [peaks[number] / MiB for _, peaks in rows]
+            drawn = axes.barh(places, sizes, height=0.34, color=plots.colour(kind), label=label)
+            sizes_inside = [f"{size:,.0f} " for size in sizes]
+            for bar, size in zip(drawn, sizes_inside, strict=True):
+                middle = bar.get_y() + bar.get_height() / 2
+                axes.text(bar.get_width(), middle, size, ha="right", va="center", fontsize=8, color="white")
+        axes.axvline(self.limit / MiB, color=plots.DARK, lw=1, ls="--", label=f"what a {self.gpu} offers PyTorch")
+        axes.set_yticks([place + 0.18 for place in range(len(rows))], [name for name, _ in rows])
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.12)
+        axes.legend(fontsize=8, frameon=False, loc="lower right")
+        return figure

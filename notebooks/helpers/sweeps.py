@@ -1,0 +1,100 @@
+"""Runs a measurement over batch sizes or lengths, and fits a polynomial to it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.polynomial import Polynomial
+from tqdm.auto import tqdm
+
+from labkit import plots
+from labkit.gpu import current
+from labkit.units import MiB, whole_bytes
+
+
+@dataclass
+class Sweep:
+    """Holds measured bytes by size; ``stopped`` is the size that ran out of memory, if one did."""
+
+    name: str
+    sizes: list[int] = field(default_factory=list)
+    measured: list[int] = field(default_factory=list)
+    stopped: int | None = None
+
+    def table(self) -> pd.DataFrame:
+        """Returns measured MiB by size; the name of the columns is the GPU, and says whether it is simulated."""
+        frame = pd.DataFrame({"measured (MiB)": [n / MiB for n in self.measured]}, index=self.sizes)
+        frame.index.name = self.name
+        frame.columns.name = frame.attrs["gpu"] = str(current())
+        return frame
+
+    def fit(self, degree: int) -> Polynomial:
+        """Returns the least-squares polynomial of this degree, from size to MiB.
+
+        ``fit(1)(64)`` is the prediction at 64, and ``fit(1).convert().coef`` are the coefficients, the constant first.
+        Raises ``ValueError`` if there are no more points than coefficients, because such a fit passes through any
+        points.
+        """
+        if len(self.sizes) < degree + 2:
+            raise ValueError(f"to test degree {degree}, {degree + 2} sizes or more are wanted, not {len(self.sizes)}")
+        return Polynomial.fit(self.sizes, np.array(self.measured) / MiB, degree)
+
+    def differences(self, order: int = 1) -> list[int]:
+        """Returns exact differences between neighbours in bytes, taken ``order`` times.
+
+        First differences are all equal if memory grows linearly, and second differences if it grows quadratically.
+        Raises ``ValueError`` if the sizes are not equally spaced.
+        """
+        if len(set(np.diff(self.sizes))) > 1:
+            raise ValueError(f"differences need equally spaced sizes, not {self.sizes}")
+        return [int(n) for n in np.diff(np.array(self.measured, dtype=object), order)]
+
+    def plot(self, degree: int | None = None, about: str = "", counter: str = "Allocated peak"):
+        """Draws the measurements and the fit of ``degree``; ``about`` names the model, ``counter`` what grows."""
+        return plots.sweep(self, None if degree is None else self.fit(degree), about, counter)
+
+
+def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batch") -> Sweep:
+    """Calls ``measure(size)``, which returns bytes, for each size, and stops at the first that runs out of memory.
+
+    Cached segments are freed before each call. The tensors of one call should be local to ``measure``, so that they are
+    freed before the next.
+    """
+    result = Sweep(name)
+    with clean_starts() as start:
+        for size in tqdm(list(sizes), desc=name):
+            start()
+            try:
+                measured = measure(size)
+            except torch.cuda.OutOfMemoryError:
+                result.stopped = size
+                break
+            result.measured.append(whole_bytes(measured))
+            result.sizes.append(size)
+    return result
+
+
+@contextmanager
+def clean_starts() -> Iterator[Callable[[], None]]:
+    """Yields a function that collects reference cycles and frees cached segments, to call before each measurement.
+
+    Objects that exist before the first measurement are collected once and then set aside (``gc.freeze``), because a
+    search through the objects of all imported modules takes longer than a small training step.
+    """
+    gc.collect()
+    gc.freeze()
+
+    def start() -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    try:
+        yield start
+    finally:
+        gc.unfreeze()
