@@ -33,14 +33,14 @@ next to each other. No GPU was used for the figures of this project.
 {summary}
 
 `python -m tools.real_gpus` writes this page from [real_gpus.json](real_gpus.json). To run a record again and store its
-figures, use `python -m tools.real_gpus run CHECKOUT RECORD` ([tools/real_gpus](../tools/real_gpus/records.py)). CHECKOUT
-is a folder with a checkout of the repository that the logs come from.
+figures, use `python -m tools.real_gpus run CHECKOUT RECORD` ([tools/real_gpus](../tools/real_gpus/records.py)).
+CHECKOUT is a folder with a checkout of the repository that the logs come from.
 """
 SOURCE = """\
 ## {name}
 
-Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about} A difference is that of the allocated
-peak in MiB, to the nearest of the logs.
+Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about} *Off* is how many MiB the
+allocated peak is away from that of the nearest log.
 
 {table}
 """
@@ -77,8 +77,8 @@ def page() -> str:
     measured = [row for row in rows if "here" in row]
     near = [row for row in measured if abs(off(row)) <= NEAR]
     summary = (
-        f"{len(measured)} programs ran to their end here. In {len(near)} of them the allocated peak is at most {NEAR} MiB\n"
-        "away from what the real GPUs printed, or inside the range of several logs. Logs print whole MiB, rounded down.\n"
+        f"{len(measured)} programs ran to their end. In {len(near)} of them the allocated peak is at most {NEAR} MiB\n"
+        "away from what the real GPUs printed, or inside the range of several logs. Logs print MiB, rounded down.\n"
         "Where the versions of PyTorch differ, the comparison also contains what has changed in between."
     )
     parts = [HEAD.format(summary=summary)]
