@@ -14,10 +14,10 @@ _EQUAL = 1.0  # milliseconds that each candidate is said to take
 
 
 def metadata_only(torch: ModuleType) -> None:
-    """Makes the text of a GPU tensor give its size and not its values, which are zeros: Inductor prints whole tensors.
+    """Makes the text of a tensor on the GPU give its size and not its values, which are zeros.
 
-    A single value is printed from a copy on the CPU. On the GPU PyTorch counts the nonzero ones to choose a format, and
-    this would be taken for a size that depends on values.
+    Inductor prints whole tensors, which would take long. A single value is printed from a copy on the CPU. On the GPU
+    PyTorch counts the nonzero ones to choose a format, and this would be taken for a size that depends on values.
     """
     real = torch._tensor_str._tensor_str
 

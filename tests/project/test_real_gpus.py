@@ -1,0 +1,78 @@
+"""docs/real_gpus.md says what docs/real_gpus.json says, and the logs of records are read as they are written."""
+
+import pytest
+
+from tools.real_gpus import page, records
+
+LOG = """import torch
+    num_iterations : int = 1480 # number of iterations to run
+print("peak memory")
+{line}
+Running Python 3.12 compiled with GCC
+Running PyTorch 2.8.0.dev20250524+cu126 compiled for CUDA 12.6
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:61:00.0 Off |                    0 |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:62:00.0 Off |                    0 |
+{line}
+step:1/1480 train_time:1ms
+peak memory allocated: {allocated} MiB reserved: {reserved} MiB
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "records" / "track" / "one"
+    folder.mkdir(parents=True)
+    for name, allocated, reserved in ("a.txt", 30724, 45392), ("b.txt", 30730, 45300):
+        text = LOG.format(line="=" * 100, allocated=allocated, reserved=reserved)
+        (folder / name).write_text(text, encoding="utf-8")
+    other = LOG.format(line="=" * 100, allocated=1, reserved=2).replace("import torch", "import torch, os")
+    (folder / "c.txt").write_text(other, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_page_is_written_from_the_file():
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python -m tools.real_gpus"
+
+
+def test_every_row_has_a_source_and_either_a_figure_or_a_reason():
+    found = page.stored()
+    assert len({row["record"] for row in found["rows"]}) == len(found["rows"])
+    for row in found["rows"]:
+        assert row["source"] in found["sources"]
+        assert "here" in row or row["why"]
+        assert row["published"]["allocated"][0] <= row["published"]["allocated"][1]
+        if page.off(row) if "here" in row else False:
+            assert abs(page.off(row)) <= page.NEAR or row["why"], f"the difference of {row['record']} is not explained"
+
+
+def test_a_peak_inside_the_range_of_the_logs_is_not_off():
+    row = {"published": {"allocated": [10, 20]}, "here": {"allocated": 0}}
+    for here, off in (9, -1), (10, 0), (20, 0), (23, 3):
+        row["here"]["allocated"] = here * 2**20 + 5
+        assert page.off(row) == off
+
+
+def test_logs_of_one_code_give_a_range(checkout):
+    found = records.published(checkout, "track/one")
+    assert (found.logs, found.allocated, found.reserved) == (2, (30724, 30730), (45300, 45392))
+    assert (found.torch, found.cards) == ("2.8.0.dev20250524+cu126", "2 × H100 80GB HBM3")
+    with pytest.raises(ValueError, match="no log in"):
+        records.published(checkout, "track/two")
+
+
+def test_of_a_program_only_the_number_of_iterations_is_changed(checkout):
+    text = LOG.split("{line}")[0]
+    assert records.program(checkout, "track/one") == text.replace("int = 1480", "int = 3")
+    for path in (checkout / "records" / "track" / "one").iterdir():
+        path.write_text(path.read_text(encoding="utf-8").replace("num_iterations", "num_steps"), encoding="utf-8")
+    with pytest.raises(ValueError, match="set 0 times"):
+        records.program(checkout, "track/one")
+
+
+def test_files_of_tokens_are_as_records_read_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "FILES", {"fineweb_val_000000.bin": 1200})
+    records.write_tokens(tmp_path)
+    data = (tmp_path / records.FOLDER / "fineweb_val_000000.bin").read_bytes()
+    assert [int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8)] == [20240520, 1, 1200]
+    assert len(data) == 256 * 4 + 1200 * 2
+    assert int.from_bytes(data[1024:1026], "little") == 50256

@@ -1,0 +1,123 @@
+"""Writes docs/real_gpus.md from docs/real_gpus.json: peaks of real GPUs, and those of the stub engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from simgpu.report.sizes import MIB
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILE, PAGE = DOCS / "real_gpus.json", DOCS / "real_gpus.md"
+NEAR = 10
+"""MiB by which a peak may differ from the published ones and is still counted as near."""
+
+HEADINGS = (
+    "record",
+    "real GPUs",
+    "torch of the log",
+    "logs",
+    "published, MiB",
+    "here, MiB",
+    "difference",
+    "torch here",
+)
+
+HEAD = """\
+# Compared with real GPUs
+
+Others have published the peak memory of programs on real GPUs, together with the code. This page runs that code on the
+[stub engine](engines.md), which is PyTorch's own CUDA build on libraries that execute nothing, and puts both figures
+next to each other. No GPU was used for the figures of this project.
+
+{summary}
+
+`python -m tools.real_gpus` writes this page from [real_gpus.json](real_gpus.json). To run a record again and store its
+figures, use `python -m tools.real_gpus run CHECKOUT RECORD` ([tools/real_gpus](../tools/real_gpus/records.py)).
+CHECKOUT is a folder with a checkout of the repository that the logs come from.
+"""
+SOURCE = """\
+## {name}
+
+Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about} *Off* is how many MiB the
+allocated peak is away from that of the nearest log.
+
+{table}
+"""
+EXPLANATIONS = """\
+## Where the figures differ
+
+{differences}
+"""
+NOT_RUN = """\
+## What was not run
+
+| record | published on | why |
+|---|---|---|
+{rows}
+"""
+
+
+def stored() -> dict:
+    """The content of docs/real_gpus.json."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def off(row: dict) -> int:
+    """How many MiB a peak lies below (negative) or above all published ones; 0 inside their range."""
+    low, high = row["published"]["allocated"]
+    here = row["here"]["allocated"] // MIB
+    return min(here - low, 0) + max(here - high, 0)
+
+
+def page() -> str:
+    """The page."""
+    found = stored()
+    rows = found["rows"]
+    measured = [row for row in rows if "here" in row]
+    near = [row for row in measured if abs(off(row)) <= NEAR]
+    summary = (
+        f"{len(measured)} programs ran to their end. In {len(near)} of them the allocated peak is at most {NEAR} MiB\n"
+        "away from what the real GPUs printed, or inside the range of several logs. Logs print MiB, rounded down.\n"
+        "Where the versions of PyTorch differ, the comparison also contains what has changed in between."
+    )
+    parts = [HEAD.format(summary=summary)]
+    for name, source in found["sources"].items():
+        of_source = [row for row in measured if row["source"] == name]
+        parts.append(SOURCE.format(name=name, table=_table(of_source), **source))
+    if differences := [f"- **{_short(row)}**: {row['why']}" for row in measured if row.get("why")]:
+        parts.append(EXPLANATIONS.format(differences="\n".join(differences)))
+    if missing := [row for row in rows if "here" not in row]:
+        lines = [f"| {_short(row)} | torch {row['published']['torch']} | {row['why']} |" for row in missing]
+        parts.append(NOT_RUN.format(rows="\n".join(lines)))
+    return "\n".join(parts)
+
+
+def _table(rows: list[dict]) -> str:
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
+    for row in rows:
+        real, here = row["published"], row["here"]
+        cells = [
+            _short(row),
+            real["cards"],
+            real["torch"],
+            str(real["logs"]),
+            f"{_range(real['allocated'])} / {_range(real['reserved'])}",
+            f"{here['allocated'] // MIB:,} / {here['reserved'] // MIB:,}",
+            f"{off(row):+,}" if off(row) else "0",
+            here["torch"] + (f", `{row['settings']}`" if "settings" in row else ""),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _range(bounds: list[int] | None) -> str:
+    if bounds is None:
+        return "not printed"
+    low, high = bounds
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _short(row: dict) -> str:
+    track, _, name = row["record"].rpartition("/")
+    return name + (" (medium)" if "medium" in track else "")
