@@ -173,11 +173,11 @@ def asked_for():
 
 
 def test_what_chapters_read_is_there_or_of_the_oracle():
-    """Chapters 24 and 24b run the oracle's tools, which are no part of the package; all else is installed."""
+    """Chapter 24 runs the oracle's tools, which are not part of the package; all else is installed."""
     asked = set(asked_for())
     assert "notebooks/data/alice.txt" in asked
     assert all((ROOT / name).exists() for name in asked)
-    assert {name for name in asked if name not in installed_files()} <= {"tools", "tests/data/allocator_sequences"}
+    assert {name for name in asked if name not in installed_files()} <= {"tools"}
 
 
 def test_a_file_of_the_course_is_found(monkeypatch, tmp_path):

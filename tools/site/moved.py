@@ -9,6 +9,7 @@ from tools.site import links
 
 MOVED = {
     "notebooks/04b_does_backward_double_it": ("notebooks/04_counting_by_hand", "does-the-backward-pass-double-it"),
+    "notebooks/24b_where_it_is_weakest": ("notebooks/24_how_exact_is_this", "the-first-weak-rung-nvidia-smi"),
 }
 """The page and the section that contain a chapter now, by the path of its former page, without suffixes."""
 
