@@ -55,7 +55,9 @@ class Budget:
             for bar, size in zip(drawn, sizes_inside, strict=True):
                 middle = bar.get_y() + bar.get_height() / 2
                 axes.text(bar.get_width(), middle, size, ha="right", va="center", fontsize=8, color="white")
-        axes.axvline(self.limit / MiB, color=plots.DARK, lw=1, ls="--", label=f"what a {self.gpu} offers PyTorch")
+        axes.axvline(
+            self.limit / MiB, color=plots.palette.dark, lw=1, ls="--", label=f"what a {self.gpu} offers PyTorch"
+        )
         axes.set_yticks([place + 0.18 for place in range(len(rows))], [name for name, _ in rows])
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)

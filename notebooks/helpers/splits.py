@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from matplotlib.patches import Rectangle
 from torch import nn
 
 from labkit import plots
@@ -144,14 +145,14 @@ def _matrices(chain: Mapping[str, nn.Linear]) -> list[tuple[str, int | None, int
 
 def _draw(axes, left: float, high: float, wide: float, how: str, rank: int, ranks: int) -> None:
     """Draws a matrix: this rank's shard blue and the others' grey, whole ones light blue, partial sums hatched."""
-    box = {"ec": plots.DARK, "lw": 0.7}
+    box = {"ec": plots.palette.dark, "lw": 0.7}
     if how in (WHOLE, "sum"):
         hatch = "///" if how == "sum" else ""
-        axes.add_patch(plots.Rectangle((left, -high / 2), wide, high, fc=plots.SKY, hatch=hatch, **box))
+        axes.add_patch(Rectangle((left, -high / 2), wide, high, fc=plots.palette.sky, hatch=hatch, **box))
         return
     across = how == COLUMNS
     for part in range(ranks):
         x = left + wide * part / ranks if across else left
         y = -high / 2 if across else high / 2 - high * (part + 1) / ranks
         size = (wide / ranks, high) if across else (wide, high / ranks)
-        axes.add_patch(plots.Rectangle((x, y), *size, fc=plots.BLUE if part == rank else plots.LIGHT, **box))
+        axes.add_patch(Rectangle((x, y), *size, fc=plots.palette.blue if part == rank else plots.palette.light, **box))
