@@ -15,6 +15,8 @@ import torch
 
 from labkit.units import MiB, whole_bytes
 
+__all__ = ["block", "column_sum_scratch", "cublas_workspace", "of_counts", "parameters", "segment", "tensor"]
+
 MIN_BLOCK_SIZE = 512  # kMinBlockSize, c10/core/AllocatorConfig.h
 SMALL_SIZE = MiB  # kSmallSize: requests up to this size are served from the small pool
 SMALL_BUFFER = 2 * MiB  # kSmallBuffer; kRoundLarge has the same value

@@ -24,6 +24,8 @@ from labkit.gpu import current, left_out
 from labkit.timing import along_the_pipeline
 from labkit.units import MiB, mib
 
+__all__ = ["bars", "colours", "legend", "lines", "new", "page_map", "palette", "parts", "runs", "who_waits"]
+
 
 class _Palette(NamedTuple):
     """Okabe and Ito's colours, which can be distinguished with any kind of colour vision, and three greys."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import labkit
 from labkit import mib, plots
 
 
-def plot(about: str = "") -> plots.Drawing:
+def plot(about: str = "") -> Figure:
     """The counters as boxes in boxes, not to scale: nvidia-smi ⊃ context + reserved ⊃ allocated ⊃ requested, as now.
 
     Without NVML's figure the outer box says so. Raises ``RuntimeError`` without a GPU.

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
@@ -137,7 +138,7 @@ def partition(model: nn.Module, *inputs: Tensor, cut: Callable, decompositions: 
     return Partitioned(model, *halves)
 
 
-def plot_cuts(rows: Mapping[str, Mapping[str, bool]], title: str) -> plots.Drawing:
+def plot_cuts(rows: Mapping[str, Mapping[str, bool]], title: str) -> Figure:
     """Rows of operators, those filled whose results are saved for backward: ``{name: {operator: saved}}``.
 
     A row is what :attr:`Partitioned.operators` says.
@@ -146,7 +147,7 @@ def plot_cuts(rows: Mapping[str, Mapping[str, bool]], title: str) -> plots.Drawi
     figure, axes = plots.new(title, f"Saved are, {'; '.join(said)}.", height=1.0 + 0.75 * len(rows))
     for y, row in enumerate(rows.values()):
         for x, (operator, saved) in enumerate(row.items()):
-            fill = plots.KINDS["activations"] if saved else "white"
+            fill = plots.colours(["activations"])["activations"][0] if saved else "white"
             axes.add_patch(
                 Rectangle(
                     (x + 0.04, y - 0.22),

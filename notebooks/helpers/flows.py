@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.figure import Figure
+
 from labkit import plots
 
 
-def plot(
-    rows: Sequence[Sequence[tuple[str, int, str, int]]], title: str, unit: int = 1, name: str = "B"
-) -> plots.Drawing:
+def plot(rows: Sequence[Sequence[tuple[str, int, str, int]]], title: str, unit: int = 1, name: str = "B") -> Figure:
     """Operators in rows, from left to right, with the bytes that are kept on the arrows between them.
 
     An operator is ``(name, kept, beside, kept_beside)``: the bytes kept of the tensor that goes into it, and the name

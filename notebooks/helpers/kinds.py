@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from labkit import plots
@@ -132,7 +133,7 @@ def stack(
     title: str,
     xlabel: str,
     shaded: Mapping[str, tuple[float, float]] | None = None,
-) -> plots.Drawing:
+) -> Figure:
     """Bytes over events as stacked areas, ``{part: values}``, with the highest sum marked and ranges shaded by name.
 
     A part has the colour of its kind, which its name contains. Raises ``ValueError`` for curves of different lengths,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 
 import torch
+from matplotlib.figure import Figure
 
 from labkit import plots
 
@@ -51,7 +52,7 @@ class Lanes:
         return plot_lanes(self.pieces(), about)
 
 
-def plot_lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: str = "") -> plots.Drawing:
+def plot_lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: str = "") -> Figure:
     """Work over time, a lane for each kind: ``{lane: [(begin, end, name), ...]}`` in milliseconds.
 
     The alternative text counts the pieces: their times differ between a real GPU and the simulated one.
@@ -59,7 +60,7 @@ def plot_lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: 
     last = max((end for row in pieces.values() for _, end, _ in row), default=0)
     said = "; ".join(f"{lane} has {len(row)} pieces" for lane, row in pieces.items()) or "Nothing was done"
     figure, axes = plots.new("Lanes over time", f"{said}.", about=about, xlabel="ms", height=1.2 + 0.5 * len(pieces))
-    for y, ((_, row), fill) in enumerate(zip(pieces.items(), cycle(plots.PARTS), strict=False)):
+    for y, ((_, row), fill) in enumerate(zip(pieces.items(), cycle(plots.palette[:7]), strict=False)):
         for begin, end, name in row:
             axes.barh(y, end - begin, left=begin, height=0.7, color=fill, ec="white", lw=0.6)
             if end - begin > 0.02 * last:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
 from labkit import plots
 
 
@@ -34,7 +36,7 @@ def roofline(flop: float, nbytes: float, peak: float, bandwidth: float, launch: 
 
 def plot_roofline(
     dots: Mapping[str, Mapping[str, tuple[float, float]]], peak: float, bandwidth: float, about: str = ""
-) -> plots.Drawing:
+) -> Figure:
     """The roofline of a GPU, log-log, with operators as dots: ``{kind: {operator: (FLOP per byte, FLOP a second)}}``.
 
     ``peak`` in operations and ``bandwidth`` in bytes a second are the roof: the slope ends where they meet, at ``peak /
@@ -45,9 +47,7 @@ def plot_roofline(
         raise ValueError("a roofline has logarithmic axes: every number is above 0")
     ridge = peak / bandwidth
     said = [
-        f"{n} {plots.digits(x)} FLOP per byte, {plots.digits(y / 1e12)} TFLOP/s"
-        for k in dots.values()
-        for n, (x, y) in k.items()
+        f"{n} {_digits(x)} FLOP per byte, {_digits(y / 1e12)} TFLOP/s" for k in dots.values() for n, (x, y) in k.items()
     ]
     alt = f"The roof rises to {peak / 1e12:.3g} TFLOP/s at {ridge:.3g} FLOP per byte, and is flat from there. "
     labels = {"xlabel": "operations per byte (FLOP per B)", "ylabel": "rate (TFLOP per s)"}
@@ -57,7 +57,7 @@ def plot_roofline(
     axes.plot([left, ridge, right], roof, color=plots.palette.dark, lw=1.5, zorder=1)
     axes.axvline(ridge, color=plots.palette.grey, ls=":", lw=1, zorder=1)
     axes.text(ridge, roof[0], f" {ridge:.0f} FLOP per B", color=plots.palette.dark, fontsize=8)
-    for (kind, points), colour_of in zip(dots.items(), plots.PARTS, strict=False):
+    for (kind, points), colour_of in zip(dots.items(), plots.palette[:7], strict=False):
         axes.plot(*zip(*((x, y / 1e12) for x, y in points.values()), strict=True), "o", color=colour_of, label=kind)
         for name, (x, y) in points.items():  # above the slope, and under the flat part
             offset, side = ((-5, 4), "right") if x <= ridge else ((4, -11), "left")
@@ -66,3 +66,8 @@ def plot_roofline(
     axes.set(xscale="log", yscale="log", xlim=(left, right))
     plots.legend(axes)
     return figure
+
+
+def _digits(value: float) -> str:
+    """Formats a number with three digits, or with all digits before the point: 0.123, 12.3, 12,345."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.plots import Drawing, legend, new, palette
+from labkit.plots import legend, new, palette
 
 COLOURS = {
     "forward": palette.blue,
@@ -25,7 +26,7 @@ _STAGE_TINTS = (0.0, 0.45, 0.65, 0.8)  # how much lighter the first, second, ...
 _NARROWEST = 0.012  # share of the figure's width; a narrower box has no number
 
 
-def schedule(timeline, about: str = "") -> Drawing:
+def schedule(timeline, about: str = "") -> Figure:
     """Draws the ranks of ``simgpu.together`` as rows, with a numbered box per micro-batch; idle time is grey.
 
     The later stages of a rank with several stages have lighter colours. The alternative text gives each rank's idle

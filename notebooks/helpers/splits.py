@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from torch import nn
 
 from labkit import plots
 from labkit.gpu import one_rank, requested
-from labkit.timing import Timing, stopwatch
+from labkit.timing import stopwatch
 
 if TYPE_CHECKING:
     from simgpu.ranks.traffic import Traffic
@@ -48,9 +48,7 @@ def kept(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int) -
         return requested() - before if graph is not None else 0
 
 
-def timed(
-    module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int, link: str | float | None = None
-) -> Timing:
+def timed(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int, link: str | float | None = None) -> Any:
     """Times the second forward and backward of the module on rank 0 of `of`, with GPUs joined by a `link` (`one_rank`).
 
     The result has lanes on a simulated GPU. On a real one the other ranks don't exist, so communication takes no time.

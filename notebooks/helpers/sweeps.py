@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from numpy.polynomial import Polynomial
 from tqdm.auto import tqdm
 
@@ -100,7 +101,7 @@ def clean_starts() -> Iterator[Callable[[], None]]:
         gc.unfreeze()
 
 
-def draw(result, fit=None, about: str = "", counter: str = "Allocated peak") -> plots.Drawing:
+def draw(result, fit=None, about: str = "", counter: str = "Allocated peak") -> Figure:
     """Draws a :class:`Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
     ends = [(n, m) for n, m in zip(result.sizes, result.measured, strict=True)]
     alt = (

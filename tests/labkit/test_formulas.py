@@ -168,7 +168,7 @@ def test_the_stages_of_a_stack_of_linears_are_the_recorded_ones():
     from labkit import published
 
     stages = step_bytes.linear_stages((1024, 1024, 1024, 2048), 10_240, formulas.cublas_workspace((8, 0), "2.13.0"))
-    after = published.find(published.THREE_LINEAR, "after backward", published.NOTES)
+    after = published.find("three-linear", "after backward", "notes")
     assert after.verdict(stages["backward"]) == "equal"
     parameters = 4 * 4_198_400
     assert stages["forward"] == parameters + 208 * 2**20 - 8 * 2**20 + 8_519_680
@@ -335,7 +335,7 @@ def test_shares_of_zeros_stages():
     half = {"parameter": 2, "gradient": 2, "states": 12}
     shares = {stage: step_bytes.zero_bytes_per_rank(7_500_000_000, 64, stage, **half) for stage in range(4)}
     found = {stage: round(sum(one) / 1e9, 1) for stage, one in shares.items()}
-    assert found == published.ZERO_FIGURE_1
+    assert found == published.values("zero-figure-1")
     assert step_bytes.zero_bytes_per_rank(1000, 8, 1) == (4000, 4000, 1000)
     assert step_bytes.zero_bytes_per_rank(1001, 8, 3) == (501, 501, 1001)  # shares are rounded up
     assert {sum(step_bytes.zero_bytes_per_rank(1000, 1, stage)) for stage in range(4)} == {16_000}
