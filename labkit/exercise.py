@@ -9,6 +9,8 @@ from typing import Any
 
 from labkit.guesses import BYTES, Nonsense, exact, in_unit, read, without_unit
 
+__all__ = ["judge"]
+
 
 def judge(
     answer: Any,

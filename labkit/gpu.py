@@ -16,6 +16,8 @@ from labkit import guesses
 from labkit.live_tensors import living
 from labkit.units import whole_bytes
 
+__all__ = ["current", "left_out", "nvidia_smi", "one_rank", "requested", "simulated_gpu", "this_host", "use_gpu"]
+
 if TYPE_CHECKING:
     from simgpu.ranks.world import one_rank as OneRank
 

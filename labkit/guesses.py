@@ -19,6 +19,8 @@ from typing import Any
 
 from labkit.units import MiB, Size, mib
 
+__all__ = ["compare", "score"]
+
 BYTES = "B"
 UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MiB, "GiB": 2**30}
 WANTED = "a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'"

@@ -25,6 +25,8 @@ from labkit.live_tensors import clean_baseline
 from labkit.published import Figure
 from labkit.units import MiB, mib, verdict, whole_bytes
 
+__all__ = ["Ledger"]
+
 NO_HISTORY = "no memory history: make the ledger with Ledger(history=True)"
 NO_QUESTION = object()  # distinct from None and ..., which mean a question without a guess
 COUNTERS = ("before", "added", "peak", "after", "reserved", "nvidia_smi")

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from labkit.formulas import block
 from labkit.units import mib
 
+__all__: list[str] = []  # what labkit itself uses
+
 _DEPTH = 4  # nested containers that are searched for a name
 _NAMES = 3  # names shown for one tensor
 _LISTED = 12  # tensors that an error message lists

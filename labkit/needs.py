@@ -8,7 +8,9 @@ import gc
 from importlib import import_module
 from importlib.util import find_spec
 
-PACKAGES = ("torch", "numpy", "pandas", "matplotlib", "tqdm", "pynvml")
+__all__: list[str] = []  # what labkit itself uses
+
+PACKAGES = ("torch", "numpy", "pandas", "matplotlib", "tqdm", "pynvml", "yaml")
 CURE = (
     "`python course.py setup` in the course's folder installs it into the environment .venv there; "
     "where the package simgpu is installed, `pip install 'simgpu[course]'` does"

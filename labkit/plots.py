@@ -11,33 +11,56 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate, cycle
 from textwrap import wrap
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
-from numpy import linspace
+from matplotlib.patches import Patch
 
-from labkit.gpu import current, left_out, nvidia_smi
+from labkit.gpu import current, left_out
 from labkit.timing import along_the_pipeline
 from labkit.units import MiB, mib
 
-# Okabe and Ito's palette, told apart with any kind of colour vision.
-BLUE, ORANGE, GREEN, SKY, PURPLE, YELLOW = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
-DARK, GREY, LIGHT = "#333333", "#999999", "#E8E8E8"
-PARTS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, GREY)  # for curves and bars that stand for no kind of memory
+__all__ = ["bars", "colours", "legend", "lines", "new", "page_map", "palette", "parts", "runs", "who_waits"]
+
+
+class _Palette(NamedTuple):
+    """Okabe and Ito's colours, which can be distinguished with any kind of colour vision, and three greys."""
+
+    blue: str = "#0072B2"
+    orange: str = "#D55E00"
+    green: str = "#009E73"
+    sky: str = "#56B4E9"
+    purple: str = "#CC79A7"
+    yellow: str = "#E69F00"
+    dark: str = "#333333"
+    grey: str = "#999999"
+    light: str = "#E8E8E8"
+
+
+palette = _Palette()
+PARTS = (
+    palette.blue,
+    palette.orange,
+    palette.green,
+    palette.purple,
+    palette.yellow,
+    palette.sky,
+    palette.grey,
+)  # for curves and bars that stand for no kind of memory
 
 # The course's palette: a kind of memory has one colour everywhere.
 KINDS = {
-    "parameters": BLUE,
-    "gradients": ORANGE,
-    "optimizer states": GREEN,
-    "activations": SKY,
-    "temporaries": YELLOW,
-    "workspace": GREY,
-    "cache": LIGHT,
+    "parameters": palette.blue,
+    "gradients": palette.orange,
+    "optimizer states": palette.green,
+    "activations": palette.sky,
+    "temporaries": palette.yellow,
+    "workspace": palette.grey,
+    "cache": palette.light,
 }
 # Words in the name of a part that tell its kind; the first that is found decides.
 KIND_WORDS = {
@@ -60,7 +83,14 @@ KIND_WORDS = {
     "weight": "parameters",
     "parameter": "parameters",
 }
-OTHER = (PURPLE, DARK, "#8C6D31", "#44AA99", "#882255", "#999933")  # of parts that are none of these kinds
+OTHER = (
+    palette.purple,
+    palette.dark,
+    "#8C6D31",
+    "#44AA99",
+    "#882255",
+    "#999933",
+)  # of parts that are none of these kinds
 _BESIDE = 45  # letters of a title beside which the GPU's name has room
 HATCHES = ("", "///", "...", "xxx")  # tell parts of one kind apart
 
@@ -69,19 +99,19 @@ STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": DARK,
+    "axes.edgecolor": palette.grey,
+    "axes.labelcolor": palette.dark,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
-    "xtick.color": DARK,
-    "ytick.color": DARK,
+    "xtick.color": palette.dark,
+    "ytick.color": palette.dark,
     "legend.frameon": False,
     "legend.fontsize": 8,
     "figure.constrained_layout.use": True,
 }
 
-STATES = {"active_allocated": BLUE, "active_pending_free": YELLOW, "inactive": LIGHT}
+STATES = {"active_allocated": palette.blue, "active_pending_free": palette.yellow, "inactive": palette.light}
 STATE_NAMES = {
     "active_allocated": "allocated",
     "active_pending_free": "freed, another stream not done",
@@ -113,30 +143,29 @@ def title_of(figure: Figure) -> str:
     return "; ".join(filter(None, map(str.strip, titles)))
 
 
-def new(title: str, alt: str, *, xlabel: str = "", ylabel: str = "", height: float = 3.2) -> tuple[Drawing, Axes]:
-    """An empty figure in the course's style, and its axes, for a chapter's own drawing.
+def new(
+    title: str, alt: str, *, about: str = "", xlabel: str = "", ylabel: str = "", height: float = 3.2
+) -> tuple[Drawing, Axes]:
+    """Returns an empty figure in the course's style, and its axes, for a chapter's own drawing.
 
-    ``title`` says what is drawn, of which model, counter and size; ``alt`` says in words what a reader would see.
-    The labels have units. The GPU in use is named at the right. Raises ``ValueError`` without
-    title or alternative text.
+    ``title`` says what is drawn, and ``about`` names the model and its size after a colon. ``alt`` says in words what a
+    reader would see. The labels have units. The GPU in use is named at the right. Raises ``ValueError`` without title
+    or alternative text.
     """
     if not title or not alt:
         raise ValueError("a figure of the course has a title and an alternative text")
+    title = f"{title}: {about}" if about else title
     with plt.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         figure, axes = plt.subplots(figsize=(8, height), FigureClass=Drawing)
         axes.set_title(title + ("\n" if len(title) > _BESIDE else ""), fontweight="bold")  # the GPU's name is below it
-        axes.set_title(str(current()), loc="right", color=GREY, fontsize=8)
+        axes.set_title(str(current()), loc="right", color=palette.grey, fontsize=8)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         if missing := left_out():
-            figure.supxlabel("\n".join(wrap(missing, 110)), color=ORANGE, fontsize=7, x=0.01, ha="left")
+            figure.supxlabel("\n".join(wrap(missing, 110)), color=palette.orange, fontsize=7, x=0.01, ha="left")
     plt.close(figure)
     assert isinstance(figure, Drawing)
     figure.description = f"{title}, {current()}. {alt}"
     return figure, axes
-
-
-def _titled(what: str, about: str) -> str:
-    return f"{what}: {about}" if about else what
 
 
 def colour(part: str) -> str | None:
@@ -164,7 +193,8 @@ def colours(parts: Sequence[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _legend(axes: Axes, handles: list | None = None) -> None:
+def legend(axes: Axes, handles: list | None = None) -> None:
+    """Puts the legend to the right of the axes."""
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
 
 
@@ -183,33 +213,33 @@ def timeline(snapshot: Mapping, allocated: Sequence[int], stages: Iterable = (),
     where = next((f", in {s.name}" for s in shown if s.events[0] <= highest <= s.events[1]), "")
     alt = f"Allocated rises to {mib(allocated[highest])}{where}, and ends at {mib(allocated[-1])}; "
     alt += f"reserved ends at {mib(reserved[-1])}."
-    figure, axes = new(_titled("Allocated and reserved over time", about), alt)
+    figure, axes = new("Allocated and reserved over time", alt, about=about)
     lines = [[n / MiB for n in line] for line in (allocated, reserved)]
-    axes.fill_between(range(len(lines[0])), lines[0], step="post", color=SKY, alpha=0.6, lw=0)
-    axes.step(range(len(lines[0])), lines[0], where="post", color=BLUE, lw=1.2, label="allocated")
-    axes.step(range(len(lines[1])), lines[1], where="post", color=ORANGE, lw=1.2, label="reserved")
+    axes.fill_between(range(len(lines[0])), lines[0], step="post", color=palette.sky, alpha=0.6, lw=0)
+    axes.step(range(len(lines[0])), lines[0], where="post", color=palette.blue, lw=1.2, label="allocated")
+    axes.step(range(len(lines[1])), lines[1], where="post", color=palette.orange, lw=1.2, label="reserved")
     top = max(map(max, lines)) or 1
-    axes.plot(highest, lines[0][highest], "v", color=DARK, ms=5, label=f"peak, {mib(allocated[highest])}")
+    axes.plot(highest, lines[0][highest], "v", color=palette.dark, ms=5, label=f"peak, {mib(allocated[highest])}")
     axes.set(xlim=(0, len(trace) or 1), ylim=(0, top * 1.2), xlabel="event of the allocator", ylabel="MiB")
     for i, stage in enumerate(shown):
         first, last = stage.events
-        axes.axvspan(first, last, color=GREY, alpha=0.12 if i % 2 else 0.04, lw=0)
+        axes.axvspan(first, last, color=palette.grey, alpha=0.12 if i % 2 else 0.04, lw=0)
         # Two heights in turn, so that the names of short stages do not run into each other.
-        axes.text(first, top * (1.17 - 0.07 * (i % 2)), f" {stage.name}", va="top", fontsize=8, color=DARK)
-    _legend(axes)
+        axes.text(first, top * (1.17 - 0.07 * (i % 2)), f" {stage.name}", va="top", fontsize=8, color=palette.dark)
+    legend(axes)
     return figure
 
 
 def runs(curves: Mapping[str, Sequence[int]], about: str = "") -> Drawing:
     """Several runs on the same axes: ``{name: ledger.curve()}``, the allocated bytes after each event of each run."""
     said = [f"{name} rises to {mib(max(curve))} and has {len(curve) - 1:,} events" for name, curve in curves.items()]
-    figure, axes = new(_titled("Allocated over time", about), "; ".join(said) + ".")
+    figure, axes = new("Allocated over time", "; ".join(said) + ".", about=about)
     for (name, curve), line in zip(curves.items(), cycle(PARTS), strict=False):
         sizes, peak = [n / MiB for n in curve], max(curve)
         axes.step(range(len(sizes)), sizes, where="post", color=line, lw=1.2, label=f"{name},\npeak {mib(peak)}")
         axes.plot(curve.index(peak), peak / MiB, "v", color=line, ms=5)
     axes.set(xlabel="event of the allocator", ylabel="MiB", ylim=(0, None), xlim=(0, None))
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -218,26 +248,25 @@ def stages(stages: Iterable, about: str = "") -> Drawing:
     rows = list(stages)
     said = "; ".join(f"{s.name} adds {mib(s.added)} and peaks at {mib(s.peak)}" for s in rows)
     height = 1.2 + 0.42 * max(len(rows), 2)
-    title = _titled("Allocated memory by stage", about)
-    figure, axes = new(title, f"{said}." if said else "No stage.", height=height)
+    figure, axes = new("Allocated memory by stage", f"{said}." if said else "No stage.", about=about, height=height)
     for y, s in enumerate(rows):
-        axes.barh(y, min(s.before, s.after) / MiB, color=SKY, height=0.6)
-        change = GREEN if s.added >= 0 else LIGHT
+        axes.barh(y, min(s.before, s.after) / MiB, color=palette.sky, height=0.6)
+        change = palette.green if s.added >= 0 else palette.light
         axes.barh(y, abs(s.added) / MiB, left=min(s.before, s.after) / MiB, color=change, height=0.6)
-        axes.plot([s.peak / MiB] * 2, [y - 0.36, y + 0.36], color=ORANGE, lw=2.5)
-        axes.plot([s.reserved / MiB] * 2, [y - 0.36, y + 0.36], color=DARK, lw=1, ls=":")
+        axes.plot([s.peak / MiB] * 2, [y - 0.36, y + 0.36], color=palette.orange, lw=2.5)
+        axes.plot([s.reserved / MiB] * 2, [y - 0.36, y + 0.36], color=palette.dark, lw=1, ls=":")
     names = [s.name + (" (failed)" if s.failed else "") for s in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     axes.set_xlabel("MiB")
     handles = [
-        Patch(color=SKY, label="held throughout"),
-        Patch(color=GREEN, label="added"),
-        Patch(color=LIGHT, label="given back"),
-        Line2D([], [], color=ORANGE, lw=2.5, label="peak within"),
-        Line2D([], [], color=DARK, lw=1, ls=":", label="reserved after"),
+        Patch(color=palette.sky, label="held throughout"),
+        Patch(color=palette.green, label="added"),
+        Patch(color=palette.light, label="given back"),
+        Line2D([], [], color=palette.orange, lw=2.5, label="peak within"),
+        Line2D([], [], color=palette.dark, lw=1, ls=":", label="reserved after"),
     ]
-    _legend(axes, handles)
+    legend(axes, handles)
     return figure
 
 
@@ -257,7 +286,7 @@ def parts(
     names = list(dict.fromkeys(part for made_of in stages.values() for part in made_of))
     look = colours(names)
     said = [f"{stage}: {', '.join(f'{p} {mib(n)}' for p, n in made.items() if n)}" for stage, made in stages.items()]
-    figure, axes = new(title or _titled(f"What is {counter}", about), "; ".join(said) + ".", ylabel="MiB")
+    figure, axes = new(title or f"What is {counter}", "; ".join(said) + ".", about="" if title else about, ylabel="MiB")
     bottom = [0.0] * len(stages)
     for name in names:
         sizes = [made_of.get(name, 0) / MiB for made_of in stages.values()]
@@ -267,9 +296,9 @@ def parts(
     for x, stage in enumerate(stages):
         if measured and stage in measured:
             label = "measured" if stage == next(iter(measured)) else None
-            axes.plot([x - 0.38, x + 0.38], [measured[stage] / MiB] * 2, color=DARK, lw=2, label=label)
+            axes.plot([x - 0.38, x + 0.38], [measured[stage] / MiB] * 2, color=palette.dark, lw=2, label=label)
     handles, labels = axes.get_legend_handles_labels()
-    _legend(axes, [handle for _, handle in reversed(list(zip(labels, handles, strict=True)))])  # as they are stacked
+    legend(axes, [handle for _, handle in reversed(list(zip(labels, handles, strict=True)))])  # as they are stacked
     return figure
 
 
@@ -290,7 +319,7 @@ def lines(
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} of {xlabel}")
     said = [
-        f"{n} goes from {_digits(v[0], 4)} to {_digits(v[-1], 4)}, at most {_digits(max(v), 4)} {ylabel}"
+        f"{n} goes from {digits(v[0], 4)} to {digits(v[-1], 4)}, at most {digits(max(v), 4)} {ylabel}"
         for n, v in curves.items()
     ]
     figure, axes = new(title, alt or "; ".join(said) + ".", xlabel=xlabel, ylabel=ylabel)
@@ -298,41 +327,7 @@ def lines(
     for name, values in curves.items():
         axes.plot(xs, values, "o-", color=colour(name) or next(free), ms=4, lw=1.2, label=name)
     axes.set_ylim(bottom=min(0, *(min(values) for values in curves.values())))
-    _legend(axes)
-    return figure
-
-
-def stack(
-    curves: Mapping[str, Sequence[int]],
-    title: str,
-    xlabel: str,
-    shaded: Mapping[str, tuple[float, float]] | None = None,
-) -> Drawing:
-    """Bytes over events as stacked areas, ``{part: values}``, with the highest sum marked and ranges shaded by name.
-
-    A part has the colour of its kind, which its name contains. Raises ``ValueError`` for curves of different lengths,
-    or for parts that cannot be distinguished.
-    """
-    if len({len(values) for values in curves.values()}) != 1:
-        raise ValueError(f"curves to stack have one length; these have {[len(v) for v in curves.values()]}")
-    total = [sum(values) for values in zip(*curves.values(), strict=True)]
-    peak = max(range(len(total)), key=total.__getitem__)
-    said = ", ".join(f"{name} {mib(values[peak])}" for name, values in curves.items())
-    alt = f"The sum is highest at {xlabel} {peak} of {len(total) - 1}, {mib(total[peak])}: {said}."
-    figure, axes = new(title, alt, xlabel=xlabel, ylabel="MiB", height=3.8)
-    look = colours(list(curves))
-    layers = [[value / MiB for value in values] for values in curves.values()]
-    filled = axes.stackplot(range(len(total)), layers, labels=list(curves), step="post", lw=0)
-    for area, (fill, hatch) in zip(filled, look.values(), strict=True):
-        area.set(facecolor=fill, hatch=hatch, edgecolor="white")
-    top = max(total[peak] / MiB, 1e-9)
-    axes.axvline(peak, color=DARK, lw=1, ls=":")
-    axes.text(peak, top * 1.03, f" peak {mib(total[peak])}", fontsize=8, va="bottom")
-    for name, (first, last) in (shaded or {}).items():
-        axes.axvspan(first, last, color=GREY, alpha=0.15, lw=0, zorder=0)
-        axes.text((first + last) / 2, top * 0.93, name, ha="center", fontsize=8)
-    axes.set(xlim=(0, max(len(total) - 1, 1)), ylim=(0, top * 1.15))
-    _legend(axes, axes.get_legend_handles_labels()[0][::-1])  # as they are stacked
+    legend(axes)
     return figure
 
 
@@ -342,85 +337,14 @@ def bars(values: Mapping[str, float], title: str, xlabel: str, kind: str = "") -
     ``kind`` is the kind of memory whose colour the bars have. Raises ``KeyError`` for an unknown kind.
     """
     rows = sorted(values.items(), key=lambda row: row[1])
-    said = "; ".join(f"{name} {_digits(value)}" for name, value in reversed(rows))
+    said = "; ".join(f"{name} {digits(value)}" for name, value in reversed(rows))
     figure, axes = new(title, f"{said}.", xlabel=xlabel, height=1.1 + 0.24 * len(rows))
-    drawn = axes.barh([name for name, _ in rows], [value for _, value in rows], color=KINDS[kind] if kind else BLUE)
-    axes.bar_label(drawn, fmt=_digits, padding=3, fontsize=8, color=DARK)
+    drawn = axes.barh(
+        [name for name, _ in rows], [value for _, value in rows], color=KINDS[kind] if kind else palette.blue
+    )
+    axes.bar_label(drawn, fmt=digits, padding=3, fontsize=8, color=palette.dark)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.1)
-    return figure
-
-
-def cut(rows: Mapping[str, Mapping[str, bool]], title: str) -> Drawing:
-    """Rows of operators, those filled whose results are saved for backward: ``{name: {operator: saved}}``.
-
-    A row is what :attr:`labkit.compiling.Partitioned.operators` says.
-    """
-    said = [f"{name}: {', '.join(one for one in row if row[one]) or 'none'}" for name, row in rows.items()]
-    figure, axes = new(title, f"Saved are, {'; '.join(said)}.", height=1.0 + 0.75 * len(rows))
-    for y, row in enumerate(rows.values()):
-        for x, (operator, saved) in enumerate(row.items()):
-            fill = KINDS["activations"] if saved else "white"
-            axes.add_patch(Rectangle((x + 0.04, y - 0.22), 0.92, 0.44, fc=fill, ec=DARK if saved else GREY, lw=1))
-            axes.text(x + 0.5, y, operator, ha="center", va="center", fontsize=6, color=DARK)
-            axes.plot([x - 0.04, x + 0.04], [y, y], color=GREY, lw=1)
-    axes.set(xlim=(-0.2, max(map(len, rows.values())) + 0.2), ylim=(len(rows) - 0.4, -0.6))
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.set_xticks([])
-    axes.spines[:].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    return figure
-
-
-def lanes(pieces: Mapping[str, Sequence[tuple[float, float, str]]], about: str = "") -> Drawing:
-    """Work over time, a lane for each kind: ``{lane: [(begin, end, name), ...]}`` in milliseconds.
-
-    The alternative text counts the pieces: their times differ between a real GPU and the simulated one.
-    """
-    last = max((end for row in pieces.values() for _, end, _ in row), default=0)
-    said = "; ".join(f"{lane} has {len(row)} pieces" for lane, row in pieces.items()) or "Nothing was done"
-    figure, axes = new(_titled("Lanes over time", about), f"{said}.", xlabel="ms", height=1.2 + 0.5 * len(pieces))
-    for y, ((_, row), fill) in enumerate(zip(pieces.items(), cycle(PARTS), strict=False)):
-        for begin, end, name in row:
-            axes.barh(y, end - begin, left=begin, height=0.7, color=fill, ec="white", lw=0.6)
-            if end - begin > 0.02 * last:
-                axes.text((begin + end) / 2, y, name, ha="center", va="center", fontsize=7, color="white")
-    axes.set_yticks(range(len(pieces)), list(pieces))
-    axes.set(xlim=(0, last or 1))
-    axes.invert_yaxis()
-    return figure
-
-
-def flow(rows: Sequence[Sequence[tuple[str, int, str, int]]], title: str, unit: int = 1, name: str = "B") -> Drawing:
-    """Operators in rows, from left to right, with the bytes that are kept on the arrows between them.
-
-    An operator is ``(name, kept, beside, kept_beside)``: the bytes kept of the tensor that goes into it, and the name
-    and the bytes of what it keeps besides ("" and 0: nothing). Kept tensors are drawn as thick as they are large,
-    others thin; numbers are multiples of ``unit``, which is called ``name``. Raises ``ValueError`` for a unit of 0.
-    """
-    if not unit:
-        raise ValueError("flow: the unit of the numbers is 0")
-    kept = [(f"into {operator}", size) for row in rows for operator, size, _, _ in row if size]
-    kept += [(f"{beside} of {operator}", size) for row in rows for operator, _, beside, size in row if size]
-    alt = "; ".join(f"{what} {size / unit:.4g} {name}" for what, size in kept)
-    figure, axes = new(title, f"Kept {alt}." if kept else "Nothing is kept.", height=0.6 + 1.15 * len(rows))
-    most = max((size for _, size in kept), default=1)
-    columns = max(map(len, rows), default=1)
-    for y, row in enumerate(rows):
-        for x, (operator, size, beside, more) in enumerate(row):
-            colour_of = SKY if size else GREY
-            axes.plot([x - 0.72, x - 0.34], [-y, -y], color=colour_of, lw=1 + 9 * size / most, solid_capstyle="butt")
-            axes.plot(x - 0.36, -y, ">", color=colour_of, ms=4)
-            if size:
-                axes.text(x - 0.54, 0.2 - y, f"{size / unit:.4g}", ha="center", fontsize=8, fontweight="bold")
-            box = {"boxstyle": "round,pad=0.3", "fc": "white", "ec": DARK, "lw": 0.8}
-            axes.text(x, -y, operator, ha="center", va="center", fontsize=7, bbox=box)
-            if more:
-                label = f"{beside} {more / unit:.4g}"
-                axes.text(x, -0.38 - y, label, ha="center", va="center", fontsize=7, bbox={"fc": SKY, "ec": "none"})
-    axes.text(-0.9, 0.42, f"numbers: kept, in {name}", fontsize=8)
-    axes.set(xlim=(-0.95, columns - 0.45), ylim=(-len(rows) + 0.4, 0.6))
-    axes.axis("off")
     return figure
 
 
@@ -433,9 +357,10 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
     segments = list(torch.cuda.memory_snapshot() if segments is None else segments)
     lengths = [min(first or s["total_size"], s["total_size"]) for s in segments]
     scale = max(lengths, default=1)
-    title = _titled("Reserved segments and their blocks", about)
     said = "; ".join(map(_in_words, segments)) + "." if segments else "Nothing is reserved."
-    figure, axes = new(title, said, height=1.1 + 0.42 * max(len(segments), 1))
+    figure, axes = new(
+        "Reserved segments and their blocks", said, about=about, height=1.1 + 0.42 * max(len(segments), 1)
+    )
     states = []
     for y, (segment, shown) in enumerate(zip(segments, lengths, strict=True)):
         at = 0
@@ -448,7 +373,7 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
             width = max(right - left, 0.002 * scale / MiB)
             axes.barh(y, width, left=left, color=STATES[piece["state"]], ec="white", lw=0.6, height=0.7)
             if (right - left) * MiB > 0.07 * scale:
-                ink = "white" if piece["state"] == "active_allocated" else DARK
+                ink = "white" if piece["state"] == "active_allocated" else palette.dark
                 centre = {"ha": "center", "va": "center", "fontsize": 7}
                 size = piece["size"]
                 label = f"{size / MiB:.4g} MiB" if size >= MiB else _short(size)
@@ -460,7 +385,7 @@ def page_map(segments: Sequence[Mapping] | None = None, first: int | None = None
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    _legend(axes, [Patch(color=STATES[s], label=STATE_NAMES[s]) for s in STATES if s in states])
+    legend(axes, [Patch(color=STATES[s], label=STATE_NAMES[s]) for s in STATES if s in states])
     return figure
 
 
@@ -473,110 +398,17 @@ def _in_words(segment: Mapping) -> str:
     )
 
 
-def boxes(about: str = "") -> Drawing:
-    """The counters as boxes in boxes, not to scale: nvidia-smi ⊃ context + reserved ⊃ allocated ⊃ requested, as now.
-
-    Without NVML's figure the outer box says so. Raises ``RuntimeError`` without a GPU.
-    """
-    reserved, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-    requested = torch.cuda.memory_stats().get("requested_bytes.all.current", 0)
-    seen = nvidia_smi()
-    outer = "nvidia-smi: not told here" if seen is None else f"nvidia-smi: {mib(seen)}"
-    context = "CUDA context and what is not PyTorch's"
-    context += "" if seen is None else f": {mib(seen - reserved)}"
-    cached = f"free in PyTorch's cache: {mib(reserved - allocated)}"
-    rounded = f"rounding to blocks: {mib(allocated - requested)}"
-    nested = (
-        (outer, context, "#FFFFFF"),
-        (f"reserved, in segments: {mib(reserved)}", cached, LIGHT),
-        (f"allocated, in blocks: {mib(allocated)}", rounded, SKY),
-        (f"requested, by tensors and workspaces: {mib(requested)}", "", BLUE),
-    )
-    alt = "Boxes in boxes, from the outside: " + "; ".join(
-        f"{name} ({rest})" if rest else name for name, rest, _ in nested
-    )
-    figure, axes = new(_titled("Four counters, one inside the other (not to scale)", about), f"{alt}.", height=3.6)
-    for depth, (name, rest, fill) in enumerate(nested):
-        left, width, height = 0.03 + 0.02 * depth, 0.94 - 0.04 * depth, 0.96 - 0.22 * depth
-        axes.add_patch(Rectangle((left, 0.02 + 0.015 * depth), width, height, fc=fill, ec=DARK, lw=1))
-        ink = "white" if fill == BLUE else DARK
-        top = 0.02 + 0.015 * depth + height - 0.035
-        axes.text(left + 0.015, top, name, va="top", fontweight="bold", color=ink)
-        axes.text(left + 0.015, top - 0.075, rest, va="top", fontsize=8, color=ink)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.axis("off")
-    return figure
-
-
-def sweep(result, fit=None, about: str = "", counter: str = "Allocated peak") -> Drawing:
-    """A :class:`labkit.sweep.Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
-    ends = [(n, m) for n, m in zip(result.sizes, result.measured, strict=True)]
-    alt = (
-        f"{mib(ends[0][1])} at {ends[0][0]:,} and {mib(ends[-1][1])} at {ends[-1][0]:,}." if ends else "No size fitted."
-    )
-    alt += "" if fit is None else f" Fit: {formula(fit)} MiB."
-    alt += "" if result.stopped is None else f" Out of memory at {result.stopped:,}."
-    figure, axes = new(_titled(f"{counter} by {result.name}", about), alt)
-    axes.plot(result.sizes, [n / MiB for n in result.measured], "o", color=BLUE, ms=5, label="measured")
-    if fit is not None:
-        xs = linspace(min(result.sizes), max(result.sizes), 200)
-        axes.plot(xs, fit(xs), color=ORANGE, lw=1.2, zorder=1, label=f"{formula(fit)} MiB")
-    if result.stopped is not None:
-        axes.axvline(result.stopped, color=DARK, lw=1, ls=":", label=f"out of memory at {result.stopped:,}")
-        axes.set_xlim(right=min(result.stopped, 1.25 * max(result.sizes, default=result.stopped)) * 1.05)
-    axes.set(xlabel=result.name, ylabel="MiB")
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-    _legend(axes)
-    return figure
-
-
-def roofline(
-    dots: Mapping[str, Mapping[str, tuple[float, float]]], peak: float, bandwidth: float, about: str = ""
-) -> Drawing:
-    """The roofline of a GPU, log-log, with operators as dots: ``{kind: {operator: (FLOP per byte, FLOP a second)}}``.
-
-    ``peak`` in operations and ``bandwidth`` in bytes a second are the roof: the slope ends where they meet, at ``peak /
-    bandwidth``. Each kind has a colour. Raises ``ValueError`` for a number that is not above 0.
-    """
-    every = [point for kind in dots.values() for point in kind.values()]
-    if min(peak, bandwidth, *(number for point in every for number in point)) <= 0:
-        raise ValueError("a roofline has logarithmic axes: every number is above 0")
-    ridge = peak / bandwidth
-    said = [
-        f"{n} {_digits(x)} FLOP per byte, {_digits(y / 1e12)} TFLOP/s" for k in dots.values() for n, (x, y) in k.items()
-    ]
-    alt = f"The roof rises to {peak / 1e12:.3g} TFLOP/s at {ridge:.3g} FLOP per byte, and is flat from there. "
-    title = _titled("Roofline", about)
-    labels = {"xlabel": "operations per byte (FLOP per B)", "ylabel": "rate (TFLOP per s)"}
-    figure, axes = new(title, alt + "; ".join(said) + ".", height=4.2, **labels)
-    left, right = min(0.1, *(x / 2 for x, _ in every)), max(20 * ridge, *(8 * x for x, _ in every))
-    roof = [bandwidth * left / 1e12, peak / 1e12, peak / 1e12]
-    axes.plot([left, ridge, right], roof, color=DARK, lw=1.5, zorder=1)
-    axes.axvline(ridge, color=GREY, ls=":", lw=1, zorder=1)
-    axes.text(ridge, roof[0], f" {ridge:.0f} FLOP per B", color=DARK, fontsize=8)
-    for (kind, points), colour_of in zip(dots.items(), PARTS, strict=False):
-        axes.plot(*zip(*((x, y / 1e12) for x, y in points.values()), strict=True), "o", color=colour_of, label=kind)
-        for name, (x, y) in points.items():  # above the slope, and under the flat part
-            offset, side = ((-5, 4), "right") if x <= ridge else ((4, -11), "left")
-            beside = {"xytext": offset, "textcoords": "offset points", "fontsize": 7, "ha": side}
-            axes.annotate(name, (x, y / 1e12), **beside)
-    axes.set(xscale="log", yscale="log", xlim=(left, right))
-    _legend(axes)
-    return figure
-
-
 _LANES = ("worker", "pinning thread", "host", "copy to GPU", "compute", "communication", "copy to host")  # downwards
 _LANE_COLOURS = {
-    "issues operators": SKY,
-    "waits for the GPU": LIGHT,
-    "waits for a batch": YELLOW,
-    "worker": GREEN,
-    "pinning thread": PURPLE,
-    "copy to GPU": ORANGE,
-    "compute": BLUE,
-    "communication": PURPLE,
-    "copy to host": ORANGE,
+    "issues operators": palette.sky,
+    "waits for the GPU": palette.light,
+    "waits for a batch": palette.yellow,
+    "worker": palette.green,
+    "pinning thread": palette.purple,
+    "copy to GPU": palette.orange,
+    "compute": palette.blue,
+    "communication": palette.purple,
+    "copy to host": palette.orange,
 }
 
 
@@ -594,8 +426,7 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
         f"{name}: " + ", ".join(f"{kind} {_brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
     )
     said = f"Of {end:.4g} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
-    title = _titled("Who does what when", about)
-    figure, axes = new(title, said, xlabel="ms", height=1.2 + 0.36 * max(len(names), 2))
+    figure, axes = new("Who does what when", said, about=about, xlabel="ms", height=1.2 + 0.36 * max(len(names), 2))
     used: dict[str, str] = {}
     for (lane, kind), spans in pieces.items():
         fill = _LANE_COLOURS.get(kind) or next(c for c in (*OTHER, *PARTS) if c not in used.values())
@@ -604,11 +435,11 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     axes.set(xlim=(0, end), ylim=(max(len(names), 1) - 0.5, -0.5))
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
-    _legend(axes, [Patch(color=used[kind], label=kind) for lane, kind in pieces if lane == "host"])
+    legend(axes, [Patch(color=used[kind], label=kind) for lane, kind in pieces if lane == "host"])
     return figure
 
 
-def _digits(value: float, count: int = 3) -> str:
+def digits(value: float, count: int = 3) -> str:
     """So many digits, and all of a larger number's before the point: 0.123, 12.3, 12,345."""
     return f"{value:.{count}g}" if abs(value) < 10**count else f"{value:,.0f}"
 
@@ -644,15 +475,6 @@ def _lane_pieces(intervals, end: float) -> dict[tuple[str, str], list[tuple[floa
 
 def _busy(pieces, name: str) -> dict[str, float]:
     return {kind: sum(length for _, length in spans) for (lane, kind), spans in pieces.items() if lane == name}
-
-
-def formula(fit) -> str:
-    """A polynomial as text, with four digits: ``0.00123x² + 0.6039x + 437.9``; rounding errors are noughts."""
-    powers = ["", "x", "x²", "x³", "x⁴"]
-    coefficients = fit.convert().coef
-    least = 1e-12 * max(map(abs, coefficients))
-    terms = [f"{c if abs(c) > least else 0:.4g}{p}" for c, p in zip(coefficients, powers, strict=False)]
-    return " + ".join(reversed(terms)).replace("+ -", "- ")
 
 
 def _short(size: int) -> str:

@@ -19,6 +19,8 @@ import pandas as pd
 from labkit.gpu import current
 from labkit.units import MiB, whole_bytes
 
+__all__ = ["Technique", "summary"]
+
 MIME = "application/vnd.labkit.techniques+json"
 
 

@@ -11,6 +11,8 @@ import torch
 
 from labkit.gpu import GPU, current, simulator_is_on
 
+__all__ = ["host_work", "memory_rate", "product_rate", "seconds", "stopwatch"]
+
 
 class Interval(NamedTuple):
     """Holds what one lane does from `start` to `end`, in milliseconds since the stopwatch was started."""

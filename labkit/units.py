@@ -6,6 +6,8 @@ from fractions import Fraction
 from numbers import Real
 from typing import Any
 
+__all__ = ["MiB", "mib", "whole_bytes"]
+
 MiB = 2**20
 
 

@@ -21,7 +21,7 @@ UNKNOWN = "THE ADDRESS OF THIS REPOSITORY"
 # Installed on Colab (googlecolab/backend-info, pip-freeze.gpu.txt and pip-freeze.txt of 2026-08-19: torch 2.11.0,
 # Python 3.13), and on Kaggle, whose image is made from Colab's. Not installed anew: torch and the running kernel stay.
 THERE = {"numpy", "torch", "accelerate", "ipykernel", "ipywidgets", "matplotlib", "nbconvert", "pandas", "tqdm"}
-THERE |= {"transformers"}
+THERE |= {"pyyaml", "transformers"}
 NOT_NEEDED = {"jupyterlab"}  # they are notebooks' hosts themselves
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from matplotlib.figure import Figure
+
 from labkit import plots
 from labkit.units import MiB, mib
 
@@ -40,7 +42,7 @@ class Budget:
             lines.append(f"{technique:{wide}}  {backward:>20}  {step:>14}  {highest:>9}  {fits}")
         return "\n".join(lines)
 
-    def plot(self, about: str = "") -> plots.Drawing:
+    def plot(self, about: str = "") -> Figure:
         """Draws two bars per technique, and a line at the memory that the card offers."""
         rows = list(self.rows.items())
         said = "; ".join(f"{name}: {mib(backward)} and {mib(step)}" for name, (backward, step) in rows)
@@ -50,12 +52,14 @@ class Budget:
         for number, (label, kind) in enumerate(PEAKS.items()):
             places = [place + 0.36 * number for place in range(len(rows))]
             sizes = [peaks[number] / MiB for _, peaks in rows]
-            drawn = axes.barh(places, sizes, height=0.34, color=plots.colour(kind), label=label)
+            drawn = axes.barh(places, sizes, height=0.34, color=plots.colours([kind])[kind][0], label=label)
             sizes_inside = [f"{size:,.0f} " for size in sizes]
             for bar, size in zip(drawn, sizes_inside, strict=True):
                 middle = bar.get_y() + bar.get_height() / 2
                 axes.text(bar.get_width(), middle, size, ha="right", va="center", fontsize=8, color="white")
-        axes.axvline(self.limit / MiB, color=plots.DARK, lw=1, ls="--", label=f"what a {self.gpu} offers PyTorch")
+        axes.axvline(
+            self.limit / MiB, color=plots.palette.dark, lw=1, ls="--", label=f"what a {self.gpu} offers PyTorch"
+        )
         axes.set_yticks([place + 0.18 for place in range(len(rows))], [name for name, _ in rows])
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)

@@ -12,13 +12,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 from torch.utils._python_dispatch import _disable_current_modes
 
+from labkit import plots
 from labkit.gpu import current
 
 
@@ -133,3 +136,33 @@ def partition(model: nn.Module, *inputs: Tensor, cut: Callable, decompositions: 
                 node.update_kwarg("device", torch.device("cuda"))
         half.recompile()
     return Partitioned(model, *halves)
+
+
+def plot_cuts(rows: Mapping[str, Mapping[str, bool]], title: str) -> Figure:
+    """Rows of operators, those filled whose results are saved for backward: ``{name: {operator: saved}}``.
+
+    A row is what :attr:`Partitioned.operators` says.
+    """
+    said = [f"{name}: {', '.join(one for one in row if row[one]) or 'none'}" for name, row in rows.items()]
+    figure, axes = plots.new(title, f"Saved are, {'; '.join(said)}.", height=1.0 + 0.75 * len(rows))
+    for y, row in enumerate(rows.values()):
+        for x, (operator, saved) in enumerate(row.items()):
+            fill = plots.colours(["activations"])["activations"][0] if saved else "white"
+            axes.add_patch(
+                Rectangle(
+                    (x + 0.04, y - 0.22),
+                    0.92,
+                    0.44,
+                    fc=fill,
+                    ec=plots.palette.dark if saved else plots.palette.grey,
+                    lw=1,
+                )
+            )
+            axes.text(x + 0.5, y, operator, ha="center", va="center", fontsize=6, color=plots.palette.dark)
+            axes.plot([x - 0.04, x + 0.04], [y, y], color=plots.palette.grey, lw=1)
+    axes.set(xlim=(-0.2, max(map(len, rows.values())) + 0.2), ylim=(len(rows) - 0.4, -0.6))
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from labkit import plots
 from labkit.formulas import block, cublas_workspace
 from labkit.ledger import Ledger
-from labkit.units import mib
+from labkit.units import MiB, mib
 
 KINDS = ("weights", "optimizer states", "gradients", "workspaces", "activations", "temporaries")
 
@@ -80,7 +82,7 @@ class Kinds:
     def plot(self, about: str = "", title: str = "The six kinds of allocated memory"):
         """Stack the six kinds over the step's events, with backward shaded and the peak marked."""
         first, last = self.backward
-        return plots.stack(
+        return stack(
             {kind: curve.tolist() for kind, curve in self.curves.items()},
             f"{title}: {about}" if about else title,
             xlabel="event of the allocator in the step",
@@ -124,3 +126,37 @@ def _held(model: nn.Module, optimizer) -> dict[int, str]:
     groups = {"gradients": gradients, "optimizer states": states, "weights": [*model.parameters(), *model.buffers()]}
     tensors = ((kind, tensor) for kind, group in groups.items() for tensor in group if tensor.is_cuda)
     return {tensor.untyped_storage().data_ptr(): kind for kind, tensor in tensors}
+
+
+def stack(
+    curves: Mapping[str, Sequence[int]],
+    title: str,
+    xlabel: str,
+    shaded: Mapping[str, tuple[float, float]] | None = None,
+) -> Figure:
+    """Bytes over events as stacked areas, ``{part: values}``, with the highest sum marked and ranges shaded by name.
+
+    A part has the colour of its kind, which its name contains. Raises ``ValueError`` for curves of different lengths,
+    or for parts that cannot be distinguished.
+    """
+    if len({len(values) for values in curves.values()}) != 1:
+        raise ValueError(f"curves to stack have one length; these have {[len(v) for v in curves.values()]}")
+    total = [sum(values) for values in zip(*curves.values(), strict=True)]
+    peak = max(range(len(total)), key=total.__getitem__)
+    said = ", ".join(f"{name} {mib(values[peak])}" for name, values in curves.items())
+    alt = f"The sum is highest at {xlabel} {peak} of {len(total) - 1}, {mib(total[peak])}: {said}."
+    figure, axes = plots.new(title, alt, xlabel=xlabel, ylabel="MiB", height=3.8)
+    look = plots.colours(list(curves))
+    layers = [[value / MiB for value in values] for values in curves.values()]
+    filled = axes.stackplot(range(len(total)), layers, labels=list(curves), step="post", lw=0)
+    for area, (fill, hatch) in zip(filled, look.values(), strict=True):
+        area.set(facecolor=fill, hatch=hatch, edgecolor="white")
+    top = max(total[peak] / MiB, 1e-9)
+    axes.axvline(peak, color=plots.palette.dark, lw=1, ls=":")
+    axes.text(peak, top * 1.03, f" peak {mib(total[peak])}", fontsize=8, va="bottom")
+    for name, (first, last) in (shaded or {}).items():
+        axes.axvspan(first, last, color=plots.palette.grey, alpha=0.15, lw=0, zorder=0)
+        axes.text((first + last) / 2, top * 0.93, name, ha="center", fontsize=8)
+    axes.set(xlim=(0, max(len(total) - 1, 1)), ylim=(0, top * 1.15))
+    plots.legend(axes, axes.get_legend_handles_labels()[0][::-1])  # as they are stacked
+    return figure

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from labkit.formulas import roofline
+from helpers.rooflines import roofline
 
 PRODUCT, REDUCTION, ELEMENTWISE = "product", "reduction", "elementwise"
 # Parts of the names of operators that reduce over a dimension or over all elements.
@@ -58,8 +58,8 @@ def operators(work: Callable[[], object]) -> list[Operator]:
 def least_times(calls: Iterable[Operator], peak: float, bandwidth: float) -> pd.DataFrame:
     """Returns a row per operator: its figures, the least milliseconds on the GPU (``ms``), and its bottleneck.
 
-    It applies ``formulas.roofline`` to each, without the host, so ``bound`` is ``"memory"`` or ``"compute"``. ``peak``
-    is in operations per second, ``bandwidth`` in bytes per second. Raises what ``formulas.roofline`` raises.
+    It applies ``rooflines.roofline`` to each, without the host, so ``bound`` is ``"memory"`` or ``"compute"``. ``peak``
+    is in operations per second, ``bandwidth`` in bytes per second. Raises what ``rooflines.roofline`` raises.
     """
     rows = [(one, roofline(one.flop, one.nbytes, peak, bandwidth)) for one in calls]
     return pd.DataFrame([{**one._asdict(), "ms": 1e3 * limit.seconds, "bound": limit.bound} for one, limit in rows])

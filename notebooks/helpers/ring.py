@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from matplotlib.patches import Rectangle
+
 from labkit import plots
 
 Held = Sequence[Sequence[Collection[int]]]
@@ -30,12 +32,12 @@ def plot(steps: Sequence[Held], about: str = ""):
         for rank, row in enumerate(held):
             for part, summed in enumerate(row):
                 left, share = at - 0.42 + part * width, len(set(summed)) / ranks
-                fill, alpha = (plots.GREEN, 1.0) if share == 1 else (plots.ORANGE, share**1.5)
+                fill, alpha = (plots.palette.green, 1.0) if share == 1 else (plots.palette.orange, share**1.5)
                 axes.add_patch(
-                    plots.Rectangle((left, rank - 0.36), width, 0.72, fc=(fill, alpha), ec=plots.DARK, lw=0.5)
+                    Rectangle((left, rank - 0.36), width, 0.72, fc=(fill, alpha), ec=plots.palette.dark, lw=0.5)
                 )
                 text = "all" if share == 1 else "+".join(map(str, sorted(summed)))
-                ink = "white" if share == 1 else plots.DARK
+                ink = "white" if share == 1 else plots.palette.dark
                 axes.text(left + width / 2, rank, text, ha="center", va="center", fontsize=6, color=ink, rotation=90)
     axes.set(xlim=(-0.5, len(steps) - 0.5), ylim=(ranks - 0.5, -0.5), xticks=range(len(steps)))
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])

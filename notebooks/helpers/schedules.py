@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.plots import BLUE, DARK, GREEN, LIGHT, ORANGE, PURPLE, YELLOW, Drawing, _legend, _titled, new
+from labkit.plots import legend, new, palette
 
-COLOURS = {"forward": BLUE, "backward": GREEN, "weights": ORANGE, "gradients": YELLOW, "": PURPLE}
+COLOURS = {
+    "forward": palette.blue,
+    "backward": palette.green,
+    "weights": palette.orange,
+    "gradients": palette.yellow,
+    "": palette.purple,
+}
 NAMES = {
     "forward": "forward",
     "backward": "backward",
@@ -19,7 +26,7 @@ _STAGE_TINTS = (0.0, 0.45, 0.65, 0.8)  # how much lighter the first, second, ...
 _NARROWEST = 0.012  # share of the figure's width; a narrower box has no number
 
 
-def schedule(timeline, about: str = "") -> Drawing:
+def schedule(timeline, about: str = "") -> Figure:
     """Draws the ranks of ``simgpu.together`` as rows, with a numbered box per micro-batch; idle time is grey.
 
     The later stages of a rank with several stages have lighter colours. The alternative text gives each rank's idle
@@ -33,14 +40,15 @@ def schedule(timeline, about: str = "") -> Drawing:
     start, end = timeline.span
     length = end - start
     figure, axes = new(
-        _titled(f"Schedule, {timeline.bubble:.1%} idle", about),
+        f"Schedule, {timeline.bubble:.1%} idle",
         in_words(timeline),
+        about=about,
         xlabel="ms",
         height=1.3 + 0.42 * max(len(timeline.ranks), 2),
     )
     kinds = []
     for row, rank in enumerate(timeline.ranks):
-        axes.add_patch(Rectangle((0, row - 0.4), 1e3 * length, 0.8, fc=LIGHT, ec="none", zorder=0))
+        axes.add_patch(Rectangle((0, row - 0.4), 1e3 * length, 0.8, fc=palette.light, ec="none", zorder=0))
         pieces = timeline.of(rank)
         stages = sorted({one.piece.stage for one in pieces if one.piece.stage is not None})
         for one in pieces:
@@ -51,14 +59,14 @@ def schedule(timeline, about: str = "") -> Drawing:
             box = Rectangle((at, row - 0.4), width, 0.8, fc=lighter(COLOURS[piece.kind], tint), ec="white", lw=0.5)
             axes.add_patch(box)
             if piece.microbatch is not None and one.seconds > _NARROWEST * length:
-                ink = DARK if tint > 0.3 else "white"
+                ink = palette.dark if tint > 0.3 else "white"
                 label = {"ha": "center", "va": "center", "fontsize": 7, "color": ink}
                 axes.text(at + width / 2, row, str(piece.microbatch), **label)
     axes.set(xlim=(0, 1e3 * length), ylim=(len(timeline.ranks) - 0.5, -0.5))
     axes.set_yticks(range(len(timeline.ranks)), [f"rank {rank}" for rank in timeline.ranks])
     axes.tick_params(axis="y", length=0)
-    shown = {NAMES[kind]: COLOURS[kind] for kind in COLOURS if kind in kinds} | {"idle": LIGHT}
-    _legend(axes, [Patch(color=shown[name], label=name) for name in shown])
+    shown = {NAMES[kind]: COLOURS[kind] for kind in COLOURS if kind in kinds} | {"idle": palette.light}
+    legend(axes, [Patch(color=shown[name], label=name) for name in shown])
     return figure
 
 

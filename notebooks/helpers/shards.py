@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from torch import nn
 
 from labkit import plots
-from labkit.gpu import label
+from labkit.gpu import current, left_out
 from labkit.units import MiB
 
 SHARD, WHOLE, COMING = "shard", "whole", "coming"
@@ -69,7 +69,7 @@ class Moments:
         """Returns a row per moment: the state of each layer, and the MiB allocated."""
         rows = [{**one.layers, "allocated (MiB)": one.allocated / MiB} for one in self.noted]
         frame = pd.DataFrame(rows, index=[one.name for one in self.noted])
-        frame.index.name = frame.attrs["gpu"] = label()
+        frame.index.name = frame.attrs["gpu"] = " · ".join(filter(None, (str(current()), left_out())))
         return frame
 
     def plot(self, about: str = ""):
@@ -90,19 +90,25 @@ class Moments:
         axes.set_yticks([y + 0.4 for y in range(len(names))], names)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        looks = {"own shard": (plots.BLUE, ""), "gathered": (plots.SKY, ""), "being gathered": ("white", "////")}
-        handles = [Patch(fc=fill, hatch=hatch, ec=plots.DARK, label=said) for said, (fill, hatch) in looks.items()]
+        looks = {
+            "own shard": (plots.palette.blue, ""),
+            "gathered": (plots.palette.sky, ""),
+            "being gathered": ("white", "////"),
+        }
+        handles = [
+            Patch(fc=fill, hatch=hatch, ec=plots.palette.dark, label=said) for said, (fill, hatch) in looks.items()
+        ]
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
         return figure
 
     def _box(self, axes, x: int, y: int, shard: int, name: str, kind: str) -> None:
         mine, wide = shard == self.rank, 0.9 / self.ranks
-        fill = plots.BLUE if mine else plots.SKY if kind == WHOLE else "white"
+        fill = plots.palette.blue if mine else plots.palette.sky if kind == WHOLE else "white"
         hatch = "////" if kind == COMING and not mine else ""
-        edge = plots.DARK if mine or kind != SHARD else plots.LIGHT
+        edge = plots.palette.dark if mine or kind != SHARD else plots.palette.light
         axes.add_patch(Rectangle((x + shard * wide, y), wide, 0.8, fc=fill, ec=edge, hatch=hatch, lw=0.7))
         if self.ranks <= 4 and (mine or kind != SHARD):
-            ink = "white" if mine else plots.DARK
+            ink = "white" if mine else plots.palette.dark
             at = x + (shard + 0.5) * wide, y + 0.4
             patch = {"fc": "white", "ec": "none", "pad": 0.8} if hatch else None  # text on hatching is not legible
             axes.text(*at, f"{name}{shard}", ha="center", va="center", fontsize=7, color=ink, bbox=patch)

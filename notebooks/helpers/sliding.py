@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.sliding_page import page, shown, smallest
@@ -113,7 +114,7 @@ def _rooms(cards: Collection[str]) -> dict[str, int]:
     return dict(sorted(rooms.items(), key=lambda one: one[1]))
 
 
-def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
+def _still(found: Grid, title: str, cards: dict[str, int]) -> Figure:
     """Draws the whole grid as a table, coloured by the smallest card that has more memory."""
     *outer, (down, rows), (along, columns) = found.axes.items()
     panels: list[tuple] = [(value,) for value in outer[0][1]] if outer else [()]
@@ -128,17 +129,17 @@ def _still(found: Grid, title: str, cards: dict[str, int]) -> plots.Drawing:
         axes.text(left - 0.45, -0.62, str(panel[0]) if panel else "", fontsize=8, va="bottom")
         for (i, row), (j, column) in product(enumerate(rows), enumerate(columns)):
             size = found.measured[(*panel, row, column)]
-            shade = shades.get(smallest(size, cards) or "", plots.GREY if cards else plots.LIGHT)
+            shade = shades.get(smallest(size, cards) or "", plots.palette.grey if cards else plots.palette.light)
             axes.add_patch(Rectangle((left + j - 0.48, i - 0.46), 0.96, 0.92, color=shade, lw=0))
             text = "no" if size is None else f"{size / GIB:.1f}"
-            axes.text(left + j, i, text, ha="center", va="center", fontsize=8, color=plots.DARK)
+            axes.text(left + j, i, text, ha="center", va="center", fontsize=8, color=plots.palette.dark)
     axes.set(xlim=(-0.6, len(panels) * (len(columns) + GAP) - GAP - 0.4), ylim=(len(rows) - 0.4, -1.1))
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.set_yticks(range(len(rows)), [shown(value) for value in rows])
     axes.tick_params(length=0)
     handles = [Rectangle((0, 0), 1, 1, color=shade, label=f"{name} has more") for name, shade in shades.items()]
     if handles:
-        handles.append(Rectangle((0, 0), 1, 1, color=plots.GREY, label="none of them has"))
+        handles.append(Rectangle((0, 0), 1, 1, color=plots.palette.grey, label="none of them has"))
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
     return figure
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from matplotlib.patches import Rectangle
 from torch import nn
 
 from labkit import plots
 from labkit.gpu import one_rank, requested
-from labkit.timing import Timing, stopwatch
+from labkit.timing import stopwatch
 
 if TYPE_CHECKING:
     from simgpu.ranks.traffic import Traffic
@@ -47,9 +48,7 @@ def kept(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int) -
         return requested() - before if graph is not None else 0
 
 
-def timed(
-    module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int, link: str | float | None = None
-) -> Timing:
+def timed(module: Callable[[], nn.Module], plan, shape: Sequence[int], of: int, link: str | float | None = None) -> Any:
     """Times the second forward and backward of the module on rank 0 of `of`, with GPUs joined by a `link` (`one_rank`).
 
     The result has lanes on a simulated GPU. On a real one the other ranks don't exist, so communication takes no time.
@@ -144,14 +143,14 @@ def _matrices(chain: Mapping[str, nn.Linear]) -> list[tuple[str, int | None, int
 
 def _draw(axes, left: float, high: float, wide: float, how: str, rank: int, ranks: int) -> None:
     """Draws a matrix: this rank's shard blue and the others' grey, whole ones light blue, partial sums hatched."""
-    box = {"ec": plots.DARK, "lw": 0.7}
+    box = {"ec": plots.palette.dark, "lw": 0.7}
     if how in (WHOLE, "sum"):
         hatch = "///" if how == "sum" else ""
-        axes.add_patch(plots.Rectangle((left, -high / 2), wide, high, fc=plots.SKY, hatch=hatch, **box))
+        axes.add_patch(Rectangle((left, -high / 2), wide, high, fc=plots.palette.sky, hatch=hatch, **box))
         return
     across = how == COLUMNS
     for part in range(ranks):
         x = left + wide * part / ranks if across else left
         y = -high / 2 if across else high / 2 - high * (part + 1) / ranks
         size = (wide / ranks, high) if across else (wide, high / ranks)
-        axes.add_patch(plots.Rectangle((x, y), *size, fc=plots.BLUE if part == rank else plots.LIGHT, **box))
+        axes.add_patch(Rectangle((x, y), *size, fc=plots.palette.blue if part == rank else plots.palette.light, **box))

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from numpy.polynomial import Polynomial
 from tqdm.auto import tqdm
 
 from labkit import plots
 from labkit.gpu import current
-from labkit.units import MiB, whole_bytes
+from labkit.units import MiB, mib, whole_bytes
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Sweep:
 
     def plot(self, degree: int | None = None, about: str = "", counter: str = "Allocated peak"):
         """Draws the measurements and the fit of ``degree``; ``about`` names the model, ``counter`` what grows."""
-        return plots.sweep(self, None if degree is None else self.fit(degree), about, counter)
+        return draw(self, None if degree is None else self.fit(degree), about, counter)
 
 
 def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batch") -> Sweep:
@@ -98,3 +99,37 @@ def clean_starts() -> Iterator[Callable[[], None]]:
         yield start
     finally:
         gc.unfreeze()
+
+
+def draw(result, fit=None, about: str = "", counter: str = "Allocated peak") -> Figure:
+    """Draws a :class:`Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
+    ends = [(n, m) for n, m in zip(result.sizes, result.measured, strict=True)]
+    alt = (
+        f"{mib(ends[0][1])} at {ends[0][0]:,} and {mib(ends[-1][1])} at {ends[-1][0]:,}." if ends else "No size fitted."
+    )
+    alt += "" if fit is None else f" Fit: {formula(fit)} MiB."
+    alt += "" if result.stopped is None else f" Out of memory at {result.stopped:,}."
+    figure, axes = plots.new(f"{counter} by {result.name}", alt, about=about)
+    axes.plot(result.sizes, [n / MiB for n in result.measured], "o", color=plots.palette.blue, ms=5, label="measured")
+    if fit is not None:
+        xs = np.linspace(min(result.sizes), max(result.sizes), 200)
+        axes.plot(xs, fit(xs), color=plots.palette.orange, lw=1.2, zorder=1, label=f"{formula(fit)} MiB")
+    if result.stopped is not None:
+        axes.axvline(
+            result.stopped, color=plots.palette.dark, lw=1, ls=":", label=f"out of memory at {result.stopped:,}"
+        )
+        axes.set_xlim(right=min(result.stopped, 1.25 * max(result.sizes, default=result.stopped)) * 1.05)
+    axes.set(xlabel=result.name, ylabel="MiB")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    plots.legend(axes)
+    return figure
+
+
+def formula(fit) -> str:
+    """A polynomial as text, with four digits: ``0.00123x² + 0.6039x + 437.9``; rounding errors are noughts."""
+    powers = ["", "x", "x²", "x³", "x⁴"]
+    coefficients = fit.convert().coef
+    least = 1e-12 * max(map(abs, coefficients))
+    terms = [f"{c if abs(c) > least else 0:.4g}{p}" for c, p in zip(coefficients, powers, strict=False)]
+    return " + ".join(reversed(terms)).replace("+ -", "- ")

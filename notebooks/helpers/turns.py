@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from helpers import schedules
-from labkit.gpu import one_rank, simulated_gpu, simulator_is_on
+from labkit.gpu import current, one_rank, simulated_gpu
 from labkit.ledger import Ledger
-from labkit.plots import Drawing
 from labkit.units import MiB
 
 CLOCK = "A100-80GB"  # the GPU whose clock plays the ranks when the machine's own GPU, a real one, counts the bytes
@@ -83,7 +83,7 @@ class InTurn:
         """Returns the idle share of that time, over all ranks."""
         return self.timeline.bubble
 
-    def plot(self, about: str = "") -> Drawing:
+    def plot(self, about: str = "") -> Figure:
         """Draws the schedule (`helpers.schedules.schedule`)."""
         with _clock():
             return schedules.schedule(self.timeline, about)
@@ -105,7 +105,7 @@ def in_turn(work: Callable[[Turn], object], ranks: int, link: str | float | None
     """
     turns = _all(work, ranks, link)
     timed = turns
-    if not simulator_is_on():
+    if not current().simulated:
         with _clock():
             timed = _all(work, ranks, link)
     import simgpu
@@ -139,12 +139,12 @@ def _emptied() -> None:
 
 
 def _clock():
-    return nullcontext() if simulator_is_on() else simulated_gpu(CLOCK)
+    return nullcontext() if current().simulated else simulated_gpu(CLOCK)
 
 
 @contextmanager
 def _logging() -> Iterator[Any]:
-    if not simulator_is_on():
+    if not current().simulated:
         yield None
         return
     import simgpu

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import labkit
 from helpers.operators import least_times, operators
-from labkit import formulas, plots
+from helpers.rooflines import plot_roofline, roofline
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_the_roofline_is_the_clock_where_tensors_are_large(name):
         x = torch.zeros(8192, 8192, dtype=torch.float16, device="cuda")
         for work, bound in ((lambda: x + x[0], "memory"), (lambda: x @ x, "compute")):
             (one,) = operators(work)
-            expected = formulas.roofline(one.flop, one.nbytes, peak, bandwidth)
+            expected = roofline(one.flop, one.nbytes, peak, bandwidth)
             assert expected.bound == bound
             assert expected.seconds == pytest.approx(labkit.seconds(work, repeats=5), rel=0.1)
             row = least_times([one], peak, bandwidth).iloc[0]
@@ -59,7 +59,7 @@ positive = st.floats(1e-3, 1e15)
 
 @given(positive, positive, positive, positive, st.floats(0, 1))
 def test_a_roofline_is_the_longest_of_three(flop, nbytes, peak, bandwidth, launch):
-    seconds, bound = formulas.roofline(flop, nbytes, peak, bandwidth, launch)
+    seconds, bound = roofline(flop, nbytes, peak, bandwidth, launch)
     times = {"compute": flop / peak, "memory": nbytes / bandwidth, "host": launch}
     assert seconds == times[bound] == max(times.values())
 
@@ -67,15 +67,15 @@ def test_a_roofline_is_the_longest_of_three(flop, nbytes, peak, bandwidth, launc
 @pytest.mark.parametrize("given", [(1, 1, 0, 1), (1, 1, 1, -1), (-1, 1, 1, 1), (1, 1, 1, 1, -1)])
 def test_what_is_no_roofline_is_refused(given):
     with pytest.raises(ValueError, match="roofline"):
-        formulas.roofline(*given)
+        roofline(*given)
 
 
 def test_a_figure_has_the_ridge_and_the_dots():
     dots = {"elementwise": {"add": (1 / 6, 3e11)}, "product": {"4096": (1365, 2.5e14)}}
-    figure = plots.roofline(dots, 2.5e14, 1.8e12, "half precision")
+    figure = plot_roofline(dots, 2.5e14, 1.8e12, "half precision")
     figure.canvas.draw()
     assert "139 FLOP per byte" in figure.description
     assert "add 0.167 FLOP per byte, 0.3 TFLOP/s" in figure.description
     assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
     with pytest.raises(ValueError, match="above 0"):
-        plots.roofline({"elementwise": {"add": (0, 1)}}, 1, 1)
+        plot_roofline({"elementwise": {"add": (0, 1)}}, 1, 1)

@@ -5,9 +5,8 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from helpers import models, plans
+from helpers import layer_bytes, models, plans
 from helpers.plans import MODELS, Model, Plan
-from labkit import formulas
 
 SMALL = Model(layers=4, hidden=256, heads=8, shared_heads=4, inner=512, vocabulary=1024, length=128)
 
@@ -28,7 +27,7 @@ def test_the_sizes_are_those_of_the_papers():
 def test_a_layer_on_one_gpu_keeps_what_the_layers_formula_says():
     m, tokens = MODELS["70B"], 4096
     small = 8 * tokens + 4 * m.heads * tokens + 24  # of norms and of attention, for each token
-    kept = formulas.llama_layer(1, tokens, m.hidden, m.heads, m.shared_heads, m.inner)
+    kept = layer_bytes.llama_layer(1, tokens, m.hidden, m.heads, m.shared_heads, m.inner)
     without_inputs = plans.layer_keeps(m, Plan(), tokens)
     assert kept - small == without_inputs
 

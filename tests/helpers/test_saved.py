@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import labkit
+from helpers import layer_bytes
 from helpers.blocks import allocated_blocks, remainders
-from helpers.kinds import Kinds
+from helpers.kinds import Kinds, stack
 from helpers.models import LlamaLayer
 from helpers.saved import OUTPUT, keeps, layer_keeps, owners, saving
-from labkit import plots
 from labkit.gpu import requested
 from labkit.ledger import Ledger
 from labkit.units import MiB
@@ -136,10 +136,10 @@ def test_without_history_there_are_no_kinds():
 
 
 def test_curves_to_stack_have_one_length_and_the_highest_sum_is_marked():
-    figure = plots.stack({"weights": [1, 1, 1], "gradients": [0, MiB, 0]}, "Memory", "event", {"backward": (1, 2)})
+    figure = stack({"weights": [1, 1, 1], "gradients": [0, MiB, 0]}, "Memory", "event", {"backward": (1, 2)})
     assert "event 1 of 2" in figure.description
     with pytest.raises(ValueError, match="one length"):
-        plots.stack({"weights": [1], "gradients": [0, 1]}, "Memory", "event")
+        stack({"weights": [1], "gradients": [0, 1]}, "Memory", "event")
 
 
 def test_an_operator_keeps_what_the_hooks_and_the_allocator_say():
@@ -173,7 +173,7 @@ def test_the_plain_layer_of_today_keeps_what_the_formula_says(sizes):
         x = torch.zeros(batch, length, hidden, dtype=torch.bfloat16, requires_grad=True)
         graph = layer(x).grad_fn
         kept = requested() - before if graph else 0
-    assert kept == labkit.formulas.llama_layer(*sizes)
+    assert kept == layer_bytes.llama_layer(*sizes)
 
 
 def test_a_layer_of_today_is_causal_and_turns_by_position():

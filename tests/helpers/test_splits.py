@@ -6,8 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from helpers import splits
-from labkit import formulas
+from helpers import layer_bytes, splits
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
 
@@ -86,13 +85,13 @@ def test_what_is_no_chain_of_linears_is_refused(cut):
 def test_a_cut_layer_keeps_what_the_papers_formula_says():
     sbh, tokens = 2 * 1024 * 2048, 2 * 1024
     for attention in ("flash", "eager"):
-        alone = formulas.gpt_layer(2, 1024, 2048, 16, attention)
-        assert formulas.gpt_layer_of_a_rank(2, 1024, 2048, 16, 1, attention) == alone
-    eight = formulas.gpt_layer_of_a_rank(2, 1024, 2048, 16, 8, "eager")
+        alone = layer_bytes.gpt_layer(2, 1024, 2048, 16, attention)
+        assert layer_bytes.gpt_layer_of_a_rank(2, 1024, 2048, 16, 1, attention) == alone
+    eight = layer_bytes.gpt_layer_of_a_rank(2, 1024, 2048, 16, 8, "eager")
     assert eight == 13 * sbh + 5 * 2 * 16 * 1024**2 // 8 + 16 * tokens
     with pytest.raises(ValueError, match="16 heads"):
-        formulas.gpt_layer_of_a_rank(2, 1024, 2048, 16, 3)
+        layer_bytes.gpt_layer_of_a_rank(2, 1024, 2048, 16, 3)
     with pytest.raises(ValueError, match="1000 tokens"):
-        formulas.gpt_layer_of_a_rank(2, 1000, 2048, 16, 16, sequence=True)
+        layer_bytes.gpt_layer_of_a_rank(2, 1000, 2048, 16, 16, sequence=True)
     with pytest.raises(ValueError, match="'math'"):
-        formulas.gpt_layer_of_a_rank(2, 1024, 2048, 16, 2, "math")
+        layer_bytes.gpt_layer_of_a_rank(2, 1024, 2048, 16, 2, "math")

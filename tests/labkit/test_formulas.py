@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import labkit
+from helpers import layer_bytes, parameter_counts, step_bytes
 from helpers.models import ThreeLinear, bert
 from helpers.saved import layer_keeps, owners
 from labkit import formulas, published
@@ -20,15 +21,15 @@ def count(module):
 @pytest.mark.parametrize(
     ("predicted", "layer"),
     [
-        (formulas.linear(30, 7), nn.Linear(30, 7)),
-        (formulas.linear(30, 7, bias=False), nn.Linear(30, 7, bias=False)),
-        (formulas.conv2d(6, 8, 3), nn.Conv2d(6, 8, 3)),
-        (formulas.conv2d(6, 8, 5, bias=False, groups=2), nn.Conv2d(6, 8, 5, bias=False, groups=2)),
-        (formulas.norm(9), nn.BatchNorm2d(9)),
-        (formulas.norm(9), nn.LayerNorm(9)),
-        (formulas.embedding(11, 4), nn.Embedding(11, 4)),
-        (formulas.attention(12), nn.MultiheadAttention(12, 3)),
-        (formulas.attention(12, bias=False), nn.MultiheadAttention(12, 3, bias=False)),
+        (parameter_counts.linear(30, 7), nn.Linear(30, 7)),
+        (parameter_counts.linear(30, 7, bias=False), nn.Linear(30, 7, bias=False)),
+        (parameter_counts.conv2d(6, 8, 3), nn.Conv2d(6, 8, 3)),
+        (parameter_counts.conv2d(6, 8, 5, bias=False, groups=2), nn.Conv2d(6, 8, 5, bias=False, groups=2)),
+        (parameter_counts.norm(9), nn.BatchNorm2d(9)),
+        (parameter_counts.norm(9), nn.LayerNorm(9)),
+        (parameter_counts.embedding(11, 4), nn.Embedding(11, 4)),
+        (parameter_counts.attention(12), nn.MultiheadAttention(12, 3)),
+        (parameter_counts.attention(12, bias=False), nn.MultiheadAttention(12, 3, bias=False)),
     ],
 )
 def test_parameter_counts(predicted, layer):
@@ -82,12 +83,12 @@ def test_optimizers(name, make):
         torch.cuda.reset_peak_memory_stats()
         optimizer.step()
         temporary = torch.cuda.max_memory_allocated() - held
-        assert (held - before, temporary) == formulas.optimizer(name, formulas.parameters(model))
+        assert (held - before, temporary) == step_bytes.optimizer(name, formulas.parameters(model))
 
 
 def test_an_unknown_optimizer_lists_the_known():
     with pytest.raises(ValueError, match=r"SGD with momentum.*'Lion' was given"):
-        formulas.optimizer("Lion", 1)
+        step_bytes.optimizer("Lion", 1)
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0", "2.14.1"])
@@ -136,18 +137,18 @@ def test_a_size_is_not_negative():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: formulas.norm(-1),
-        lambda: formulas.norm(float("nan")),
-        lambda: formulas.norm(1.5),
-        lambda: formulas.linear(-1, 2),
-        lambda: formulas.linear(1, outputs=-2),
-        lambda: formulas.embedding(2, -3),
-        lambda: formulas.attention(float("inf")),
+        lambda: parameter_counts.norm(-1),
+        lambda: parameter_counts.norm(float("nan")),
+        lambda: parameter_counts.norm(1.5),
+        lambda: parameter_counts.linear(-1, 2),
+        lambda: parameter_counts.linear(1, outputs=-2),
+        lambda: parameter_counts.embedding(2, -3),
+        lambda: parameter_counts.attention(float("inf")),
         lambda: formulas.tensor(2, -3),
-        lambda: formulas.conv2d(3, 4, -1),
-        lambda: formulas.conv2d(3, 4, 1, groups=2),
-        lambda: formulas.conv2d(4, 4, 1, groups=0),
-        lambda: formulas.optimizer("AdamW", -4),
+        lambda: parameter_counts.conv2d(3, 4, -1),
+        lambda: parameter_counts.conv2d(3, 4, 1, groups=2),
+        lambda: parameter_counts.conv2d(4, 4, 1, groups=0),
+        lambda: step_bytes.optimizer("AdamW", -4),
         lambda: formulas.column_sum_scratch(-1, 2, 3),
     ],
 )
@@ -166,16 +167,16 @@ def test_what_is_no_name_of_a_gpu_is_refused(name):
 def test_the_stages_of_a_stack_of_linears_are_the_recorded_ones():
     from labkit import published
 
-    stages = formulas.linear_stages((1024, 1024, 1024, 2048), 10_240, formulas.cublas_workspace((8, 0), "2.13.0"))
-    after = published.find(published.THREE_LINEAR, "after backward", published.NOTES)
+    stages = step_bytes.linear_stages((1024, 1024, 1024, 2048), 10_240, formulas.cublas_workspace((8, 0), "2.13.0"))
+    after = published.find("three-linear", "after backward", "notes")
     assert after.verdict(stages["backward"]) == "equal"
     parameters = 4 * 4_198_400
     assert stages["forward"] == parameters + 208 * 2**20 - 8 * 2**20 + 8_519_680
     assert stages["optimizer"] - stages["backward"] == 2 * parameters
     with pytest.raises(ValueError, match="one layer has two widths"):
-        formulas.linear_stages((1024,), 1, 0)
+        step_bytes.linear_stages((1024,), 1, 0)
     with pytest.raises(ValueError, match="batch is a whole number"):
-        formulas.linear_stages((1, 1), -1, 0)
+        step_bytes.linear_stages((1, 1), -1, 0)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -189,26 +190,26 @@ def test_an_encoder_layer_keeps_what_the_formula_says(attention, dropout, sizes)
         _, table = owners(model, tokens)
         layer = table[table["module"].str.startswith("encoder.layer.1.")]
         kept = (layer["bytes"] - layer["remainder"]).sum()
-    assert kept == formulas.encoder_layer(*sizes, 384, 6, 1536, attention, dropout)
+    assert kept == layer_bytes.encoder_layer(*sizes, 384, 6, 1536, attention, dropout)
 
 
 def test_an_encoder_layer_of_another_attention_is_refused():
     with pytest.raises(ValueError, match="flash"):
-        formulas.encoder_layer(1, 1, 1, 1, 1, "flash")
+        layer_bytes.encoder_layer(1, 1, 1, 1, 1, "flash")
 
 
 def test_the_best_group_is_near_the_square_root_of_layers_over_what_a_layer_keeps():
-    assert formulas.best_group(64, 16, 1) == 2
-    assert formulas.best_group(256, 16, 1) == 4
-    assert formulas.best_group(64, 1, 1) == 8
-    assert formulas.best_group(7, 16, 1) == 1
-    assert formulas.checkpointed(64, 2, 16, 1) == 31 + 32
-    assert formulas.checkpointed(64, 64, 16, 1) == 64 * 16
+    assert step_bytes.best_group(64, 16, 1) == 2
+    assert step_bytes.best_group(256, 16, 1) == 4
+    assert step_bytes.best_group(64, 1, 1) == 8
+    assert step_bytes.best_group(7, 16, 1) == 1
+    assert step_bytes.checkpointed(64, 2, 16, 1) == 31 + 32
+    assert step_bytes.checkpointed(64, 64, 16, 1) == 64 * 16
     for group in (0, 7):
         with pytest.raises(ValueError, match="group divides the 64 layers"):
-            formulas.checkpointed(64, group, 16, 1)
+            step_bytes.checkpointed(64, group, 16, 1)
     with pytest.raises(ValueError, match="one layer or more"):
-        formulas.best_group(0, 16, 1)
+        step_bytes.best_group(0, 16, 1)
 
 
 @pytest.mark.parametrize(
@@ -234,16 +235,16 @@ def test_the_peak_of_an_accumulating_step_is_at_least_the_larger_of_two_moments(
             for _ in range(k):
                 forward(batch // k)[0].sum().backward()
             step.step()
-        bound = formulas.accumulated_peak(formulas.parameters(model), sample, batch, k, optimizer)
+        bound = step_bytes.accumulated_peak(formulas.parameters(model), sample, batch, k, optimizer)
         assert bound <= torch.cuda.max_memory_allocated() < 1.1 * bound + 20 * 2**20
 
 
 def test_an_accumulating_step_has_equal_micro_batches():
     with pytest.raises(ValueError, match="8 samples in 3"):
-        formulas.accumulated_peak(100, 10, 8, 3)
-    assert formulas.accumulated_peak(100, 0, 8, 8) == 500
-    assert formulas.accumulated_peak(100, 100, 8, 1, "SGD") == 900
-    assert formulas.accumulated_peak(100, 100, 8, 4, "SGD") == 400
+        step_bytes.accumulated_peak(100, 10, 8, 3)
+    assert step_bytes.accumulated_peak(100, 0, 8, 8) == 500
+    assert step_bytes.accumulated_peak(100, 100, 8, 1, "SGD") == 900
+    assert step_bytes.accumulated_peak(100, 100, 8, 4, "SGD") == 400
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -269,7 +270,7 @@ def test_what_attention_keeps_is_the_difference_between_eager_and_fused(kind, dt
             kept[attention] = torch.cuda.memory_stats()["requested_bytes.all.current"] - before
             del outputs
     how = {"itemsize": dtype.itemsize, "dropout": dropout > 0, "upcast": upcast}
-    eager, fused = (formulas.attention_kept(batch, 3, length, 64, fused=fused, **how) for fused in (False, True))
+    eager, fused = (layer_bytes.attention_kept(batch, 3, length, 64, fused=fused, **how) for fused in (False, True))
     random_state = 24 if dtype == torch.bfloat16 else 0  # of flash attention, a layer
     assert kept["eager"] - kept["sdpa"] == 2 * (eager - fused - random_state)
 
@@ -292,22 +293,22 @@ def test_a_llama_layer_keeps_what_the_formula_says(name, sizes, head_width):
             model = LlamaModel(settings).to(torch.bfloat16).train()
             tokens = torch.zeros(batch, length, dtype=torch.long)
         kept = layer_keeps(model, model.layers, tokens, use_cache=False)
-    assert kept == formulas.llama_layer(*sizes, head_width=head_width, written_out=True)
+    assert kept == layer_bytes.llama_layer(*sizes, head_width=head_width, written_out=True)
 
 
 def test_what_the_layers_keep_is_the_paper_s_formula():
     s, b, h, a = 1024, 8, 1024, 16
     numbers = 16 * s * b
-    assert formulas.gpt_layer(b, s, h, a) == 34 * s * b * h + 5 * a * s * s * b + numbers
-    assert formulas.gpt_layer(b, s, h, a, dropout=False) == 32 * s * b * h + 2 * a * s * s * b + numbers
-    assert formulas.gpt_layer(b, s, h, a, "flash") == 34 * s * b * h + 4 * a * s * b + numbers + 24
+    assert layer_bytes.gpt_layer(b, s, h, a) == 34 * s * b * h + 5 * a * s * s * b + numbers
+    assert layer_bytes.gpt_layer(b, s, h, a, dropout=False) == 32 * s * b * h + 2 * a * s * s * b + numbers
+    assert layer_bytes.gpt_layer(b, s, h, a, "flash") == 34 * s * b * h + 4 * a * s * b + numbers + 24
     small = 8 * s * b + 4 * a * s * b + 24
-    assert formulas.llama_layer(b, s, h, a, 4, 3584) == (12 + 1 + 28) * s * b * h + small
+    assert layer_bytes.llama_layer(b, s, h, a, 4, 3584) == (12 + 1 + 28) * s * b * h + small
     with pytest.raises(ValueError, match="math"):
-        formulas.gpt_layer(1, 1, 1, 1, "math")
+        layer_bytes.gpt_layer(1, 1, 1, 1, "math")
 
 
-@pytest.mark.parametrize("activation", formulas.INNER_TENSORS)
+@pytest.mark.parametrize("activation", layer_bytes.INNER_TENSORS)
 def test_an_mlp_keeps_what_the_formula_says(activation):
     written_out = lambda x: 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * torch.pow(x, 3))))  # noqa: E731
     functions = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "gelu written out": written_out}
@@ -321,24 +322,24 @@ def test_an_mlp_keeps_what_the_formula_says(activation):
         y = down(inner)
         inner = None
         kept = requested() - before - y.nbytes
-    assert kept == formulas.mlp(1001, 64, 200, activation)
+    assert kept == layer_bytes.mlp(1001, 64, 200, activation)
 
 
 def test_an_mlp_of_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="geglu"):
-        formulas.mlp(1, 1, 1, "geglu")
+        layer_bytes.mlp(1, 1, 1, "geglu")
 
 
 def test_shares_of_zeros_stages():
     """The worked figures of Rajbhandari et al. 2020, figure 1, and float32's 16 bytes."""
     half = {"parameter": 2, "gradient": 2, "states": 12}
-    shares = {stage: formulas.zero_bytes_per_rank(7_500_000_000, 64, stage, **half) for stage in range(4)}
+    shares = {stage: step_bytes.zero_bytes_per_rank(7_500_000_000, 64, stage, **half) for stage in range(4)}
     found = {stage: round(sum(one) / 1e9, 1) for stage, one in shares.items()}
-    assert found == published.ZERO_FIGURE_1
-    assert formulas.zero_bytes_per_rank(1000, 8, 1) == (4000, 4000, 1000)
-    assert formulas.zero_bytes_per_rank(1001, 8, 3) == (501, 501, 1001)  # shares are rounded up
-    assert {sum(formulas.zero_bytes_per_rank(1000, 1, stage)) for stage in range(4)} == {16_000}
+    assert found == published.values("zero-figure-1")
+    assert step_bytes.zero_bytes_per_rank(1000, 8, 1) == (4000, 4000, 1000)
+    assert step_bytes.zero_bytes_per_rank(1001, 8, 3) == (501, 501, 1001)  # shares are rounded up
+    assert {sum(step_bytes.zero_bytes_per_rank(1000, 1, stage)) for stage in range(4)} == {16_000}
     with pytest.raises(ValueError, match="one rank or more"):
-        formulas.zero_bytes_per_rank(1000, 0, 3)
+        step_bytes.zero_bytes_per_rank(1000, 0, 3)
     with pytest.raises(ValueError, match="a stage is 0, 1, 2 or 3; 4 was given"):
-        formulas.zero_bytes_per_rank(1000, 8, 4)
+        step_bytes.zero_bytes_per_rank(1000, 8, 4)

@@ -41,7 +41,7 @@ def test_stages_of_the_three_linear_model(capsys):
     ledger = Ledger()
     kept = train(ledger)
     figures = {
-        name: published.find(published.THREE_LINEAR, quantity, gpu="A100").mib
+        name: published.find("three-linear", quantity, gpu="A100").mib
         for name, quantity in (("forward", "forward adds"), ("backward", "after backward"))
     }
     assert ledger["parameters"].added == formulas.parameters(kept[0])
@@ -50,7 +50,7 @@ def test_stages_of_the_three_linear_model(capsys):
     assert ledger["forward again"].added == 0
     assert ledger["loss"].added == 512
     assert ledger["backward"].after == float(figures["backward"]) * MiB
-    peak = published.find(published.THREE_LINEAR, "peak", gpu="A100")
+    peak = published.find("three-linear", "peak", gpu="A100")
     assert peak.verdict(ledger["backward"].peak) == "equal"
     # The second forward pass made its outputs while those of the first were alive.
     assert ledger.peak == ledger["forward again"].peak > ledger["backward"].peak

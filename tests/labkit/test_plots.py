@@ -5,7 +5,9 @@ import pytest
 import torch
 
 import labkit
-from helpers.sweeps import Sweep
+from helpers import boxes, flows
+from helpers.compiling import plot_cuts
+from helpers.sweeps import Sweep, formula
 from labkit import plots
 from labkit.ledger import Ledger
 from labkit.units import MiB
@@ -47,7 +49,7 @@ def test_the_page_map_draws_every_block_in_its_colour_and_all_rows_to_one_scale(
     assert names == ["small, 2 MiB", "large, 20 MiB"]
     for figure, size in ((small, 20), (large, 4)):
         free, used, rest = figure.axes[0].patches
-        assert plots.plt.matplotlib.colors.to_hex(used.get_facecolor()) == plots.BLUE.lower()
+        assert plots.plt.matplotlib.colors.to_hex(used.get_facecolor()) == plots.palette.blue.lower()
         assert used.get_width() * MiB == x.nbytes
         assert rest.get_width() == pytest.approx(size - x.nbytes / MiB)
         assert free.get_width() == 2
@@ -75,7 +77,7 @@ def test_a_kind_of_memory_has_one_colour_everywhere():
     names = ["parameters", "gradients of weights", "AdamW's state", "activations: a and b", "copy for cuBLAS", "x, y"]
     look = plots.colours([*names, "workspaces", "gradients of activations", "free in the cache"])
     kinds = ("parameters", "gradients", "optimizer states", "activations", "temporaries")
-    assert [look[name] for name in names] == [*((plots.KINDS[kind], "") for kind in kinds), (plots.PURPLE, "")]
+    assert [look[name] for name in names] == [*((plots.KINDS[kind], "") for kind in kinds), (plots.palette.purple, "")]
     assert look["gradients of activations"] == (plots.KINDS["gradients"], plots.HATCHES[1])
     assert look["workspaces"] == (plots.KINDS["workspace"], "")
     assert len(set(plots.KINDS.values())) == len(plots.KINDS) == 7
@@ -118,7 +120,7 @@ def test_a_chapters_own_figure_has_title_and_alternative_text():
 
 def test_the_counters_are_boxes_in_boxes():
     x = torch.zeros(1000, 1000, device="cuda")
-    text = repr(plots.boxes("one tensor of 1000 × 1000"))
+    text = repr(boxes.plot("one tensor of 1000 × 1000"))
     assert "reserved, in segments: 20.0 MiB (free in PyTorch's cache: 16.185 MiB)" in text
     assert "allocated, in blocks: 3.815 MiB (rounding to blocks: 256 B)" in text
     assert f"requested, by tensors and workspaces: {labkit.mib(x.nbytes)}." in text
@@ -127,7 +129,7 @@ def test_the_counters_are_boxes_in_boxes():
 
 def test_formula_of_a_fit():
     square = np.polynomial.Polynomial([437.9, -0.6039, 0.00123])
-    assert plots.formula(square) == "0.00123x² - 0.6039x + 437.9"
+    assert formula(square) == "0.00123x² - 0.6039x + 437.9"
 
 
 def test_runs_are_drawn_on_the_same_axes():
@@ -157,7 +159,7 @@ def test_bars_are_sorted_and_say_their_values():
 
 
 def test_a_cut_fills_what_is_saved():
-    figure = plots.cut({"all": {"mm": True, "tanh": True}, "least": {"mm": True, "tanh": False}}, "Cut")
+    figure = plot_cuts({"all": {"mm": True, "tanh": True}, "least": {"mm": True, "tanh": False}}, "Cut")
     assert repr(figure).endswith("Saved are, all: mm, tanh; least: mm.")
     faces = [plots.plt.matplotlib.colors.to_hex(box.get_facecolor()) for box in figure.axes[0].patches]
     saved = plots.KINDS["activations"].lower()
@@ -166,9 +168,9 @@ def test_a_cut_fills_what_is_saved():
 
 def test_a_flow_says_what_is_kept_on_its_arrows():
     row = [("Linear", 2 * MiB, "", 0), ("dropout", 0, "mask", MiB // 2), ("add", 0, "", 0)]
-    figure = plots.flow([row], "A row", MiB, "MiB")
+    figure = flows.plot([row], "A row", MiB, "MiB")
     assert "Kept into Linear 2 MiB; mask of dropout 0.5 MiB." in figure.description
     figure.canvas.draw()
-    assert "Nothing is kept" in plots.flow([[("add", 0, "", 0)]], "A row").description
+    assert "Nothing is kept" in flows.plot([[("add", 0, "", 0)]], "A row").description
     with pytest.raises(ValueError, match="unit"):
-        plots.flow([row], "A row", 0)
+        flows.plot([row], "A row", 0)

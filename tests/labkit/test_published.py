@@ -6,39 +6,42 @@ from pathlib import Path
 import pytest
 
 import labkit
+from helpers import published_times
 from labkit import published
 from labkit.units import MiB
 
+FIGURES = [figure for _, _, figure in published._figures()]
+
 
 def test_verdict_by_the_digits_that_were_printed():
-    bert = published.find(published.BERT_BASE, "parameters")
+    bert = published.find("bert-base", "parameters")
     assert bert.mib == "418.7295"
     assert bert.verdict(int(418.7294921875 * MiB)) == "equal to 4 decimals"
     assert bert.verdict(419 * MiB) == "+0.271 MiB"
-    exact = published.find(published.THREE_LINEAR, "forward adds", published.NOTES)
+    exact = published.find("three-linear", "forward adds", "notes")
     assert exact.verdict(168 * MiB + MiB // 8) == "equal"
 
 
 def test_a_figure_is_found_or_the_choice_is_shown():
-    assert published.find(published.THREE_LINEAR, "peak", gpu="A100").mib == "364.27880859375"
+    assert published.find("three-linear", "peak", gpu="A100").mib == "364.27880859375"
     with pytest.raises(LookupError, match="3 figures match 'peak'"):
-        published.find(published.THREE_LINEAR, "peak")
-    with pytest.raises(LookupError, match=r"experiments .*CUDA context"):
+        published.find("three-linear", "peak")
+    with pytest.raises(LookupError, match=r"experiments .*cuda-context"):
         published.find("GPT-5", "peak")
 
 
 def test_every_figure_is_a_number_with_a_source():
-    for figure in published.FIGURES:
+    for figure in FIGURES:
         assert float(figure.mib) >= 0
         assert figure.source and figure.experiment and figure.quantity
-    keys = [(f.experiment, f.quantity, f.source, f.gpu) for f in published.FIGURES]
+    keys = [(f.experiment, f.quantity, f.source, f.gpu) for f in FIGURES]
     assert len(set(keys)) == len(keys)
 
 
 def test_tables():
-    assert len(published.table()) == len(published.FIGURES)
-    assert set(published.table("CUDA context")["recorded (MiB)"]) == {"1351", "1639"}
-    peak = published.find(published.THREE_LINEAR, "peak", published.NOTES)
+    assert len(published.table()) == len(FIGURES)
+    assert set(published.table("cuda-context")["recorded (MiB)"]) == {"1351", "1639"}
+    peak = published.find("three-linear", "peak", "notes")
     with labkit.simulated_gpu("A100-80GB"):
         frame = published.elsewhere([(peak, 381_974_016, "the bias gradient's staging buffer")])
     assert frame.index.name == "simulated A100-80GB"
@@ -50,7 +53,7 @@ def test_tables():
 
 
 def test_the_clock_s_errors_are_those_of_its_page():
-    found = published.clock()
+    found = published_times.clock()
     page = (Path(published.__file__).parents[1] / "docs" / "times.md").read_text(encoding="utf-8")
     assert len(found) >= 4
     for table, (models, error) in zip(found.index, found.to_numpy(), strict=True):
@@ -59,15 +62,15 @@ def test_the_clock_s_errors_are_those_of_its_page():
 
 
 def test_a_simulated_time_is_found_by_its_name():
-    assert 0.1 < published.simulated_seconds("nanoGPT, an iteration, A100: eager") < 0.5
+    assert 0.1 < published_times.simulated_seconds("nanoGPT, an iteration, A100: eager") < 0.5
     with pytest.raises(LookupError, match="there are '8192"):
-        published.simulated_seconds("nanoGPT")
+        published_times.simulated_seconds("nanoGPT")
 
 
 def test_traces_compare_per_image_and_per_byte():
-    rows = {trace.name: trace.row() for trace in published.TRACES}
+    rows = {trace.name: trace.row() for trace in published_times.TRACES}
     assert rows["1 worker"]["an image (ms)"] == pytest.approx(7570 / 640)
     assert rows["4 workers"]["an image (ms)"] > rows["1 worker"]["an image (ms)"]
     assert rows["float32, no training"]["copies (GB/s)"] == pytest.approx(5.57, abs=0.01)
     assert math.isnan(rows["uint8, no training"]["an image (ms)"])  # it has no images
-    assert published.traces().loc["4 workers", "batch"] == 4
+    assert published_times.traces().loc["4 workers", "batch"] == 4

@@ -10,9 +10,9 @@ from labkit.ledger import Ledger
 from tests.pinned import of_pinned_torch
 
 MODELS = {
-    published.THREE_LINEAR: (ThreeLinear, torch.float32),
-    published.HALF_LINEAR: (lambda: HalfLinear(2), torch.float16),
-    published.HALF_LINEAR_10: (lambda: HalfLinear(10), torch.float16),
+    "three-linear": (ThreeLinear, torch.float32),
+    "half-linear": (lambda: HalfLinear(2), torch.float16),
+    "half-linear-10": (lambda: HalfLinear(10), torch.float16),
 }
 
 
@@ -37,7 +37,7 @@ def test_training_takes_what_pytorch_2_13_takes(experiment, gpu):
             "reserved": ledger["backward"].reserved,
         }
     for quantity, size in ours.items():
-        figure = published.find(experiment, quantity, published.HOST_CODE, gpu.partition("-")[0])
+        figure = published.find(experiment, quantity, "host-code", gpu.partition("-")[0])
         assert figure.verdict(size) == "equal", quantity
 
 
@@ -71,6 +71,6 @@ def test_the_published_figures_of_the_three_linear_model():
             y = model(x)
         ours["inference, total"] = ledger["inference"].after
     for quantity, size in ours.items():
-        figure = published.find(published.THREE_LINEAR, quantity, published.NOTES)
+        figure = published.find("three-linear", quantity, "notes")
         assert figure.verdict(size) == "equal", quantity
     assert y.shape == (10_240, 2048)

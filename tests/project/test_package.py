@@ -22,7 +22,7 @@ else:
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-MODULES = {"nvidia-ml-py": "pynvml"}  # packages whose module has another name
+MODULES = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml"}  # packages whose module has another name
 # It is loaded by pytest alone.
 OF_PYTEST = "simgpu.pytest_plugin"
 

@@ -74,11 +74,11 @@ def inference(gpu: str) -> dict[str, int]:
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_figures_of_torch_2_13(attention, gpu, exactness):
     ours = training(attention, gpu) | (inference(gpu) if attention == "eager" else {})
-    experiment = f"{published.BERT_BASE}, {attention}"
+    experiment = f"bert-base, {attention}"
     wanted = ["forward adds", "after backward", "peak", "reserved"]
     wanted += ["inference adds", "inference peak"] if attention == "eager" else []
     verdicts = {
-        quantity: published.find(experiment, quantity, published.HOST_CODE, ORACLE_GPUS[gpu]).verdict(ours[quantity])
+        quantity: published.find(experiment, quantity, "host-code", ORACLE_GPUS[gpu]).verdict(ours[quantity])
         for quantity in wanted
     }
     differing = {quantity: verdict for quantity, verdict in verdicts.items() if verdict != "equal"}
@@ -99,7 +99,7 @@ def test_the_figures_of_torch_2_13(attention, gpu, exactness):
 def test_the_published_figures(exactness):
     ours = training("eager", "A100-80GB") | inference("A100-80GB")
     verdicts = {
-        quantity: published.find(published.BERT_BASE, quantity, published.NOTES).verdict(size)
+        quantity: published.find("bert-base", quantity, "notes").verdict(size)
         for quantity, size in ours.items()
         if quantity not in ("peak", "reserved", "inference peak")
     }
@@ -108,12 +108,12 @@ def test_the_published_figures(exactness):
 
     # The forward adds 4,096 B more than in 2023: transformers now gathers the 1×512 token types from a buffer, and the
     # gathered int64 indices are kept for the backward of their embedding.
-    figure = round(float(published.find(published.BERT_BASE, "forward adds", published.NOTES).mib) * MIB)
+    figure = round(float(published.find("bert-base", "forward adds", "notes").mib) * MIB)
     assert ours["forward adds"] - figure == 4096
 
     # After backward 0.75 MiB less: no tensor's, but what is left over of a block that is too little to split off
     # (up to 1 MiB), so it depends on the order of all allocations. With sdpa attention the same remainder is there.
-    figure = published.find(published.BERT_BASE, "after backward", published.NOTES)
+    figure = published.find("bert-base", "after backward", "notes")
     assert figure.verdict(training("sdpa", "A100-80GB")["after backward"]) == "equal to 4 decimals"
     assert figure.verdict(ours["after backward"] + 3 * 2**18) == "equal to 4 decimals"
     exactness(

@@ -32,7 +32,7 @@ from simgpu.hardware import gpus
 
 MIB = 2**20
 CONTEXT, LOADED, TRAINED = (
-    int(published.find(published.BERT_LARGE, name).mib) for name in ("context", "model loaded", "training")
+    int(published.find("bert-large", name).mib) for name in ("context", "model loaded", "training")
 )
 STEPS, AT_ONCE = 2, 2  # of Trainer; and backward passes a step where gradients are accumulated (there 4)
 

@@ -1,0 +1,43 @@
+"""Counts the parameters of layers by plain arithmetic.
+
+Values that are not counts are refused.
+"""
+
+from __future__ import annotations
+
+from labkit.formulas import of_counts
+
+
+@of_counts
+def linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    """Counts the parameters of a Linear layer: a weight ``[outputs, inputs]`` and a bias ``[outputs]``."""
+    return inputs * outputs + bias * outputs
+
+
+@of_counts
+def conv2d(channels_in: int, channels_out: int, kernel: int, bias: bool = True, groups: int = 1) -> int:
+    """Counts the parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``.
+
+    Raises ``ValueError`` unless ``groups`` divides both channel counts.
+    """
+    if groups < 1 or channels_in % groups or channels_out % groups:
+        raise ValueError(f"conv2d: groups divides the channels, {channels_in} and {channels_out}; {groups} was given")
+    return channels_out * (channels_in // groups) * kernel * kernel + bias * channels_out
+
+
+@of_counts
+def norm(features: int) -> int:
+    """Counts the parameters of a BatchNorm or LayerNorm over ``features``: a scale and a shift."""
+    return 2 * features
+
+
+@of_counts
+def embedding(entries: int, features: int) -> int:
+    """Counts the parameters of an Embedding: one table ``[entries, features]``."""
+    return entries * features
+
+
+@of_counts
+def attention(features: int, bias: bool = True) -> int:
+    """Counts the parameters of multi-head attention, whose query, key, value and output are Linears of ``features``."""
+    return 4 * linear(features, features, bias)
