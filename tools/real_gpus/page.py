@@ -19,7 +19,7 @@ HEADINGS = (
     "logs",
     "published, MiB",
     "here, MiB",
-    "difference",
+    "off",
     "torch here",
 )
 
