@@ -12,7 +12,6 @@ from itertools import product
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.sliding_page import page, shown, smallest
@@ -114,7 +113,7 @@ def _rooms(cards: Collection[str]) -> dict[str, int]:
     return dict(sorted(rooms.items(), key=lambda one: one[1]))
 
 
-def _still(found: Grid, title: str, cards: dict[str, int]) -> Figure:
+def _still(found: Grid, title: str, cards: dict[str, int]):
     """Draws the whole grid as a table, coloured by the smallest card that has more memory."""
     *outer, (down, rows), (along, columns) = found.axes.items()
     panels: list[tuple] = [(value,) for value in outer[0][1]] if outer else [()]
