@@ -16,9 +16,10 @@ def test_every_notebook_has_its_label_its_contents_and_its_links():
     assert wrong == [], "run: python -m tools.order --write"
 
 
-def test_the_core_path_takes_at_most_six_hours():
+def test_the_core_path_takes_at_most_six_hours_and_a_chapter_of_it_25_minutes():
     taken = {minutes.key(path): minutes.computed(notebook) for path, notebook in minutes.load().items()}
     assert sum(taken[key] for key in order.CORE) <= order.LONGEST_CORE
+    assert {key: taken[key] for key in order.CORE if taken[key] > order.LONGEST_CORE_CHAPTER} == {}
 
 
 @pytest.mark.parametrize(
