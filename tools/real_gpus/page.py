@@ -80,8 +80,8 @@ def page() -> str:
         f"{len(measured)} programs ran to their end. In {len(near)} of them the allocated peak is at most {NEAR} MiB\n"
         "away from what the real GPUs printed, or inside the range of several logs. Logs print MiB, rounded down.\n"
         "Where the versions of PyTorch differ, the comparison also contains what has changed in between.\n"
-        "The records are no random sample: they were chosen by hand from those that run on the torch named here, and an\n"
-        "earlier trial had already found most of them near. Records that use other features may be further off."
+        "The records are no random sample: they were chosen by hand from those that run on the torch named here, and\n"
+        "an earlier trial had already found most of them near. Records that use other features may be further off."
     )
     parts = [HEAD.format(summary=summary)]
     for name, source in found["sources"].items():
