@@ -36,6 +36,7 @@ class Limit:
         self._reached = False
         self._made = weakref.WeakSet()
         self._optimizers = 0  # that were made, including those that are gone
+        self._compiled_before = _compiled_frames()
         if steps is not None:
             owners.on_step, owners.before_step = self._after, self._before
 
@@ -92,8 +93,7 @@ class Limit:
 
     def _stepped(self) -> bool:
         """Whether an optimizer made a step, as far as is known: steps that are compiled are not counted."""
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        compiled = dynamo is not None and bool(dynamo.counters["frames"])
+        compiled = _compiled_frames() > self._compiled_before
         return bool(self.owners.steps) or compiled or any(optimizer.state for optimizer in self._made)
 
     def _after(self, optimizer) -> None:
@@ -113,3 +113,9 @@ class Limit:
     def _end(self, words: str) -> None:
         self._reached = True
         raise StepsDone(f"{words}. What would have come later, such as an evaluation or a checkpoint, did not run.")
+
+
+def _compiled_frames() -> int:
+    """How many functions torch.compile has looked at in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
