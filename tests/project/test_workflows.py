@@ -77,6 +77,15 @@ def test_the_gpu_job_runs_where_there_is_a_runner():
     )
 
 
+def test_the_stub_engines_tests_run_each_week():
+    """The everyday run skips them, because it does not fetch a CUDA wheel."""
+    workflow = loaded(GITHUB / "workflows" / "oracle.yml")
+    steps = [step.get("run", "") for step in workflow["jobs"]["engine"]["steps"]]
+    assert any("tools.oracle build" in step for step in steps)
+    assert any("pytest tests/stub" in step for step in steps)
+    assert "schedule" in workflow[True]  # YAML reads the key `on` as a truth value
+
+
 def test_commands_of_workflows_are_of_this_project():
     """What they run with -m of the project's own is there."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
