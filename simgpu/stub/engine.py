@@ -87,17 +87,23 @@ def unpacked(version: str) -> Engine | None:
 
 
 def _triton_of(folder: Path) -> Path | None:
-    version = required_triton(folder)
-    place = home() / f"triton-{version}"
-    return place if version and (place / "triton").is_dir() else None
+    place = triton_folder(required_triton(folder))
+    return place if (place / "triton").is_dir() else None
 
 
 def required_triton(folder: Path) -> str:
-    """The version of triton that the metadata of an unpacked wheel of torch asks for, "" where it asks for none."""
+    """The triton that the metadata of an unpacked wheel of torch requires, as pip writes it: "triton==3.7.1" or
+    "triton~=3.9.0"; "" where it requires none."""
     for metadata in folder.glob("torch-*.dist-info/METADATA"):
-        if match := re.search(r"^Requires-Dist: triton\s*\(?==\s*([\w.+]+)", metadata.read_text(), re.M):
-            return match[1]
+        if match := re.search(r"^Requires-Dist: triton\s*\(?([=~>]=)\s*([\w.+]+)", metadata.read_text(), re.M):
+            return f"triton{match[1]}{match[2]}"
     return ""
+
+
+def triton_folder(requirement: str) -> Path:
+    """Where the triton of a requirement is unpacked, by the version that the requirement names."""
+    version = requirement.rpartition("=")[2]
+    return home() / f"triton-{version or 'none'}"
 
 
 def installed() -> Engine | None:

@@ -57,8 +57,8 @@ def _fetched(version: str, say, index: str | None) -> Engine:
     if not (folder / "torch").is_dir():
         _fetch([f"torch=={version}"], folder, say, index)
     triton = engine.required_triton(folder)
-    if triton and not (home() / f"triton-{triton}" / "triton").is_dir():
-        _fetch([f"triton=={triton}"], home() / f"triton-{triton}", say, index)
+    if triton and not (engine.triton_folder(triton) / "triton").is_dir():
+        _fetch([triton], engine.triton_folder(triton), say, index)
     found = engine.unpacked(version)
     if found is None:
         raise EngineError(f"the wheel of torch {version} that was fetched is not a CUDA build")

@@ -3,6 +3,7 @@
 import pytest
 
 from simgpu import engines
+from simgpu.stub import engine
 from simgpu.stub.engine import Engine, EngineError
 
 
@@ -120,3 +121,28 @@ def test_what_a_script_uses(tmp_path, text, needed):
     path = tmp_path / "script.py"
     path.write_text(text)
     assert engines.needs(path) == needed
+
+
+@pytest.mark.parametrize(
+    "line, requirement",
+    [
+        ('triton==3.7.1; platform_system == "Linux"', "triton==3.7.1"),
+        ('triton~=3.9.0; platform_system == "Linux" and python_version < "3.16"', "triton~=3.9.0"),
+        ("triton (==3.3.1)", "triton==3.3.1"),
+        ('sympy>=1.13; extra == "triton"', ""),
+    ],
+)
+def test_the_triton_that_a_wheel_requires(tmp_path, monkeypatch, line, requirement):
+    """torch 2.13 names one version, and 2.15 a range: the triton belongs to the engine in both cases."""
+    monkeypatch.setenv("SIMGPU_ENGINES", str(tmp_path))
+    folder = tmp_path / "torch-2.15.0"
+    (folder / "torch-2.15.0.dist-info").mkdir(parents=True)
+    (folder / "torch-2.15.0.dist-info" / "METADATA").write_text(f"Name: torch\nRequires-Dist: {line}\n")
+    (folder / "torch" / "lib").mkdir(parents=True)
+    (folder / "torch" / "lib" / "libtorch_cuda.so").touch()
+    assert engine.required_triton(folder) == requirement
+    assert engine.unpacked("2.15.0").triton is None
+    if requirement:
+        place = engine.triton_folder(requirement)
+        (place / "triton").mkdir(parents=True)
+        assert engine.unpacked("2.15.0").triton == place
