@@ -55,6 +55,38 @@ def test_values_that_follow_from_the_program_are_right(run):
     assert not report.stand_ins
 
 
+SIZES = """
+import torch
+gpu = "cuda"
+boxes = torch.tensor([[0, 3, .5], [0, 1, .25], [1, 3, .75], [3, 2, .5]]).to(gpu)  # an image's number, a class, a place
+image = boxes[:, 0]
+found, counts = image.unique(return_counts=True)
+assert found.tolist() == [0, 1, 3] and counts.tolist() == [2, 1, 1]
+assert torch.zeros(4, counts.max(), 2, device=gpu).shape == (4, 2, 2)
+assert (image == 3).nonzero().tolist() == [[3]]
+assert boxes[image == 0, 1:].shape == (2, 2) and boxes[image == 0, 1].tolist() == [3, 1]
+assert torch.where(boxes[:, 1] > 2)[0].tolist() == [0, 2]
+labels = torch.tensor([[-100, 5, 7], [-100, -100, 2]]).to(gpu)
+states = torch.randn(2, 3, 8, device=gpu)
+assert states[labels != -100].shape == (3, 8)
+assert labels.masked_select(labels > 0).tolist() == [5, 7, 2]
+assert torch.unique_consecutive(torch.tensor([1, 1, 2, 2, 1]).cuda()).tolist() == [1, 2, 1]
+assert torch.repeat_interleave(torch.tensor([1, 0, 3], device=gpu)).shape == (4,)
+assert torch.bincount(torch.tensor([1, 0, 3], device=gpu)).shape == (4,)
+assert torch.nn.functional.one_hot(torch.tensor([1, 0, 3], device=gpu)).shape == (3, 4)
+fives = labels == 5
+with torch.inference_mode():
+    assert torch.where(fives)[1].shape == (1,)
+assert boxes.double().half()[1, 2].item() == 0.25 and boxes.cpu()[3, 2] == 0.5
+"""
+
+
+def test_sizes_of_known_values_are_right(run):
+    report = run(SIZES)
+    assert report.completed, report.ended
+    assert report.sizes == () and not report.stand_ins
+
+
 UNKNOWN = """
 import torch
 ones = torch.ones(4, dtype=torch.long, device="cuda")
@@ -63,7 +95,7 @@ if ones.sum() == 8: print("written to")
 half = torch.zeros(2, dtype=torch.long, device="cuda")
 half[0] = 5
 assert half.tolist() == [0, 0]
-if torch.randn(3, device="cuda").sum().item() > 0: print("random")
+if (torch.tensor([1.0, 2.0]).cuda() * 3).sum().item() > 0: print("random")
 large = torch.ones(1 << 17, dtype=torch.long, device="cuda")
 while large.any(): print("large")
 print(torch.rand((), device="cuda").item())

@@ -52,8 +52,7 @@ class Watched:
         untimed.metadata_only(torch)
         self.recurrent.torch_imported(torch)
         self.saved.torch_imported(torch)
-        self.runtime.mock_others_kernels.restype = ctypes.c_ulong
-        self.known = Known(torch, self.runtime.mock_others_kernels)
+        self.known = Known(torch, self.runtime)
         self.known.begin()
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of

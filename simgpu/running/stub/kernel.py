@@ -18,8 +18,7 @@ def torch_imported(torch: ModuleType) -> None:
 
     untimed.metadata_only(torch)
     runtime = ctypes.CDLL(os.environ[RUNTIME])
-    runtime.mock_others_kernels.restype = ctypes.c_ulong
-    Known(torch, runtime.mock_others_kernels).begin()
+    Known(torch, runtime).begin()
 
 
 def main() -> None:

@@ -3,8 +3,9 @@
 Models ask masks and positions which way to continue: does this mask let everything through? `zeros`, `arange`, copies
 from the host and the like give values that follow from their arguments, and so do comparisons and sums of them. For
 these operators the kernel of CUDA is replaced by one that calls PyTorch's own and computes the same on the CPU, by
-`torch.library.get_kernel`, as its documentation shows. Everything else is unknown: floating-point numbers, random
-numbers, results of other operators.
+`torch.library.get_kernel`, as its documentation shows. So the size of `nonzero` or `unique` of such values is known
+too. Floating-point numbers are known where the host copied them and the program only moves or compares them, because
+arithmetic rounds differently on a GPU. Everything else is unknown: random numbers, results of other operators.
 
 What is known of a tensor is forgotten when anything may have written to it: when its version has changed, or when a
 kernel ran since that is not one of PyTorch's operators (a Triton kernel, an extension's, a CUDA graph's).
@@ -12,7 +13,8 @@ kernel ran since that is not one of PyTorch's operators (a Triton kernel, an ext
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,16 +29,24 @@ FILLED = ("zeros", "ones", "full", "scalar_tensor", "arange", "arange.start", "a
 """Operators that make a tensor of numbers alone."""
 LIKE = ("zeros_like", "ones_like", "full_like")
 """Operators that take only the shape of their argument."""
+MOVES = (
+    *("clone", "cat", "index.Tensor", "index_select", "masked_select", "gather", "tril", "triu", "flip", "roll"),
+    "repeat",
+)
+"""Operators whose result consists of values of their arguments, floating-point ones too."""
 COMPUTED = (
-    *("clone", "cat", "index.Tensor", "index_select", "gather", "tril", "triu", "flip", "roll", "repeat"),
+    *MOVES,
     *("add.Tensor", "sub.Tensor", "floor_divide", "remainder.Tensor", "remainder.Scalar", "neg", "abs"),
     *("maximum", "minimum", "clamp", "cumsum", "sum", "sum.dim_IntList", "max", "min", "amax", "amin", "argmax"),
+    *("aminmax", "max.dim", "min.dim"),
     *("all", "all.dim", "any", "any.dim", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_not"),
     *(f"bitwise_{name}.{overload}" for name in ("and", "or", "xor") for overload in ("Tensor", "Scalar")),
     *(f"{name}.{overload}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for overload in ("Tensor", "Scalar")),
     "mul.Tensor",
 )
 """Operators whose result follows from the values of their arguments."""
+SIZED = ("nonzero", "_unique2", "unique_consecutive")
+"""Operators that read one number from the device, how many rows their result has."""
 _SOUND = {
     "eq.Tensor": (lambda x, other: x is other, True),
     "ne.Tensor": (lambda x, other: x is other, False),
@@ -48,22 +58,29 @@ results for unknown numbers: a run is taken to be sound, as on the meta engine.
 """
 
 
+def _listed(results: Any) -> Sequence[Any]:
+    return results if isinstance(results, (tuple, list)) else (results,)
+
+
 class UnknownError(Exception):
     """An argument whose values are not known."""
 
 
 class Known:
-    """The values of tensors on the GPU. `others()`: how many kernels ran that are not PyTorch's own.
+    """The values of tensors on the GPU. `runtime`: the stub of the CUDA runtime.
 
     `reading` is true while the program reads what is known.
     """
 
-    def __init__(self, torch: Any, others: Callable[[], int]):
+    def __init__(self, torch: Any, runtime: ctypes.CDLL):
         from torch.multiprocessing.reductions import StorageWeakRef
 
+        runtime.mock_others_kernels.restype = ctypes.c_ulong
         self.reading = False
-        self._torch, self._others, self._weak = torch, others, StorageWeakRef
+        self._torch, self._runtime, self._weak = torch, runtime, StorageWeakRef
+        self._others = runtime.mock_others_kernels  # how many kernels ran that are not PyTorch's own
         self._exact = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+        self._inexact = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
         self._of: dict[int, tuple] = {}  # by a storage's address: it, version, kernels of others until then, values
         self._sweep_at = _SWEPT
         self._library: Any = None
@@ -73,7 +90,8 @@ class Known:
         if not hasattr(self._torch.library, "get_kernel"):
             return
         self._library = self._torch.library.Library("aten", "IMPL")
-        for names, make in ((FILLED, self._filled), (LIKE, self._like), (COMPUTED, self._computed)):
+        kinds = ((FILLED, self._filled), (LIKE, self._like), (COMPUTED, self._computed), (SIZED, self._sized))
+        for names, make in kinds:
             for name in names:
                 self._replace(name, make)
         for key in ("CPU", "CUDA"):
@@ -115,7 +133,9 @@ class Known:
         return kernel
 
     def _computed(self, operator, real) -> Callable:
-        asks, sound = _SOUND.get(operator.name().removeprefix("aten::"), (lambda *_: False, None))
+        name = operator.name().removeprefix("aten::")
+        asks, sound = _SOUND.get(name, (lambda *_: False, None))
+        moves = name in MOVES
         full = self._torch.ops.aten.full.default
         binary = [str(one.type) for one in operator._schema.arguments][:2] == ["Tensor", "Tensor"]
 
@@ -126,16 +146,42 @@ class Known:
                 elif type(args[0]) in _NUMBERS:
                     args = (self._scalar(args[0]), *args[1:])
                 result = real(keyset, *args, **kwargs)
-                if self._wanted(result):
-                    if sound is not None and args[0].is_floating_point() and asks(*args):
+                if self._wanted(result[0] if isinstance(result, tuple) else result, moves):
+                    noted = self._note(operator, result, args, kwargs)
+                    if not noted and sound is not None and args[0].is_floating_point() and asks(*args):
                         self._note(full, result, (list(result.shape), sound), {"dtype": result.dtype, "device": "cpu"})
-                    else:
-                        self._note(operator, result, args, kwargs)
                 return result
             finally:
                 del args, kwargs
 
         return kernel
+
+    def _sized(self, operator, real) -> Callable:
+        def kernel(keyset, this, *args, **kwargs):
+            try:
+                known = self.of(this)
+                if known is None:
+                    return real(keyset, this, *args, **kwargs)
+                with self._torch._C.DisableTorchFunction():
+                    values = operator(known, *args, **kwargs)
+                with self._read_of(known), self._next_read(_listed(values)[0].shape[0]):
+                    results = real(keyset, this, *args, **kwargs)
+                self._keep(results, values)
+                return results
+            finally:
+                del this
+
+        return kernel
+
+    @contextmanager
+    def _next_read(self, number: int) -> Iterator[None]:
+        """Gives an operator the number that it reads from the device."""
+        reads = self._runtime.mock_reads
+        reads((ctypes.c_uint64 * 1)(number), ctypes.c_size_t(1))
+        try:
+            yield
+        finally:
+            reads((ctypes.c_uint64 * 0)(), ctypes.c_size_t(0))
 
     def _moved(self, operator, real) -> Callable:
         def kernel(keyset, this, **kwargs):
@@ -147,7 +193,7 @@ class Known:
                     result = real(keyset, this, **kwargs)
                 if known is not None and result.device.type == "cpu":
                     result.copy_(known)
-                elif self._wanted(result):
+                elif self._wanted(result, True):
                     self._note(operator, result, (this,), kwargs)
                 return result
             finally:
@@ -182,7 +228,7 @@ class Known:
 
     def of(self, tensor: Any) -> Any:
         """The values of a tensor, on the CPU and not to be written to; None where they are not known."""
-        if tensor.numel() > self._most(tensor) or (tensor.is_cuda and tensor.dtype not in self._exact):
+        if tensor.numel() > self._most(tensor):
             return None
         if not tensor.is_cuda:
             return tensor if tensor.device.type == "cpu" and tensor.layout is self._torch.strided else None
@@ -203,26 +249,38 @@ class Known:
     def _most(self, tensor: Any) -> int:
         return MOST_BOOLS if tensor.dtype is self._torch.bool else MOST
 
-    def _wanted(self, result: Any) -> bool:
-        """Returns whether the values of a result are worth knowing."""
-        if result.dtype not in self._exact or result.numel() > self._most(result):
+    def _wanted(self, result: Any, inexact: bool = False) -> bool:
+        """Returns whether the values of a result are worth knowing. `inexact`: floating-point numbers may be noted."""
+        if result.numel() > self._most(result):
+            return False
+        if result.dtype not in self._exact and not (inexact and result.dtype in self._inexact):
             return False
         return type(result) is self._torch.Tensor and result.is_cuda and not result.is_inference()
 
-    def _note(self, operator, result, args, kwargs) -> None:
-        """Notes the values of a result, if those of the arguments are known."""
+    def _note(self, operator, result, args, kwargs) -> bool:
+        """Notes the values of a result, if those of the arguments are known; returns whether they are."""
         try:
             given = self._values_of(args)
         except UnknownError:
-            return
+            return False
         named = {name: one for name, one in kwargs.items() if name not in _OF_A_DEVICE or one == "cpu"}
         with self._torch._C.DisableTorchFunction():
             try:
                 values = operator(*given, **named)
             except (RuntimeError, IndexError, TypeError):
-                return  # the CPU has it in no such dtype, or the error will be raised on the GPU too
-            if values.shape != result.shape or values.dtype != result.dtype:
-                return  # the shape depends on values, and was another one with zeros
+                return False  # the CPU has it in no such dtype, or the error will be raised on the GPU too
+        return self._keep(result, values)
+
+    def _keep(self, results: Any, values: Any) -> bool:
+        """Keeps the values of results until they are written to; returns whether they have their shapes and dtypes."""
+        return all([self._keep_one(*pair) for pair in zip(_listed(results), _listed(values), strict=True)])
+
+    def _keep_one(self, result: Any, values: Any) -> bool:
+        if values.shape != result.shape or values.dtype != result.dtype:
+            return False  # the shape depends on values, and was another one with zeros
+        if result.numel() > self._most(result) or result.is_inference():
+            return False
+        with self._torch._C.DisableTorchFunction():
             if values.stride() != result.stride():
                 values = self._torch.empty_strided(
                     result.shape, result.stride(), dtype=result.dtype, device="cpu"
@@ -232,6 +290,7 @@ class Known:
         if len(self._of) > self._sweep_at:
             self._of = {address: one for address, one in self._of.items() if not one[0].expired()}
             self._sweep_at = _SWEPT + 2 * len(self._of)
+        return True
 
     def _values_of(self, argument: Any) -> Any:
         if isinstance(argument, self._torch.Tensor):
