@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simgpu.stub import compiler, engine, libraries
@@ -82,10 +82,16 @@ def _fetched(version: str, say, index: str | None) -> Engine:
     return found
 
 
-def _fetch(requirements, target: Path, say, index: str | None = None, then: Callable[[Path], None] | None = None):
+def _fetch(
+    requirements: Sequence[str],
+    target: Path,
+    say: Callable[[str], object],
+    index: str | None = None,
+    then: Callable[[Path], None] | None = None,
+) -> None:
     """Downloads wheels and unpacks them into one folder, which appears complete or not at all.
 
-    `then` gets the folder before it appears.
+    `then`: what is done with that folder before it appears.
     """
     home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=home()) as scratch:
