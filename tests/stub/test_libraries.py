@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -155,6 +156,23 @@ def test_no_kernel_is_tuned_by_time():
     assert launcher.config.found_by_coordesc
     times = CachingAutotuner().benchmark_all_configs()
     assert min(times, key=times.__getitem__) == "first"
+
+
+OLDER = """
+import importlib, sys
+import torch
+del torch.AcceleratorError, torch.library.get_kernel  # of torch 2.8 and 2.10
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_what_a_run_imports_loads_on_an_older_torch():
+    """The process of the program imports these, the last two when the program has failed."""
+    names = ["simgpu.running.stub.child", "simgpu.running.stub.findings", "simgpu.running.stub.known"]
+    names += ["simgpu.stub.rank", "simgpu.running.steps", "simgpu.running.builds", "simgpu.report.failing"]
+    done = subprocess.run([sys.executable, "-c", OLDER, *names], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # --- with CUDA's headers, which `simgpu engine install` fetches ------------------------------
