@@ -25,7 +25,12 @@ NESTED = (
 )
 
 
-class CaptureError(torch.AcceleratorError):
+CUDAError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+"""What PyTorch raises for an error of CUDA. Before torch 2.8, whose programs the stub engine runs, it has no class of
+its own."""
+
+
+class CaptureError(CUDAError):
     """CUDA's error for an operation that a CUDA graph cannot contain."""
 
     @classmethod
@@ -40,7 +45,7 @@ class CaptureError(torch.AcceleratorError):
 def as_cuda_error(error: InvalidFree) -> Exception:
     """Converts an invalid free to what PyTorch raises: CUDA's error, or NotModelledError if PyTorch's is unknown."""
     if error.inside:
-        return torch.AcceleratorError(
+        return CUDAError(
             "CUDA error: invalid argument\nSearch for `cudaErrorInvalidValue' in https://docs.nvidia.com/cuda/"
             "cuda-runtime-api/group__CUDART__TYPES.html for more information."
         )

@@ -70,6 +70,12 @@ class Engine:
         """
         return _stubs(self, libraries.extensions() if extensions else [])
 
+    @property
+    def cuda(self) -> str:
+        """The version of CUDA that this torch was built for, "12.6"; "" where its version.py names none."""
+        found = re.search(r"^cuda\b[^=]*= ['\"]([\d.]+)", (self.torch / "version.py").read_text(), re.M)
+        return found[1] if found else ""
+
     def facts(self, stubs: Path) -> dict:
         """Returns what the build says of itself: `architectures` that its kernels are compiled for, and `cuda`."""
         return json.loads((stubs / FACTS).read_text())
@@ -146,8 +152,11 @@ def find(version: str | None = None) -> Engine:
 
 
 def headers_of(runtime: int) -> Path | None:
-    """The folder of the headers of a major version of CUDA, or None: NVIDIA's own, or those in triton's wheel."""
-    places = [home() / "headers" / "nvidia" / f"cu{runtime}" / "include"]
+    """The folder of the headers of a major version of CUDA, or None: NVIDIA's own, or those in triton's wheel.
+
+    Within a major version CUDA keeps the form of its functions, so any minor version serves.
+    """
+    places = sorted(home().glob("headers*/nvidia/*/include"), reverse=True)
     places += sorted(home().glob("triton-*/triton/backends/nvidia/include"), reverse=True)
     for spec in filter(None, [importlib.util.find_spec("triton")]):
         places.append(Path(spec.origin or "").parent / "backends" / "nvidia" / "include")

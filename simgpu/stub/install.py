@@ -8,15 +8,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simgpu.stub import compiler, engine, libraries
 from simgpu.stub.engine import DEFAULT_VERSION, Engine, EngineError, home
 
-HEADERS = ("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88")
-"""The headers that the stubs are compiled against, of CUDA 13; torch 2.11 to 2.15 load such stubs alike. Builds for
-CUDA 12 take the headers that triton's wheel brings."""
 MEGABYTE = 10**6
 
 
@@ -44,12 +41,32 @@ def install(
     else:
         found = _fetched(version or DEFAULT_VERSION, say, index)
     if engine.headers_of(libraries.Wanted().add(libraries.of_torch(found.torch)).runtime) is None:
-        _fetch(HEADERS, home() / "headers", say)
+        _fetch(header_wheels(found.cuda), home() / f"headers-{found.cuda}", say, then=_together)
     stubs = found.stubs()
     facts = found.facts(stubs)
     many = sum(1 for _ in stubs.glob("lib*.so*"))
     say(f"{many} stub libraries in {stubs}: torch {facts['torch']}, CUDA {facts['cuda']}")
     return found
+
+
+def header_wheels(cuda: str) -> list[str]:
+    """The wheels that hold the headers of a version of CUDA, such as "12.6"; EngineError for one older than 12.
+
+    From CUDA 13 on their names have no suffix, and the folder crt has a wheel of its own.
+    """
+    major = int(cuda.split(".")[0] or 0)
+    if major < 12:
+        raise EngineError(f"this PyTorch was built for CUDA {cuda or '(unknown)'}; the stub engine needs 12 or newer")
+    names = ("runtime-cu12", "nvcc-cu12") if major == 12 else ("runtime", "crt")
+    return [f"nvidia-cuda-{name}=={cuda}.*" for name in names]
+
+
+def _together(content: Path) -> None:
+    """Moves the folder crt of CUDA 12 to the headers that include it, and removes the compiler it came with."""
+    compiler_wheel = content / "nvidia" / "cuda_nvcc"
+    if (compiler_wheel / "include" / "crt").is_dir():
+        os.replace(compiler_wheel / "include" / "crt", content / "nvidia" / "cuda_runtime" / "include" / "crt")
+        shutil.rmtree(compiler_wheel)
 
 
 def _fetched(version: str, say, index: str | None) -> Engine:
@@ -65,8 +82,17 @@ def _fetched(version: str, say, index: str | None) -> Engine:
     return found
 
 
-def _fetch(requirements, target: Path, say, index: str | None = None) -> None:
-    """Downloads wheels and unpacks them into one folder, which appears complete or not at all."""
+def _fetch(
+    requirements: Sequence[str],
+    target: Path,
+    say: Callable[[str], object],
+    index: str | None = None,
+    then: Callable[[Path], None] | None = None,
+) -> None:
+    """Downloads wheels and unpacks them into one folder, which appears complete or not at all.
+
+    `then`: what is done with that folder before it appears.
+    """
     home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=home()) as scratch:
         wheels, content = Path(scratch, "wheels"), Path(scratch, "content")
@@ -83,6 +109,8 @@ def _fetch(requirements, target: Path, say, index: str | None = None) -> None:
                     program.chmod(0o755)
             say(f"  {wheel.name}: {size / MEGABYTE:,.0f} MB, {unpacked / MEGABYTE:,.0f} MB unpacked in {target}")
             wheel.unlink()
+        if then is not None:
+            then(content)
         if not target.exists():
             os.replace(content, target)
 

@@ -52,6 +52,7 @@ _DECLARED = {  # functions that the headers declare, and the names that macros g
     "libcudart": ("cuda_runtime_api.h", re.compile(r"CUDARTAPI(?:_CDECL)?\s+(cuda\w+)\s*\(")),
     "libcuda": ("cuda.h", re.compile(r"CUresult CUDAAPI (cu\w+)\s*\(|^\s*#\s*define\s+cu\w+\s+(cu\w+_v\d+)\s*$", re.M)),
 }
+_LINKED = ("libcuda",)  # Triton 3.3 compiles its launchers against these (`-lcuda`)
 _NEEDS_RUNTIME = ("libcuda", "libnvidia-ml", "libnccl", "libcublas", "libcublasLt", "libcudnn")
 
 
@@ -151,6 +152,8 @@ def _compile(base: str, wanted: Wanted, headers: Path, folder: Path) -> None:
         arguments += [folder / wanted.sonames["libcudart"]]
     arguments += [f"-Wl,-soname,{soname}", f"-Wl,--version-script={versions}", "-Wl,-rpath,$ORIGIN"]
     compiler.run([*arguments, "-lpthread", "-ldl"])
+    if base in _LINKED:
+        (folder / f"{base}.so").symlink_to(soname)
     generated.unlink()
     versions.unlink()
 

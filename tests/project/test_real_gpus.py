@@ -34,12 +34,15 @@ def test_the_page_is_written_from_the_file():
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python -m tools.real_gpus"
 
 
-def test_every_row_has_a_source_and_either_a_figure_or_a_reason():
+def test_every_record_is_counted_once_and_every_difference_has_a_reason():
     found = page.stored()
     assert len({row["record"] for row in found["rows"]}) == len(found["rows"])
+    for name, source in found["sources"].items():
+        own = [row for row in found["rows"] if row["source"] == name]
+        assert len(own) + sum(source["lacking"].values()) == source["records"]
     for row in found["rows"]:
         assert row["source"] in found["sources"]
-        assert "here" in row or row["why"]
+        assert ("here" in row) + ("failed" in row) <= 1
         assert row["published"]["allocated"][0] <= row["published"]["allocated"][1]
         if page.off(row) if "here" in row else False:
             assert abs(page.off(row)) <= page.NEAR or row["why"], f"the difference of {row['record']} is not explained"
@@ -50,6 +53,40 @@ def test_a_peak_inside_the_range_of_the_logs_is_not_off():
     for here, off in (9, -1), (10, 0), (20, 0), (23, 3):
         row["here"]["allocated"] = here * 2**20 + 5
         assert page.off(row) == off
+
+
+def test_both_bounds_are_shown_where_they_differ():
+    row = {"here": {"allocated": 2**30, "reserved": 2**31}, "upper": {"allocated": 2**30 + 5, "reserved": 2**32}}
+    assert [page._bounds(row, name) for name in ("allocated", "reserved")] == ["1,024", "2,048 to 4,096"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "release"),
+    [("2.7.0.dev20250125+cu126", "2.7.0"), ("2.7.0a0+79aa17489c.nv25.04", "2.7.0"), ("2.10.0+cu128", "2.10.0")],
+)
+def test_a_nightly_build_runs_on_its_release(torch, release):
+    """The versions are those of logs."""
+    assert records.release(torch) == release
+    with pytest.raises(ValueError, match="no version of torch: ''"):
+        records.release("")
+
+
+def test_a_survey_says_why_a_record_cannot_be_run(tmp_path):
+    log = LOG.format(line="=" * 100, allocated=1, reserved=2)
+    programs = {
+        "track_1_short/2024-12-10_Runs": log,
+        "track_1_short/2025-09-03_FA3": log.replace("import torch", "import torch\nfrom flash_attn_interface import f"),
+        "track_2_medium/2025-01-18": log.replace("import torch", "    from kernels import get_kernel"),
+        "track_2_medium/2025-01-19": log.split("peak memory allocated")[0],
+        "track_2_medium/img": log,
+        "track_3_optimization/2025-01-20": log,
+    }
+    for name, text in programs.items():
+        (tmp_path / "records" / name).mkdir(parents=True)
+        (tmp_path / "records" / name / "log.txt").write_text(text, encoding="utf-8")
+    found = records.survey(tmp_path)
+    why = ["", records.NOT_HERE["flash_attn_interface"], records.NOT_HERE["kernels"], records.NO_PEAK]
+    assert found == dict(zip(programs, why, strict=False))
 
 
 def test_logs_of_one_code_give_a_range(checkout):

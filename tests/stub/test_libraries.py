@@ -1,13 +1,17 @@
 """The stub libraries: what is read of shared objects, what is compiled, and what the stubs answer."""
 
 import ctypes
+import functools
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from simgpu.hardware import gpus
-from simgpu.stub import compiler, devices, elf, engine, libraries
+from simgpu.running.stub import untimed
+from simgpu.stub import compiler, devices, elf, engine, install, libraries
 
 LINUX = pytest.mark.skipif(bool(engine.supported()), reason="the stub engine is for Linux on x86-64")
 COMPILER = pytest.mark.skipif(compiler.command() is None, reason="no C compiler is here")
@@ -100,19 +104,133 @@ def test_elsewhere_it_says_what_to_do(name, monkeypatch):
         engine.find()
 
 
+@pytest.mark.parametrize(
+    ("line", "cuda"),
+    [
+        ("cuda: Optional[str] = '12.6'", "12.6"),
+        ("cuda: str | None = '13.0'", "13.0"),
+        ("cuda: Optional[str] = None", ""),
+    ],
+)
+def test_the_version_of_cuda_is_read_from_the_build(tmp_path, line, cuda):
+    """The lines are those of version.py in torch 2.7.0, 2.13.0, and in CPU builds."""
+    (tmp_path / "version.py").write_text(f"__version__ = '2.7.0'\n{line}\nhip: Optional[str] = None\n")
+    assert engine.Engine("2.7.0", tmp_path, False, None).cuda == cuda
+
+
+def test_headers_are_those_of_the_builds_cuda():
+    assert install.header_wheels("12.6") == ["nvidia-cuda-runtime-cu12==12.6.*", "nvidia-cuda-nvcc-cu12==12.6.*"]
+    assert install.header_wheels("13.2") == ["nvidia-cuda-runtime==13.2.*", "nvidia-cuda-crt==13.2.*"]
+    for older in "11.8", "":
+        with pytest.raises(engine.EngineError, match="needs 12 or newer"):
+            install.header_wheels(older)
+
+
+def test_headers_are_found_by_their_major_version(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMGPU_ENGINES", str(tmp_path))
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
+    places = {12: "headers-12.6/nvidia/cuda_runtime/include", 13: "headers-13.0/nvidia/cu13/include"}
+    for major, place in places.items():
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {major}060\n")
+    assert {major: engine.headers_of(major) for major in places} == {k: tmp_path / v for k, v in places.items()}
+    assert engine.headers_of(14) is None
+
+
+def test_no_kernel_is_tuned_by_time():
+    """Inductor would compile the neighbours of a kernel's block sizes, and would time each of them."""
+
+    class CachingAutotuner:
+        launchers = ("first", "second")
+
+        def benchmark_all_configs(self, *args):
+            raise AssertionError("timed")
+
+        coordinate_descent_tuning = benchmark_all_configs
+
+    module = types.ModuleType("triton_heuristics")
+    module.CachingAutotuner = CachingAutotuner
+    untimed.PATCHES["torch._inductor.runtime.triton_heuristics"](module)
+    launcher = types.SimpleNamespace(config=types.SimpleNamespace())
+    assert CachingAutotuner().coordinate_descent_tuning(launcher) is launcher
+    assert launcher.config.found_by_coordesc
+    times = CachingAutotuner().benchmark_all_configs()
+    assert min(times, key=times.__getitem__) == "first"
+
+
+OLDER = """
+import importlib, sys
+import torch
+del torch.AcceleratorError, torch.library.get_kernel  # of torch 2.8 and 2.10
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_what_a_run_imports_loads_on_an_older_torch():
+    """The process of the program imports these, the last two when the program has failed."""
+    names = ["simgpu.running.stub.child", "simgpu.running.stub.findings", "simgpu.running.stub.known"]
+    names += ["simgpu.stub.rank", "simgpu.running.steps", "simgpu.running.builds", "simgpu.report.failing"]
+    done = subprocess.run([sys.executable, "-c", OLDER, *names], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # --- with CUDA's headers, which `simgpu engine install` fetches ------------------------------
 
 
 @pytest.fixture(scope="module")
-def stubs(tmp_path_factory) -> Path:
-    headers = None if engine.supported() or compiler.command() is None else engine.headers_of(13)
-    if headers is None:
-        pytest.skip("no headers of CUDA 13 are here: simgpu engine install")
-    wanted = libraries.Wanted()
-    wanted.sonames["libcudart"] = "libcudart.so.13"
-    folder = tmp_path_factory.mktemp("engine") / "stubs"
-    libraries.build(wanted.add_declared(headers), headers, folder)
-    return folder
+def built(tmp_path_factory):
+    """Builds the stubs of CUDA's runtime and driver for a major version, once: a process loads a soname only once."""
+
+    @functools.cache
+    def of(major: int) -> Path:
+        headers = None if engine.supported() or compiler.command() is None else engine.headers_of(major)
+        if headers is None:
+            pytest.skip(f"no headers of CUDA {major} are here: simgpu engine install")
+        wanted = libraries.Wanted()
+        wanted.sonames["libcudart"] = f"libcudart.so.{major}"
+        folder = tmp_path_factory.mktemp("engine") / "stubs"
+        libraries.build(wanted.add_declared(headers), headers, folder)
+        return folder
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def stubs(built) -> Path:
+    return built(13)
+
+
+ACTIVE = 1  # cudaStreamCaptureStatusActive
+
+
+@pytest.mark.parametrize(
+    ("major", "forms"),
+    [
+        (12, {"cudaStreamGetCaptureInfo": 0, "cudaStreamGetCaptureInfo_v2": 3, "cudaStreamGetCaptureInfo_v3": 4}),
+        (13, {"cudaStreamGetCaptureInfo": 4}),
+    ],
+)
+def test_each_form_of_the_question_about_a_capture(built, major, forms):
+    """`forms`: the functions, and how many arguments follow the status and the capture's number."""
+    runtime = ctypes.CDLL(str(built(major) / f"libcudart.so.{major}"))
+    stream, status, number = ctypes.c_void_p(0x1000), ctypes.c_int(), ctypes.c_ulonglong()
+    question = (stream, ctypes.byref(status), ctypes.byref(number))
+    nothing = ctypes.c_void_p()
+    for capture in 1, 2:
+        assert runtime.cudaStreamBeginCapture(stream, 0) == 0
+        for name, more in forms.items():
+            status.value = number.value = 0
+            assert runtime[name](*question, *[nothing] * more) == 0
+            assert (status.value, number.value) == (ACTIVE, capture)
+        assert runtime.cudaStreamEndCapture(stream, ctypes.byref(ctypes.c_void_p())) == 0
+        for name, more in forms.items():
+            assert runtime[name](*question, *[nothing] * more) == 0
+            assert (status.value, number.value) == (0, 0)
+
+
+def test_programs_can_be_linked_to_the_driver(stubs):
+    assert (stubs / "libcuda.so").resolve() == (stubs / "libcuda.so.1").resolve()
 
 
 DRIVER = """

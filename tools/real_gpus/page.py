@@ -32,6 +32,9 @@ next to each other. No GPU was used for the figures of this project.
 
 {summary}
 
+*Here* is the lower bound, in which asynchronous work ends at once. A second figure is the upper bound, in which it ends
+when the host next waits for the GPU ([engines.md](engines.md)).
+
 `python -m tools.real_gpus` writes this page from [real_gpus.json](real_gpus.json). To run a record again and store its
 figures, use `python -m tools.real_gpus run CHECKOUT RECORD` ([tools/real_gpus](../tools/real_gpus/records.py)).
 CHECKOUT is a folder with a checkout of the repository that the logs come from.
@@ -39,8 +42,11 @@ CHECKOUT is a folder with a checkout of the repository that the logs come from.
 SOURCE = """\
 ## {name}
 
-Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about} *Off* is how many MiB the
-allocated peak is away from that of the nearest log.
+Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about}
+
+{counts}
+
+*Off* is how many MiB the allocated peak is away from that of the nearest log.
 
 {table}
 """
@@ -50,10 +56,10 @@ EXPLANATIONS = """\
 {differences}
 """
 NOT_RUN = """\
-## What was not run
+## What has no figures
 
-| record | published on | why |
-|---|---|---|
+| record | torch of the log | published, MiB | why |
+|---|---|---|---|
 {rows}
 """
 
@@ -61,6 +67,11 @@ NOT_RUN = """\
 def stored() -> dict:
     """The content of docs/real_gpus.json."""
     return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def store(content: dict) -> None:
+    """Writes docs/real_gpus.json."""
+    FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def off(row: dict) -> int:
@@ -79,20 +90,40 @@ def page() -> str:
     summary = (
         f"{len(measured)} programs ran to their end. In {len(near)} of them the allocated peak is at most {NEAR} MiB\n"
         "away from what the real GPUs printed, or inside the range of several logs. Logs print MiB, rounded down.\n"
-        "Where the versions of PyTorch differ, the comparison also contains what has changed in between.\n"
-        "The records are no random sample: they were chosen by hand from those that run on the torch named here, and\n"
-        "an earlier trial had already found most of them near. Records that use other features may be further off."
+        "Most logs name nightly builds of PyTorch, which are not available any more. Here the programs run on\n"
+        "releases, so the comparison also contains what has changed in between."
     )
     parts = [HEAD.format(summary=summary)]
     for name, source in found["sources"].items():
-        of_source = [row for row in measured if row["source"] == name]
-        parts.append(SOURCE.format(name=name, table=_table(of_source), **source))
+        of_source = [row for row in rows if row["source"] == name]
+        with_figures = [row for row in of_source if "here" in row]
+        table = _table(with_figures)
+        parts.append(SOURCE.format(name=name, table=table, counts=_counts(source, of_source), **source))
     if differences := [f"- **{_short(row)}**: {row['why']}" for row in measured if row.get("why")]:
         parts.append(EXPLANATIONS.format(differences="\n".join(differences)))
     if missing := [row for row in rows if "here" not in row]:
-        lines = [f"| {_short(row)} | torch {row['published']['torch']} | {row['why']} |" for row in missing]
-        parts.append(NOT_RUN.format(rows="\n".join(lines)))
+        parts.append(NOT_RUN.format(rows="\n".join(map(_without_figures, missing))))
     return "\n".join(parts)
+
+
+def _counts(source: dict, rows: list[dict]) -> str:
+    """Says how many records there are, why some cannot be run, and how many of the others were run."""
+    run = [row for row in rows if "here" in row]
+    tried = [row for row in rows if "failed" in row]
+    near = [row for row in run if abs(off(row)) <= NEAR]
+    lacking = "\n".join(f"- {number}: {why};" for why, number in source["lacking"].items())
+    return (
+        f"Its tracks 1 and 2 have {source['records']} records:\n\n{lacking}\n"
+        f"- {len(rows)}: can be run. {len(run)} of them ran to their end, {len(tried)} failed here, and "
+        f"{len(rows) - len(run) - len(tried)} were not tried.\n\n"
+        f"Of the {len(run)} that ran, {len(near)} are at most {NEAR} MiB off."
+    )
+
+
+def _without_figures(row: dict) -> str:
+    why = f"on torch {row['tried']}: {row['failed']}" if "failed" in row else "not tried"
+    cells = [_short(row), row["published"]["torch"], _range(row["published"]["allocated"]), row.get("why", why)]
+    return "| " + " | ".join(cells) + " |"
 
 
 def _table(rows: list[dict]) -> str:
@@ -105,12 +136,18 @@ def _table(rows: list[dict]) -> str:
             real["torch"],
             str(real["logs"]),
             f"{_range(real['allocated'])} / {_range(real['reserved'])}",
-            f"{here['allocated'] // MIB:,} / {here['reserved'] // MIB:,}",
+            " / ".join(_bounds(row, name) for name in ("allocated", "reserved")),
             f"{off(row):+,}" if off(row) else "0",
             here["torch"] + (f", `{row['settings']}`" if "settings" in row else ""),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _bounds(row: dict, name: str) -> str:
+    """What is allocated or reserved here, and after it the upper bound where that was measured and is different."""
+    each = dict.fromkeys(f"{row[bound][name] // MIB:,}" for bound in ("here", "upper") if bound in row)
+    return " to ".join(each)
 
 
 def _range(bounds: list[int] | None) -> str:

@@ -22,9 +22,21 @@ GPU = "H100"
 SETTING = "TORCHINDUCTOR_SIZE_ASSERTS"
 """With 0, Inductor does not check the strides of custom operators. Some records declare other ones than they return."""
 
+TRACKS = ("track_1_short", "track_2_medium")
+NOT_HERE = {
+    "flash_attn_interface": "FlashAttention-3 is imported",
+    "kernels": "kernels are loaded from the Hugging Face Hub",
+    "muon": "`muon` is imported, which is not part of the repository",
+}
+"""Modules that records import and that cannot be installed from PyPI, or fetch binaries when they run."""
+NO_PEAK = "no log prints a peak"
+
 _END_OF_CODE = "=" * 100
 _PEAK = re.compile(r"^peak memory (?:consumption|allocated): (\d+) MiB(?: reserved: (\d+) MiB)?", re.M)
 _TORCH = re.compile(r"[Pp]y[Tt]orch (\d[\w.+]*)")
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_DATED = re.compile(r"\d{4}-\d\d-\d\d")
+_IMPORTS = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.M)
 _CARD = re.compile(r"\|\s+\d+\s+(NVIDIA [\w \-]+?)\s+(?:On|Off)\s")
 _STEPS = re.compile(r"^(\s+num_iterations\s*(?::\s*int\s*)?=\s*)\d+", re.M)
 
@@ -80,6 +92,33 @@ def _code(text: str) -> str:
     return text.split(_END_OF_CODE)[0]
 
 
+def release(torch: str) -> str:
+    """The release of a version of torch: "2.7.0" for the nightly build 2.7.0.dev20250125+cu126, which came before it.
+
+    Raises ValueError for a text that names no version.
+    """
+    found = _RELEASE.match(torch)
+    if found is None:
+        raise ValueError(f"no version of torch: {torch!r}")
+    return found[0]
+
+
+def survey(checkout: Path) -> dict[str, str]:
+    """Every record of `TRACKS`, and why it cannot be run here: "" where it can, a value of `NOT_HERE`, or `NO_PEAK`."""
+    folders = (one for track in TRACKS for one in sorted((checkout / "records" / track).iterdir()) if one.is_dir())
+    names = [f"{one.parent.name}/{one.name}" for one in folders if _DATED.match(one.name)]
+    return {name: _lacks(checkout, name) for name in names}
+
+
+def _lacks(checkout: Path, record: str) -> str:
+    try:
+        first = logs(checkout, record)[0]
+    except ValueError:
+        return NO_PEAK
+    imported = set(_IMPORTS.findall(_code(first.read_text(encoding="utf-8", errors="replace"))))
+    return next((what for module, what in NOT_HERE.items() if module in imported), "")
+
+
 def program(checkout: Path, record: str) -> str:
     """The code of a record, with fewer iterations; ValueError where their number is not found."""
     text = _code(logs(checkout, record)[0].read_text(encoding="utf-8", errors="replace"))
@@ -92,6 +131,11 @@ def program(checkout: Path, record: str) -> str:
 def settings() -> str:
     """The setting of the environment that a record may need, as a shell writes it; "" if it is not set."""
     return f"{SETTING}={os.environ[SETTING]}" if SETTING in os.environ else ""
+
+
+def late() -> bool:
+    """Whether asynchronous work ends as late as it can in this environment, which gives the upper bound."""
+    return os.environ.get("MOCK_COMPLETION") == "sync"
 
 
 def write_tokens(folder: Path) -> None:
@@ -108,7 +152,11 @@ def write_tokens(folder: Path) -> None:
 
 
 def run(checkout: Path, record: str, folder: Path, torch: str | None = None) -> simgpu.Report:
-    """Runs a record as rank 0 of 8 on the stub engine, in a folder of its own inside `folder`; returns the report."""
+    """Runs a record as rank 0 of 8 on the stub engine, in a folder of its own inside `folder`; returns the report.
+
+    `torch`: the version to run it on, by default the release of the one that its log names.
+    """
+    torch = torch or release(published(checkout, record).torch)
     write_tokens(folder)
     own = folder / record.replace("/", "-")
     (own / "logs").mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,13 @@ def _inductor_kernels(module: ModuleType) -> None:
     if hasattr(autotuner, "benchmark_all_configs"):
         autotuner.benchmark_all_configs = benchmark_all_configs
 
+    def coordinate_descent_tuning(self, launcher, *args, **kwargs):
+        launcher.config.found_by_coordesc = True  # none of its neighbours is quicker, so they are not compiled
+        return launcher
+
+    if hasattr(autotuner, "coordinate_descent_tuning"):
+        autotuner.coordinate_descent_tuning = coordinate_descent_tuning
+
 
 def _inductor_choices(module: ModuleType) -> None:
     selection = module.AlgorithmSelectorCache

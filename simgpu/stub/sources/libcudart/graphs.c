@@ -71,10 +71,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
-                                     unsigned long long *id, cudaGraph_t *graph,
-                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
-                                     size_t *number) {
+static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                cudaGraph_t *graph, size_t *number) {
   enum cudaStreamCaptureStatus found = status_of(stream);
   if (status) *status = found;
   if (id) *id = found == cudaStreamCaptureStatusNone ? 0 : capture.number;
@@ -83,11 +81,29 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
   return cudaSuccess;
 }
 
+// CUDA 12 has three forms under names of their own, of which the third came with 12.3. CUDA 13 has only the third.
+#undef cudaStreamGetCaptureInfo
+#if CUDART_VERSION < 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id) {
+  return capture_info(stream, status, id, 0, 0);
+}
+
 cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
                                         unsigned long long *id, cudaGraph_t *graph,
                                         const cudaGraphNode_t **nodes, size_t *number) {
-  return cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, 0, number);
+  return capture_info(stream, status, id, graph, number);
 }
+#define cudaStreamGetCaptureInfo cudaStreamGetCaptureInfo_v3
+#endif
+#if CUDART_VERSION >= 12030
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *number) {
+  return capture_info(stream, status, id, graph, number);
+}
+#endif
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) { return cudaSuccess; }
 
