@@ -26,6 +26,9 @@ from simgpu.running.stub.saved import Saved
 MOST_EVENTS = 2_000_000
 """Events of the memory history that are kept, the newest; with its stack each needs about 1 KB."""
 
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
+
 
 class Watched:
     """Records the program's memory, once it has imported torch."""
@@ -231,6 +234,7 @@ class Watched:
 
 def main(path: str) -> int:
     """Runs the job in the file `path`; returns the exit status of the program."""
+    _end_with_parent()
     job = json.loads(Path(path).read_text())
     watched = Watched(job)
     from simgpu.running.stub import started, untimed
@@ -261,6 +265,11 @@ def main(path: str) -> int:
         watched.leave.close()
     sys.stdout.flush()
     return 0
+
+
+def _end_with_parent() -> None:
+    """Makes Linux end this process when the one that reports on it ends, however that happens (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _own(trace):
