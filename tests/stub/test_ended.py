@@ -12,7 +12,9 @@ from simgpu.running.stub import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub engine runs on Linux")
 
-CHILD = "import time; from simgpu.running.stub import child; child._end_with_parent(); print(flush=True); time.sleep(600)"
+CHILD = (
+    "import time; from simgpu.running.stub import child; child._end_with_parent(); print(flush=True); time.sleep(600)"
+)
 PARENT = f"""
 import subprocess, sys
 process = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE)

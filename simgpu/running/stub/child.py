@@ -18,7 +18,7 @@ from pathlib import Path
 
 from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.running.after_import import AfterImport
-from simgpu.running.endings import OF_VALUES, ended_by, of_memory
+from simgpu.running.endings import ended_by, of_memory
 from simgpu.running.script import Script
 from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
@@ -26,6 +26,10 @@ from simgpu.running.stub.saved import Saved
 MOST_EVENTS = 2_000_000
 """Events of the memory history that are kept, the newest; with its stack each needs about 1 KB."""
 
+OF_VALUES = """
+Before that it received 0 in place of values (listed below), which may be why. Kernels compute nothing on the stub \
+engine, so a program that compares results ends where it does so. The figures are those up to there."""
+"""A hint about an error of a program that has read values which are not known."""
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
 
