@@ -1,4 +1,5 @@
-"""Advice where an import fails: torchvision and torchaudio of a CUDA build with a CPU build of torch, and Triton."""
+"""Advice where an import fails: torchvision and torchaudio of a CUDA build with a CPU build of torch, Triton, and CUDA
+extensions that are compiled where they are installed."""
 
 import importlib.machinery
 import re
@@ -22,14 +23,23 @@ _SIGNS = (
 
 TRITON = f"Triton is not installed, and the simulated GPU does not run its kernels. {OTHER_ENGINE}; it brings Triton"
 
+_COMPILED = re.compile(r"\b(flash[_-]attn(?:_interface)?|causal[_-]conv1d|mamba[_-]ssm|apex)\b")
+"""Extensions of which PyPI has the source alone (2026-11); NVIDIA's apex is not there at all."""
+COMPILED = (
+    "{name} is compiled where it is installed, with CUDA's compiler (nvcc), because PyPI has no wheel of it. A build "
+    "for this version of PyTorch loads on the stub engine; without one, choose what the program offers in its place"
+)
+
 
 def advice(error: BaseException | None) -> str:
     """Says in one line what to do where an error, or one behind it, comes from a CUDA build of a library, or from the
-    import of Triton where it is not installed; "" otherwise."""
+    import of Triton or of an extension that is not installed; "" otherwise."""
     cpu_build = not list((Path(torch.__file__).parent / "lib").glob("*torch_cuda*"))
     while error is not None:
         if _misses_triton(error):
             return TRITON
+        if name := _missing_extension(error):
+            return COMPILED.format(name=name)
         for sign in _SIGNS if cpu_build else ():
             found = sign.search(str(error))
             if found is not None:
@@ -47,6 +57,14 @@ def _misses_triton(error: BaseException) -> bool:
     if not isinstance(error, ImportError) or importlib.machinery.PathFinder.find_spec("triton") is not None:
         return False
     return (error.name or "").partition(".")[0] == "triton" or re.search(r"\btriton\b", str(error), re.I) is not None
+
+
+def _missing_extension(error: BaseException) -> str:
+    """The extension that an import failed for, by Python's error or by a library's own; "" if it is none of these."""
+    if not isinstance(error, ImportError):
+        return ""
+    found = _COMPILED.match((error.name or "").partition(".")[0]) if error.name else _COMPILED.search(str(error))
+    return found[1] if found else ""
 
 
 def _library(error: BaseException) -> str:

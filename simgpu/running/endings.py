@@ -80,11 +80,20 @@ def _exit(error: SystemExit, ran: Ran) -> End:
 
 def _failed(error: BaseException, ran: Ran) -> End:
     """An error that the program did not catch."""
-    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    said = _headline(error)
     if _because_of_memory(error, ran):
         raised_afresh = not isinstance(error, _kind())
         return End(OUT_OF_MEMORY, f"The program ended with {said}" if raised_afresh else "")
     return End(STOPPED, said + ran.hint(error))
+
+
+def _headline(error: BaseException) -> str:
+    """An error's name and the first line of its text, and the next one where the first ends with a colon.
+
+    Libraries quote a cause so: "backend='inductor' raised:" (torch._dynamo), "Failed to import … following error:".
+    """
+    first, *more = (line.strip() for line in f"{type(error).__name__}: {error}".splitlines() if line.strip())
+    return f"{first} {more[0]}" if more and first.endswith(":") else first
 
 
 def _because_of_memory(error: BaseException, ran: Ran) -> bool:

@@ -78,3 +78,26 @@ def test_a_program_that_does_without_triton_gets_no_advice(tmp_path):
     path.write_text("try:\n    import triton\nexcept ImportError:\n    triton = None\nimport tritonless_module")
     report = simgpu.run(str(path))
     assert report.status == 2 and "Triton" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("from flash_attn_nowhere import x", ""),
+        ("import flash_attn.nowhere", "flash_attn"),
+        ("raise ImportError('the package flash_attn seems to be not installed')", "flash_attn"),  # as in transformers
+        ("from apex import amp", "apex"),
+        ("from causal_conv1d import causal_conv1d_fn", "causal_conv1d"),
+        ("raise ImportError('No module named nothing_of_the_kind')", ""),
+    ],
+)
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) for name in ("flash_attn", "apex", "causal_conv1d")), reason="one is installed"
+)
+def test_an_extension_that_is_compiled_where_it_is_installed_is_named(tmp_path, program, name):
+    path = tmp_path / "train.py"
+    path.write_text(program)
+    report = simgpu.run(str(path), engine="meta")
+    assert report.status == 2
+    assert ("no wheel of it" in str(report)) == bool(name)
+    assert not name or f"{name} is compiled where it is installed" in " ".join(str(report).split())

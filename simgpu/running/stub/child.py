@@ -18,13 +18,20 @@ from pathlib import Path
 
 from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.running.after_import import AfterImport
-from simgpu.running.endings import OF_VALUES, ended_by, of_memory
+from simgpu.running.endings import ended_by, of_memory
 from simgpu.running.script import Script
 from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
 
 MOST_EVENTS = 2_000_000
 """Events of the memory history that are kept, the newest; with its stack each needs about 1 KB."""
+
+OF_VALUES = """
+Before that it received 0 in place of values (listed below), which may be why. Kernels compute nothing on the stub \
+engine, so a program that compares results ends where it does so. The figures are those up to there."""
+"""A hint about an error of a program that has read values which are not known."""
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 
 
 class Watched:
@@ -230,6 +237,7 @@ class Watched:
 
 def main(path: str) -> int:
     """Runs the job in the file `path`; returns the exit status of the program."""
+    _end_with_parent()
     job = json.loads(Path(path).read_text())
     watched = Watched(job)
     from simgpu.running.stub import started, untimed
@@ -260,6 +268,11 @@ def main(path: str) -> int:
         watched.leave.close()
     sys.stdout.flush()
     return 0
+
+
+def _end_with_parent() -> None:
+    """Makes Linux end this process when the one that reports on it ends, however that happens (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _own(trace):

@@ -139,13 +139,17 @@ def _workspaces(spec: gpus.Spec, version: str) -> list[int]:
 
 def _waited(process: subprocess.Popen) -> int:
     """Waits for the process, and returns its exit status. Ctrl-C of a terminal interrupts it too; another interrupt is
-    handed on."""
+    handed on. Any other exception here, such as that of a time limit, ends the process and is raised."""
     while True:
         try:
             return process.wait()
         except KeyboardInterrupt:
             if not _in_the_foreground():
                 process.send_signal(signal.SIGINT)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
 
 
 def _in_the_foreground() -> bool:
