@@ -48,9 +48,9 @@ def test_a_time_of_the_simulated_clock_is_called_simulated(capsys):
     guesses.compare("a step", guess=3, estimate=4, simulated=2, unit="s")
     assert lines(capsys) == [
         "a step",
-        "  your guess   3 s  1 s too high, 50.0 %",
-        "  estimate     4 s  2 s too high, 100.0 %",
-        "  simulated    2 s",
+        "  your guess  3 s  1 s too high, 50.0 %",
+        "  estimate    4 s  2 s too high, 100.0 %",
+        "  simulated   2 s",
     ]
 
 
