@@ -40,6 +40,7 @@ class Guess:
     guess: Fraction | None
     estimate: Fraction | None
     measured: Fraction
+    label: str = "measured"
 
     @property
     def right(self) -> bool:
@@ -53,11 +54,11 @@ class Guess:
     def __str__(self) -> str:
         rows = [("your guess", self.guess, "none yet")]
         rows += [("estimate", self.estimate, "")] if self.estimate is not None else []
-        rows += [("measured", self.measured, "")]
+        rows += [(self.label, self.measured, "")]
         texts = [none if number is None else in_unit(number, self.unit) for _, number, none in rows]
         width = max(map(len, texts))
         lines = [
-            f"  {name:10}  {text:>{width}}  {self._off(number) if name != 'measured' else ''}".rstrip()
+            f"  {name:10}  {text:>{width}}  {self._off(number) if name != self.label else ''}".rstrip()
             for (name, number, _), text in zip(rows, texts, strict=True)
         ]
         return "\n".join([self.question, *lines])
@@ -76,7 +77,9 @@ class Guess:
 _asked: dict[str, Guess] = {}
 
 
-def compare(question: str, *, guess: Any, measured: Any, estimate: Any = None, unit: str = BYTES) -> None:
+def compare(
+    question: str, *, guess: Any, measured: Any = None, simulated: Any = None, estimate: Any = None, unit: str = BYTES
+) -> None:
     """Prints guess, estimate and measurement next to each other, and records them for :func:`score`.
 
     >>> compare("forward adds", guess="150 MiB", estimate=160 * MiB, measured=176_291_840)
@@ -87,14 +90,19 @@ def compare(question: str, *, guess: Any, measured: Any, estimate: Any = None, u
 
     ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
     cannot be read is reported in one line and counts as missing. The three are in bytes unless ``unit`` names another
-    unit ("rows", "ms"). A question that is asked again, as when a cell runs twice, replaces the earlier one.
+    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and is printed
+    under that name. A question that is asked again, as when a cell runs twice, replaces the earlier one. Raises
+    ``TypeError`` unless exactly one of ``measured`` and ``simulated`` is given.
     """
+    if (measured is None) == (simulated is None):
+        raise TypeError("compare() takes either measured=... or simulated=...")
+    label, value = ("measured", measured) if simulated is None else ("simulated", simulated)
     nonsense = ""
     try:
         guessed = read(guess, unit)
     except Nonsense as error:
         guessed, nonsense = None, str(error)
-    asked = Guess(question, unit, guessed, None if estimate is None else exact(estimate), exact(measured))
+    asked = Guess(question, unit, guessed, None if estimate is None else exact(estimate), exact(value), label)
     _asked[question] = asked
     if nonsense:
         print(nonsense)

@@ -44,6 +44,22 @@ def test_a_guess_without_an_estimate(capsys):
     assert lines(capsys)[1:] == ["  your guess  2.0 MiB  1.0 MiB too high, 100.0 %", "  measured    1.0 MiB"]
 
 
+def test_a_time_of_the_simulated_clock_is_called_simulated(capsys):
+    guesses.compare("a step", guess=3, estimate=4, simulated=2, unit="s")
+    assert lines(capsys) == [
+        "a step",
+        "  your guess  3 s  1 s too high, 50.0 %",
+        "  estimate    4 s  2 s too high, 100.0 %",
+        "  simulated   2 s",
+    ]
+
+
+@pytest.mark.parametrize("values", [{}, {"measured": 1, "simulated": 1}])
+def test_a_value_is_either_measured_or_simulated(values):
+    with pytest.raises(TypeError, match="either measured=... or simulated=..."):
+        guesses.compare("a step", guess=3, unit="s", **values)
+
+
 def test_a_cell_run_twice_counts_once_and_later_guesses_replace():
     for guess in (..., 90, 100):
         guesses.compare("a", guess=guess, measured=100)
