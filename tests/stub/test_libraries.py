@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import subprocess
 import sys
 import types
@@ -11,7 +12,7 @@ import pytest
 
 from simgpu.hardware import gpus
 from simgpu.running.stub import untimed
-from simgpu.stub import compiler, devices, elf, engine, install, libraries
+from simgpu.stub import compiler, devices, elf, engine, install, libraries, nvidia_smi
 
 LINUX = pytest.mark.skipif(bool(engine.supported()), reason="the stub engine is for Linux on x86-64")
 COMPILER = pytest.mark.skipif(compiler.command() is None, reason="no C compiler is here")
@@ -156,6 +157,35 @@ def test_no_kernel_is_tuned_by_time():
     assert launcher.config.found_by_coordesc
     times = CachingAutotuner().benchmark_all_configs()
     assert min(times, key=times.__getitem__) == "first"
+
+
+@pytest.mark.parametrize(
+    ("named", "devices"),
+    [
+        ((), [0, 1, 2]),
+        (("-i", "1"), [1]),
+        (("--id=0,2",), [0, 2]),
+        (("--id", f"{nvidia_smi.UUID}02"), [2]),
+        (("-i", "3"), []),
+    ],
+)
+def test_nvidia_smi_answers_for_the_devices_that_are_named(named, devices, monkeypatch, capsys):
+    """Inductor asks for the clock of device 0 and expects one number."""
+    monkeypatch.setenv("MOCK_NDEV", "3")
+    status = nvidia_smi.main([*named, "--query-gpu=index", "--format=csv,noheader,nounits"])
+    assert status == (0 if devices else nvidia_smi.NO_DEVICE)
+    assert [line for line in capsys.readouterr().out.split() if line.isdigit()] == list(map(str, devices))
+
+
+@LINUX
+def test_nvidia_smi_starts_without_the_environments_packages(monkeypatch, tmp_path):
+    """It is started once for each kernel in some versions of Inductor, so it must not import what a run prepares."""
+    monkeypatch.setenv("SIMGPU_ENGINES", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('imported')")
+    program = nvidia_smi.folder() / "nvidia-smi"
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "MOCK_NDEV": "8"}
+    asked = [program, "-i", "0", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
+    assert int(subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout) > 0
 
 
 OLDER = """
