@@ -28,25 +28,6 @@ class ThreeLinear(nn.Module):
         return self.net_c(self.net_b(self.net_a(x)))
 
 
-class HalfLinear(nn.Module):
-    """Applies one Linear(1024, 1024) without bias in float16 ``repeats`` times: 1,048,576 parameters.
-
-    Input and output ``[batch, 1024]`` in float16. Raises ``ValueError`` for fewer than one repetition.
-    """
-
-    def __init__(self, repeats: int = 2):
-        if repeats < 1:
-            raise ValueError(f"HalfLinear applies its layer at least once; repeats={repeats} was given")
-        super().__init__()
-        self.repeats = repeats
-        self.linear = nn.Linear(1024, 1024, bias=False, dtype=torch.float16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(self.repeats):
-            x = self.linear(x)
-        return x
-
-
 class PatchMLP(nn.Module):
     """Splits images into patches of 16 × 16, applies an MLP to each patch, and computes ten logits from their mean.
 
@@ -179,10 +160,9 @@ def checkpoint_layers(model: nn.Module, every_n_layers: int = 1) -> None:
     enable({"use_reentrant": False}, every_n_layers=every_n_layers)
 
 
-# Widths of the 3 × 3 convolutions and the poolings: configurations D and A of Simonyan and Zisserman 2014, "Very Deep
+# Widths of the 3 × 3 convolutions and the poolings: configuration D of Simonyan and Zisserman 2014, "Very Deep
 # Convolutional Networks for Large-Scale Image Recognition", table 1.
 VGG16 = (64, 64, "pool", 128, 128, "pool", *(256,) * 3, "pool", *(512,) * 3, "pool", *(512,) * 3, "pool")
-VGG11 = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
 
 
 def vgg(plan: tuple = VGG16, side: int = 224, inplace: bool = True) -> nn.Sequential:

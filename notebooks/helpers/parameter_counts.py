@@ -15,17 +15,6 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> int:
 
 
 @of_counts
-def conv2d(channels_in: int, channels_out: int, kernel: int, bias: bool = True, groups: int = 1) -> int:
-    """Counts the parameters of a square Conv2d: a weight ``[out, in / groups, kernel, kernel]`` and a bias ``[out]``.
-
-    Raises ``ValueError`` unless ``groups`` divides both channel counts.
-    """
-    if groups < 1 or channels_in % groups or channels_out % groups:
-        raise ValueError(f"conv2d: groups divides the channels, {channels_in} and {channels_out}; {groups} was given")
-    return channels_out * (channels_in // groups) * kernel * kernel + bias * channels_out
-
-
-@of_counts
 def norm(features: int) -> int:
     """Counts the parameters of a BatchNorm or LayerNorm over ``features``: a scale and a shift."""
     return 2 * features

@@ -23,8 +23,6 @@ def count(module):
     [
         (parameter_counts.linear(30, 7), nn.Linear(30, 7)),
         (parameter_counts.linear(30, 7, bias=False), nn.Linear(30, 7, bias=False)),
-        (parameter_counts.conv2d(6, 8, 3), nn.Conv2d(6, 8, 3)),
-        (parameter_counts.conv2d(6, 8, 5, bias=False, groups=2), nn.Conv2d(6, 8, 5, bias=False, groups=2)),
         (parameter_counts.norm(9), nn.BatchNorm2d(9)),
         (parameter_counts.norm(9), nn.LayerNorm(9)),
         (parameter_counts.embedding(11, 4), nn.Embedding(11, 4)),
@@ -145,9 +143,6 @@ def test_a_size_is_not_negative():
         lambda: parameter_counts.embedding(2, -3),
         lambda: parameter_counts.attention(float("inf")),
         lambda: formulas.tensor(2, -3),
-        lambda: parameter_counts.conv2d(3, 4, -1),
-        lambda: parameter_counts.conv2d(3, 4, 1, groups=2),
-        lambda: parameter_counts.conv2d(4, 4, 1, groups=0),
         lambda: step_bytes.optimizer("AdamW", -4),
         lambda: formulas.column_sum_scratch(-1, 2, 3),
     ],

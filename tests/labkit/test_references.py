@@ -4,10 +4,25 @@ import pytest
 import torch
 
 import labkit
-from helpers.models import HalfLinear, ThreeLinear
+from helpers.models import ThreeLinear
 from labkit import published
 from labkit.ledger import Ledger
 from tests.pinned import of_pinned_torch
+
+
+class HalfLinear(torch.nn.Module):
+    """Applies one Linear(1024, 1024) without bias in float16 several times, on ``[batch, 1024]``."""
+
+    def __init__(self, repeats: int):
+        super().__init__()
+        self.repeats = repeats
+        self.linear = torch.nn.Linear(1024, 1024, bias=False, dtype=torch.float16)
+
+    def forward(self, x):
+        for _ in range(self.repeats):
+            x = self.linear(x)
+        return x
+
 
 MODELS = {
     "three-linear": (ThreeLinear, torch.float32),
