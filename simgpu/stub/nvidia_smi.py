@@ -1,8 +1,8 @@
 """Stands in for `nvidia-smi` in a run: it describes the simulated GPU.
 
-It answers `--query-gpu=FIELDS --format=csv[,noheader][,nounits]` and `-L`, and prints a small table otherwise. With `-i`
-it does so for the devices that this names. The memory in use is that of the processes which left a note of it in the
-folder `$MOCK_USED` (the meta engine's do); on the stub engine, where each process counts its own, none is shown.
+It answers `--query-gpu=FIELDS --format=csv[,noheader][,nounits]` and `-L`, and prints a small table otherwise; with
+`-i`, of the devices that it names. The memory in use is that of the processes which left a note of it in the folder
+`$MOCK_USED` (the meta engine's do); on the stub engine, where each process counts its own, none is shown.
 """
 
 from __future__ import annotations

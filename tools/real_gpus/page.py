@@ -145,7 +145,7 @@ def _table(rows: list[dict]) -> str:
 
 
 def _bounds(row: dict, name: str) -> str:
-    """What is allocated or reserved here, and after it the upper bound where that was measured and is different."""
+    """Formats the bytes allocated or reserved here, and the upper bound where it was measured and differs."""
     each = dict.fromkeys(f"{row[bound][name] // MIB:,}" for bound in ("here", "upper") if bound in row)
     return " to ".join(each)
 
