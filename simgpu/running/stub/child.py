@@ -20,7 +20,7 @@ from types import CodeType, FunctionType
 
 from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.running.after_import import AfterImport
-from simgpu.running.endings import ended_by, of_memory
+from simgpu.running.endings import NOT_OF_VALUES, ended_by, of_memory
 from simgpu.running.script import Script
 from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
@@ -219,7 +219,8 @@ class Watched:
 
             if advice := builds.advice(error):
                 return f"\n{advice}"
-        return OF_VALUES if self.reads is not None and self.reads.counts else ""
+        read = self.reads is not None and self.reads.counts and not isinstance(error, NOT_OF_VALUES)
+        return OF_VALUES if read else ""
 
     def _ran_out(self, device: int, asked: int, total: int, free: int) -> None:
         """Called by PyTorch when an allocation has failed: notes what the program was doing."""
