@@ -31,6 +31,7 @@ _LIBRARIES = tuple(  # the innermost first, so that a file's short name is alway
 OWN, LIBRARY, TORCH = "own", "library", "torch"
 _STANDARD = tuple(str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
+_GENERATED = ("<frozen", "<eval_with_key>")  # Python's own modules; torch.fx (torch/fx/graph_module.py)
 _RUNNERS = ("running/run.py", "running/script.py", "fitting/measuring.py")  # of this package: they call a program
 _RUNNER = tuple(str(Path(__file__).parents[1] / name) for name in _RUNNERS)
 _OTHERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "IPython", "ipykernel"))  # that call one
@@ -72,8 +73,8 @@ def kind_of(file: str) -> str:
     """Classifies a file: TORCH (PyTorch's, Python's own, or this package's; pages show none of these), LIBRARY
     (installed), or the user's OWN.
 
-    Text that was given to exec() is the user's."""
-    if file.startswith(_TORCH) or file.startswith("<frozen"):
+    Text that was given to exec() is the user's, but not the code that torch.fx generates for a graph module."""
+    if file.startswith(_TORCH) or file.startswith(_GENERATED):
         return TORCH
     if file.startswith("<"):
         return OWN

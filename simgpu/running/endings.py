@@ -13,6 +13,8 @@ from simgpu.running.script import StepsDone
 
 OF_VALUES = "\nBefore that it received 0 in place of values (listed below), which may be why: --values computes them."
 """A hint about an error of a program that has read values which are not known."""
+NOT_OF_VALUES = (ImportError, FileNotFoundError)
+"""Errors that a value is not the cause of, so that the hint would lead astray."""
 
 
 @dataclass(frozen=True)

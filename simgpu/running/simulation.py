@@ -9,7 +9,7 @@ from simgpu.errors import NoValueError
 from simgpu.patches import Patches
 from simgpu.report.watch import Watch
 from simgpu.running import builds, clock, files
-from simgpu.running.endings import OF_VALUES
+from simgpu.running.endings import NOT_OF_VALUES, OF_VALUES
 from simgpu.running.steps import Limit
 from simgpu.session import simulated_gpu
 from simgpu.stand_ins import StandIns
@@ -43,7 +43,8 @@ class Simulated:
             return f"\n{advice}"
         if isinstance(error, NoValueError) and self.watch.machine.stand_ins is not None:
             return "\nWith --values its tensors have values."
-        return OF_VALUES if list(self.watch.machine.stand_ins or ()) else ""
+        read = list(self.watch.machine.stand_ins or ()) and not isinstance(error, NOT_OF_VALUES)
+        return OF_VALUES if read else ""
 
 
 @contextlib.contextmanager

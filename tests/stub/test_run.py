@@ -67,6 +67,61 @@ def test_an_error_raised_in_the_place_of_an_out_of_memory_error(script, after, s
     assert ("The program ended with RuntimeError: no batch size works" in str(report)) == (status == 1)
 
 
+TRACED = """
+import torch
+from torch._dynamo.utils import counters
+torch._dynamo.config.compiled_autograd = True
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+@torch.compile
+def train(x):
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    print("the mask is", bool((torch.arange(4, device="cuda") > 1).any()))
+train(torch.randn(8, 64, device="cuda"))
+print("broken by", dict(counters["graph_break"]))
+"""
+
+
+def test_dynamo_compiles_nothing_of_what_watches_the_program(script, capfd):
+    report = run(script(TRACED))
+    assert report.completed, report.ended
+    printed = capfd.readouterr()
+    assert "call_boxed" not in printed.out + printed.err and "simgpu" not in printed.out.partition("broken by")[2]
+
+
+GENERATED = """
+import torch
+from torch.fx import symbolic_trace
+def double(x):
+    return torch.cat([x, x])
+kept = symbolic_trace(double)(torch.ones(2**20, device="cuda"))
+"""
+
+
+def test_code_that_fx_generates_belongs_to_the_line_that_calls_it(script):
+    (found,) = [line for line in run(script(GENERATED)).lines if line.operator.startswith("cat")]
+    assert found.place == "script.py:6"
+
+
+CHECKS = """
+import torch
+x = torch.randn(1024, 1024, device="cuda")
+torch.testing.assert_close(torch.compile(torch.nn.functional.gelu)(x), torch.nn.functional.gelu(x))
+y = torch.empty(2**30, device="cuda")
+"""
+
+
+def test_a_program_that_compares_its_results_ends_there_and_the_report_says_why(script):
+    report = run(script(CHECKS))
+    assert report.status == 2
+    assert "AssertionError" in report.ended and "ends where it does so" in report.ended
+    assert "--values" not in report.ended, "the stub engine has none"
+    assert 3 * 4 * 2**20 <= report.peak < 2**30, "what was measured up to there"
+    assert any(Path(place).name == "script.py:4" for _, place, _ in report.stand_ins) or report.branches
+
+
 def test_a_training_script(script, tmp_path):
     report = run(script(TRAIN), steps=2, out=tmp_path / "out")
     assert report.completed and report.steps == 2

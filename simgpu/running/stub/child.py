@@ -12,13 +12,15 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from types import CodeType, FunctionType
 
 from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.running.after_import import AfterImport
-from simgpu.running.endings import ended_by, of_memory
+from simgpu.running.endings import NOT_OF_VALUES, ended_by, of_memory
 from simgpu.running.script import Script
 from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
@@ -30,6 +32,8 @@ OF_VALUES = """
 Before that it received 0 in place of values (listed below), which may be why. Kernels compute nothing on the stub \
 engine, so a program that compares results ends where it does so. The figures are those up to there."""
 """A hint about an error of a program that has read values which are not known."""
+UNTRACED = ("simgpu.running.stub.known", "simgpu.running.stub.reads", "simgpu.uses", "simgpu.report")
+"""Modules and packages that Dynamo skips."""
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
 
@@ -214,7 +218,8 @@ class Watched:
 
             if advice := builds.advice(error):
                 return f"\n{advice}"
-        return OF_VALUES if self.reads is not None and self.reads.counts else ""
+        read = self.reads is not None and self.reads.counts and not isinstance(error, NOT_OF_VALUES)
+        return OF_VALUES if read else ""
 
     def _ran_out(self, device: int, asked: int, total: int, free: int) -> None:
         """Called by PyTorch when an allocation has failed: notes what the program was doing."""
@@ -244,6 +249,7 @@ def main(path: str) -> int:
 
     os.environ.update(started.environment(job["caches"], os.environ.get("PYTHONPATH", "")))
     then = {"torch": watched.torch_imported, "safetensors.torch": watched.saved.safetensors_imported}
+    then |= {"torch._dynamo.trace_rules": _skipped, "torch._dynamo.eval_frame": _hooks_skipped}
     sys.meta_path.insert(0, AfterImport({**then, **untimed.PATCHES}))
     script = Script(job["program"], job["arguments"], job["module"])
     error: BaseException | None = None
@@ -268,6 +274,35 @@ def main(path: str) -> int:
         watched.leave.close()
     sys.stdout.flush()
     return 0
+
+
+def _skipped(trace_rules) -> None:
+    """Makes Dynamo skip what this package runs while a compiled function calls an operator or reads a value."""
+    for name in UNTRACED:
+        trace_rules.add(name)
+
+
+def _hooks_skipped(eval_frame) -> None:
+    """Makes Dynamo compile no hook of an optimizer or of backward by itself.
+
+    It may still trace them as parts of a step that is compiled as a whole, which a skipped file would break up.
+    """
+    from simgpu.running import steps
+    from simgpu.running.stub import owners
+
+    named = (vars(owners), vars(owners.Owners), vars(steps), vars(steps.Limit))
+    for function in (one for names in named for one in names.values()):
+        if isinstance(function, FunctionType):
+            for code in _codes(function.__code__):
+                eval_frame.skip_code(code)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function and of those inside of it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
 
 
 def _end_with_parent() -> None:
