@@ -153,7 +153,7 @@ def test_an_update_of_what_is_up_to_date_changes_nothing(language, page):
 def test_nearly_all_of_chapter_00_is_in_chinese():
     """It is the proof of the machinery. A sentence that has just changed in English may wait for a translator."""
     left, of = Language("zh_CN").left(FIRST)
-    assert of > 100 and left <= of / 10
+    assert of > 70 and left <= of / 10
 
 
 def test_terms_are_translated_as_the_translators_table_says():
