@@ -40,7 +40,9 @@ PEAKS = {
         *("batch norm recomputed", "activations on the CPU"),
     ),
     "Attention scores, padding or logits peak": ("fused attention", "bucketing", "the useful", "loss in"),
-    "The optimizer's step peaks, or its states": ("AdamW", "Adafactor", "1-bit Adam", "optimizer on the CPU"),
+    "The optimizer's step peaks, or its states": (
+        *("AdamW", "Adafactor", "1-bit Adam", "optimizer on the CPU", "states on the CPU"),
+    ),
     "Many GPUs, and what each of them need not store": ("FSDP",),
     "The parameters or the inputs peak": ("parameters on the CPU", "images sent as uint8"),
 }

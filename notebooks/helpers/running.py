@@ -110,17 +110,6 @@ def compiled(gpu: str = "A100-80GB") -> pd.DataFrame:
     return table.round().astype(int).rename_axis(f"{gpu} (MiB)")
 
 
-def peaks_compiled(gpu: str = GPU, way: str = "compiled") -> tuple[int, int]:
-    """Returns the two stored peaks in bytes of the running model on a GPU, compiled or in another way of `compiled`.
-
-    Raises LookupError if none are stored.
-    """
-    for one in stored()["compiled"]:
-        if (one["gpu"], one["way"]) == (gpu, way):
-            return one["backward"], one["step"]
-    raise LookupError(f"no peaks of {way!r} on a {gpu} are stored: run python -m tools.budget --compiled {gpu}")
-
-
 def eight_billion() -> tuple[dict[str, int], str, int]:
     """Returns the stored peaks in bytes of a Llama with 8 billion parameters, their GPU, and what it offers in bytes.
 

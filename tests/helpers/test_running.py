@@ -103,6 +103,12 @@ def test_a_waterfall_says_what_each_technique_leaves():
     assert widths == [30, 10, 20]
 
 
-def test_peaks_that_are_not_stored_are_refused():
-    with pytest.raises(LookupError, match=r"run python -m tools\.budget --compiled H200"):
-        running.peaks_compiled("H200")
+def test_the_stub_engine_measured_the_bar_of_chapter_12_to_the_byte():
+    eager = next(one for one in running.stored()["compiled"] if (one["gpu"], one["way"]) == ("T4", "eager"))
+    assert (eager["backward"], eager["step"]) == (BARS["12"]["backward"], BARS["12"]["step"])
+
+
+def test_the_table_of_compiled_peaks_is_the_stored_one():
+    table = running.compiled("A100-80GB")
+    assert list(table) == list(command.WAYS)
+    assert table["compiled"]["forward and backward"] < table["eager"]["forward and backward"]
