@@ -27,7 +27,7 @@ CAPTIONS = {
     ],
     "How exact is it?": [
         *("docs/exactness.md", "docs/league.md", "docs/operators.md", "docs/model_zoo.md", "docs/times.md"),
-        *("docs/real_gpus.md", "docs/oracle.md", "recordings/README.md"),
+        *("docs/real_gpus.md", "docs/compiled_programs.md", "docs/oracle.md", "recordings/README.md"),
     ],
     "Teach it, take part": [
         *("docs/teachers.md", "docs/syllabi.md", *(f"docs/notes_part_{part}.md" for part in range(1, 6))),
