@@ -47,11 +47,11 @@ class Budget:
             lines.append(f"{technique:{wide}}  {backward:>20}  {step:>14}  {highest:>9}  {fits}")
         return "\n".join(lines)
 
-    def plot(self, about: str = "") -> Figure:
-        """Draws two bars per technique, and a line at the memory that the card offers."""
+    def plot(self, about: str = "", title: str = "Two peaks per training step") -> Figure:
+        """Draws two bars per technique, and a line at the memory that the card offers. ``title`` states the finding."""
         rows = list(self.rows.items())
         said = "; ".join(f"{name}: {mib(backward)} and {mib(step)}" for name, (backward, step) in rows)
-        title = "Two peaks per training step" + (f", {about}" if about else "")
+        title += f", {about}" if about else ""
         alt = f"{said}. The limit is {mib(self.limit)}."
         with simulated_gpu(self.gpu):  # the figure names the chart's GPU, whichever is in use
             figure, axes = plots.new(title, alt, xlabel="MiB", height=1.2 + 0.5 * len(rows))
