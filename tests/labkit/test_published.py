@@ -1,12 +1,8 @@
 """Recorded figures: verdicts by the digits printed, and the tables."""
 
-import math
-from pathlib import Path
-
 import pytest
 
 import labkit
-from helpers import published_times
 from labkit import published
 from labkit.units import MiB
 
@@ -50,27 +46,3 @@ def test_tables():
     assert row["ours - recorded"] == "+4.004 MiB"
     with labkit.simulated_gpu("T4"):  # ours may have been measured on another GPU than the one in use
         assert published.elsewhere([(peak, 0, "")], gpu="simulated V100-16GB").index.name == "simulated V100-16GB"
-
-
-def test_the_clock_s_errors_are_those_of_its_page():
-    found = published_times.clock()
-    page = (Path(published.__file__).parents[1] / "docs" / "times.md").read_text(encoding="utf-8")
-    assert len(found) >= 4
-    for table, (models, error) in zip(found.index, found.to_numpy(), strict=True):
-        (line,) = (line for line in page.splitlines() if line.startswith(f"| {table} | {models} |"))
-        assert abs(float(line.split("|")[3].strip(" %")) - error) <= 0.5
-
-
-def test_a_simulated_time_is_found_by_its_name():
-    assert 0.1 < published_times.simulated_seconds("nanoGPT, an iteration, A100: eager") < 0.5
-    with pytest.raises(LookupError, match="there are '8192"):
-        published_times.simulated_seconds("nanoGPT")
-
-
-def test_traces_compare_per_image_and_per_byte():
-    rows = {trace.name: trace.row() for trace in published_times.TRACES}
-    assert rows["1 worker"]["an image (ms)"] == pytest.approx(7570 / 640)
-    assert rows["4 workers"]["an image (ms)"] > rows["1 worker"]["an image (ms)"]
-    assert rows["float32, no training"]["copies (GB/s)"] == pytest.approx(5.57, abs=0.01)
-    assert math.isnan(rows["uint8, no training"]["an image (ms)"])  # it has no images
-    assert published_times.traces().loc["4 workers", "batch"] == 4
