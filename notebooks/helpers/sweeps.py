@@ -56,9 +56,13 @@ class Sweep:
             raise ValueError(f"differences need equally spaced sizes, not {self.sizes}")
         return [int(n) for n in np.diff(np.array(self.measured, dtype=object), order)]
 
-    def plot(self, degree: int | None = None, about: str = "", counter: str = "Allocated peak"):
-        """Draws the measurements and the fit of ``degree``; ``about`` names the model, ``counter`` what grows."""
-        return draw(self, None if degree is None else self.fit(degree), about, counter)
+    def plot(self, degree: int | None = None, about: str = "", counter: str = "Allocated peak", title: str = ""):
+        """Draws the measurements and the fit of ``degree``.
+
+        ``about`` names the model, ``counter`` what grows. ``title`` says the finding, and without it the title names
+        ``counter`` and the sizes.
+        """
+        return draw(self, None if degree is None else self.fit(degree), about, counter, title)
 
 
 def sweep(measure: Callable[[int], int], sizes: Iterable[int], name: str = "batch") -> Sweep:
@@ -101,15 +105,15 @@ def clean_starts() -> Iterator[Callable[[], None]]:
         gc.unfreeze()
 
 
-def draw(result, fit=None, about: str = "", counter: str = "Allocated peak") -> Figure:
-    """Draws a :class:`Sweep`, with the polynomial ``fit`` (size to MiB) and its formula."""
+def draw(result, fit=None, about: str = "", counter: str = "Allocated peak", title: str = "") -> Figure:
+    """Draws a :class:`Sweep`, with the polynomial ``fit`` (size to MiB) and its formula, under ``title``."""
     ends = [(n, m) for n, m in zip(result.sizes, result.measured, strict=True)]
     alt = (
         f"{mib(ends[0][1])} at {ends[0][0]:,} and {mib(ends[-1][1])} at {ends[-1][0]:,}." if ends else "No size fitted."
     )
     alt += "" if fit is None else f" Fit: {formula(fit)} MiB."
     alt += "" if result.stopped is None else f" Out of memory at {result.stopped:,}."
-    figure, axes = plots.new(f"{counter} by {result.name}", alt, about=about)
+    figure, axes = plots.new(title or f"{counter} by {result.name}", alt, about=about)
     axes.plot(result.sizes, [n / MiB for n in result.measured], "o", color=plots.palette.blue, ms=5, label="measured")
     if fit is not None:
         xs = np.linspace(min(result.sizes), max(result.sizes), 200)
@@ -119,7 +123,7 @@ def draw(result, fit=None, about: str = "", counter: str = "Allocated peak") -> 
             result.stopped, color=plots.palette.dark, lw=1, ls=":", label=f"out of memory at {result.stopped:,}"
         )
         axes.set_xlim(right=min(result.stopped, 1.25 * max(result.sizes, default=result.stopped)) * 1.05)
-    axes.set(xlabel=result.name, ylabel="MiB")
+    axes.set(xlabel=result.name, ylabel=f"{counter} (MiB)" if title else "MiB")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     plots.legend(axes)
