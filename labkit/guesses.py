@@ -90,8 +90,8 @@ def compare(
 
     ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
     cannot be read is reported in one line and counts as missing. The three are in bytes unless ``unit`` names another
-    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and is printed
-    under that name. A question that is asked again, as when a cell runs twice, replaces the earlier one. Raises
+    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and is
+    printed under that name. A question that is asked again, as when a cell runs twice, replaces the earlier one. Raises
     ``TypeError`` unless exactly one of ``measured`` and ``simulated`` is given.
     """
     if (measured is None) == (simulated is None):

@@ -56,7 +56,7 @@ def test_a_time_of_the_simulated_clock_is_called_simulated(capsys):
 
 @pytest.mark.parametrize("values", [{}, {"measured": 1, "simulated": 1}])
 def test_a_value_is_either_measured_or_simulated(values):
-    with pytest.raises(TypeError, match="either measured=... or simulated=..."):
+    with pytest.raises(TypeError, match=r"either measured=\.\.\. or simulated=\.\.\."):
         guesses.compare("a step", guess=3, unit="s", **values)
 
 

@@ -273,7 +273,8 @@ class Known:
 
     def _keep(self, results: Any, values: Any) -> bool:
         """Keeps the values of results until they are written to; returns whether they have their shapes and dtypes."""
-        return all([self._keep_one(*pair) for pair in zip(_listed(results), _listed(values), strict=True)])
+        kept = [self._keep_one(*pair) for pair in zip(_listed(results), _listed(values), strict=True)]
+        return all(kept)
 
     def _keep_one(self, result: Any, values: Any) -> bool:
         if values.shape != result.shape or values.dtype != result.dtype:
