@@ -17,8 +17,8 @@ def plot(ways: Mapping[str, Sequence[tuple[int, Sequence[int]]]], title: str) ->
     ``ways`` has the batches of each way in their order: the padded length, and the lengths of the sequences.
     """
     shares = ", ".join(f"{share(batches):.0f} % of the rectangles when {way}" for way, batches in ways.items())
-    axes_are = {"xlabel": f"sequences: {', then '.join(ways)}", "ylabel": "length (tokens per sequence)"}
-    figure, axes = plots.new(title, f"Text fills {shares}.", **axes_are)
+    across, up = f"sequences: {', then '.join(ways)}", "length (tokens per sequence)"
+    figure, axes = plots.new(title, f"Text fills {shares}.", xlabel=across, ylabel=up)
     at = 0
     for batches in ways.values():
         for width, lengths in batches:

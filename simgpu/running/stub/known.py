@@ -146,10 +146,11 @@ class Known:
                 elif type(args[0]) in _NUMBERS:
                     args = (self._scalar(args[0]), *args[1:])
                 result = real(keyset, *args, **kwargs)
-                if self._wanted(result[0] if isinstance(result, tuple) else result, moves):
+                first = _listed(result)[0]
+                if self._wanted(first, moves):
                     noted = self._note(operator, result, args, kwargs)
                     if not noted and sound is not None and args[0].is_floating_point() and asks(*args):
-                        self._note(full, result, (list(result.shape), sound), {"dtype": result.dtype, "device": "cpu"})
+                        self._note(full, first, (list(first.shape), sound), {"dtype": first.dtype, "device": "cpu"})
                 return result
             finally:
                 del args, kwargs

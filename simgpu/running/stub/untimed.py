@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 _EQUAL = 1.0  # milliseconds that each candidate is said to take
 
@@ -79,7 +80,7 @@ def _triton_autotuner(module: ModuleType) -> None:
     module.Autotuner._bench = _bench
 
 
-def _triton_compiler(module: ModuleType) -> None:
+def _triton_compiler(module: Any) -> None:
     """Empties Triton's code generators when they are done, because reference cycles keep them until the next garbage
     collection, and with them the global variables of the kernel's module.
     """
