@@ -23,8 +23,9 @@ LONGEST = 30  # minutes of a notebook
 CLAIM = re.compile(r"\*\*(\d+) minutes\*\*|\| *time *\| *(\d+) minutes")
 
 # What to read first where time is short: a message, what peaks, three techniques and `simgpu fit`, then the core path.
+FIRST = ["00", "03", "10", "23", "01", "05", "09", "11", "07", "08", "12", "02", "13", "14"]
 ORDER = [
-    *("00", "03", "10", "23", "01", "05", "09", "11", "07", "08", "12", "02", "13", "14"),
+    *FIRST,
     *("06", "04", "15", "16", "17", "18", "19", "20", "21", "22", "24"),
     *("00b", "02b", "01b", "11b", "06b", "09b", "08b", "05b", "03b", "08c", "10b", "14b", "17b"),
     *("19b", "13b", "12b", "23b", "25"),
@@ -78,7 +79,7 @@ def syllabus(minutes: dict[str, int], hours: int) -> list[str]:
     """The numbers of the chapters to read in so many hours, in reading order."""
     left = hours * 60 * HOURS[hours]
     chosen = []
-    for number in ORDER:
+    for number in ORDER if hours > 4 else FIRST:  # a short deep dive must not fill the rest of a short syllabus
         if number in minutes and minutes[number] <= left:
             chosen.append(number)
             left -= minutes[number]
