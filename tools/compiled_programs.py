@@ -103,11 +103,12 @@ def page() -> str:
     figures = [row["here"] for row in rows if row["here"].get("peak")]
     readable = sum(bool(here["lines"] and here["lines"] >= NAMED and here["adds_up"]) for here in figures)
     outcomes = [_outcome(row) for row in rows]
-    counted = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(sorted(outcomes)))
+    counted = ", ".join(f"{one}: {outcomes.count(one)}" for one in dict.fromkeys(sorted(outcomes)))
     sources, left = len({row["repository"] for row in rows}), len(stored()) - len(rows)
     text = (
-        f"{len(rows)} programs from {sources} repositories: {counted}.\n{len(figures)} of them used GPU memory. "
-        f"In {readable} of\nthese, the page assigns at least {NAMED:.0%} of the bytes to lines, and its parts add up. "
+        f"{len(rows)} programs from {sources} repositories ran. By outcome and exit status, there are these numbers:\n"
+        f"{counted}. {len(figures)} of them used GPU memory. "
+        f"In {readable} of these,\nthe page assigns at least {NAMED:.0%} of the bytes to lines, and its parts add up. "
         f"{left} further programs\nare in the file, and were not run yet."
     )
     table = ["| " + " | ".join(TITLES) + " |", "|---" * len(TITLES) + "|", *(_line(row) for row in rows)]
