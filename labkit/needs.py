@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 __all__: list[str] = []  # what labkit itself uses
 
-PACKAGES = ("torch", "numpy", "pandas", "matplotlib", "tqdm", "pynvml", "yaml")
+PACKAGES = ("torch", "numpy", "pandas", "matplotlib", "tqdm", "pynvml", "yaml", "transformers")
 CURE = (
     "`python course.py setup` in the course's folder installs it into the environment .venv there; "
     "where the package simgpu is installed, `pip install 'simgpu[course]'` does"
