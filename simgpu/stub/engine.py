@@ -93,23 +93,24 @@ def unpacked(version: str) -> Engine | None:
 
 
 def _triton_of(folder: Path) -> Path | None:
-    place = triton_folder(required_triton(folder))
-    return place if (place / "triton").is_dir() else None
+    requirement = required_triton(folder)
+    place = triton_folder(requirement) if requirement else None
+    return place if place is not None and (place / "triton").is_dir() else None
 
 
 def required_triton(folder: Path) -> str:
     """The triton that the metadata of an unpacked wheel of torch requires, as pip writes it: "triton==3.7.1" or
     "triton~=3.9.0"; "" where it requires none."""
     for metadata in folder.glob("torch-*.dist-info/METADATA"):
-        if match := re.search(r"^Requires-Dist: triton\s*\(?([=~>]=)\s*([\w.+]+)", metadata.read_text(), re.M):
-            return f"triton{match[1]}{match[2]}"
+        if match := re.search(r"^Requires-Dist: triton\s*\(?([=~<>!][^;)\n]*)", metadata.read_text(), re.M):
+            return f"triton{match[1].replace(' ', '')}"
     return ""
 
 
 def triton_folder(requirement: str) -> Path:
-    """Where the triton of a requirement is unpacked, by the version that the requirement names."""
-    version = requirement.rpartition("=")[2]
-    return home() / f"triton-{version or 'none'}"
+    """Where the triton of a requirement is unpacked, by the first version that the requirement names."""
+    found = re.search(r"\d[\w.+]*", requirement)
+    return home() / f"triton-{found[0] if found else requirement}"
 
 
 def installed() -> Engine | None:

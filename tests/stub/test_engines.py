@@ -129,6 +129,7 @@ def test_what_a_script_uses(tmp_path, text, needed):
         ('triton==3.7.1; platform_system == "Linux"', "triton==3.7.1"),
         ('triton~=3.9.0; platform_system == "Linux" and python_version < "3.16"', "triton~=3.9.0"),
         ("triton (==3.3.1)", "triton==3.3.1"),
+        ("triton >=3.9, <4 ; extra == 'gpu'", "triton>=3.9,<4"),
         ('sympy>=1.13; extra == "triton"', ""),
     ],
 )

@@ -5,7 +5,9 @@ from the host and the like give values that follow from their arguments, and so 
 these operators the kernel of CUDA is replaced by one that calls PyTorch's own and computes the same on the CPU, by
 `torch.library.get_kernel`, as its documentation shows. So the size of `nonzero` or `unique` of such values is known
 too. Floating-point numbers are known where the host copied them and the program only moves or compares them, because
-arithmetic rounds differently on a GPU. Everything else is unknown: random numbers, results of other operators.
+arithmetic rounds differently on a GPU. Those of modules are not noted when a module moves to the GPU, because batch
+norm writes its running statistics without a new version. Everything else is unknown: random numbers, results of other
+operators.
 
 What is known of a tensor is forgotten when anything may have written to it: when its version has changed, or when a
 kernel ran since that is not one of PyTorch's operators (a Triton kernel, an extension's, a CUDA graph's).
@@ -14,6 +16,7 @@ kernel ran since that is not one of PyTorch's operators (a Triton kernel, an ext
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -84,6 +87,7 @@ class Known:
         self._of: dict[int, tuple] = {}  # by a storage's address: it, version, kernels of others until then, values
         self._sweep_at = _SWEPT
         self._library: Any = None
+        self._moves_module = False
 
     def begin(self) -> None:
         """Replaces the kernels, where this version of torch (2.10 or newer) lets them be asked for."""
@@ -98,6 +102,8 @@ class Known:
             self._replace("_to_copy", self._moved, key)
         for name in ("_local_scalar_dense", "equal"):
             self._replace(name, self._read)
+        module = self._torch.nn.Module
+        module._apply = self._applied(module._apply)
 
     def _replace(self, name: str, make: Callable, key: str = "CUDA") -> None:
         base, _, overload = name.partition(".")
@@ -107,6 +113,19 @@ class Known:
         except (AttributeError, RuntimeError):
             return  # a different version of torch may lack the operator or the kernel; its values are unknown then
         self._library.impl(name, make(operator, real), key, with_keyset=True)
+
+    def _applied(self, real: Callable) -> Callable:
+        """Module._apply, in which no floating-point numbers are noted."""
+
+        @functools.wraps(real)
+        def _apply(module, *args, **kwargs):
+            outer, self._moves_module = self._moves_module, True
+            try:
+                return real(module, *args, **kwargs)
+            finally:
+                self._moves_module = outer
+
+        return _apply
 
     # What takes the place of a kernel. When an error leaves it, its frame must not keep tensors alive.
 
@@ -194,7 +213,7 @@ class Known:
                     result = real(keyset, this, **kwargs)
                 if known is not None and result.device.type == "cpu":
                     result.copy_(known)
-                elif self._wanted(result, True):
+                elif self._wanted(result, not self._moves_module):
                     self._note(operator, result, (this,), kwargs)
                 return result
             finally:
