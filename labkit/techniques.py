@@ -61,7 +61,7 @@ class Technique:
     def row(self) -> dict[str, str]:
         """Return the row as text, with peaks in MiB and the time as a ratio."""
         before, after = self.peak
-        slower = "no time" if self.seconds is None else f"× {self.seconds[1] / self.seconds[0]:.2f}"
+        slower = "not measured" if self.seconds is None else f"× {self.seconds[1] / self.seconds[0]:.2f}"
         return {
             "method": self.method,
             "on": self.on,

@@ -27,7 +27,7 @@ def test_a_row_says_what_was_saved_and_what_it_cost():
     assert (row["memory"], row["step time"]) == ("-25.0 %", "× 1.20")
     assert row["peak of backward (MiB)"] == "not separate"
     assert row["measured on"] == "simulated A100-80GB"
-    assert technique(seconds=None).row()["step time"] == "no time"
+    assert technique(seconds=None).row()["step time"] == "not measured"
     text = summary(technique())._repr_mimebundle_()["text/plain"]
     assert text == "accumulation: step 400 → 300 MiB, step time × 1.20"
 
