@@ -31,7 +31,7 @@ HEAD = """\
 
 Each row is a program from a public repository, which ran unmodified on the [stub engine](engines.md), as
 `simgpu run --engine stub --gpu {gpu} --steps {steps}` with its own arguments. The engine is PyTorch's own CUDA build on
-libraries that execute nothing, so these are no measurements of a GPU. Programs were chosen by what they use, before it
+libraries that execute nothing, so these are not measurements on a GPU. Programs were chosen by what they use, before it
 was known whether they run, and the quick ones ran first.
 
 {summary}

@@ -93,13 +93,15 @@ def page(notebooks: dict[Path, object]) -> str:
     lines = [
         "# What to read in two, four or eight hours",
         "",
-        "Minutes of reading. Exercises are left out: they have the rest of the time.",
+        "Each list has the minutes of reading that its chapters claim, and the rest of the time is for exercises.",
         "(`python -m tools.minutes --write` writes this page.)",
     ]
     for hours in HOURS:
         chosen = syllabus(minutes, hours)
         total = sum(minutes[number] for number in chosen)
-        lines += ["", f"## {hours} hours", "", f"{total} minutes of reading, {hours * 60 - total} for exercises.", ""]
+        rest = hours * 60 - total
+        lines += ["", f"## {hours} hours", ""]
+        lines += [f"These chapters need {total} minutes of reading, which leaves {rest} for exercises.", ""]
         lines += ["| chapter | minutes |", "|---|---|"]
         lines += [f"| [{names[number]}](../notebooks/{names[number]}.ipynb) | {minutes[number]} |" for number in chosen]
     return "\n".join(lines) + "\n"

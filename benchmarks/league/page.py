@@ -52,23 +52,23 @@ Estimators that run without a GPU, on {len(found["workloads"])} workloads and {l
 {made}). No figure here is a measurement on a GPU. `python -m benchmarks.league` writes this page.
 
 The quantity is the peak of *allocated* bytes over two training steps, the first of which makes the optimizer's
-states, and whether those steps *fit* the GPU. Convolutions and LSTMs run without cuDNN, whose workspaces only a GPU
-can tell. The workloads were chosen by this project, and none was left out for its answers; many of the simulated
-GPU's rules were written against the same oracle.
+states, and whether those steps *fit* the GPU. Convolutions and LSTMs run without cuDNN, whose workspaces can be
+measured only on a GPU. The workloads were chosen by this project, and none was excluded because of its answers, but
+many of the simulated GPU's rules were written against the same oracle.
 
-An error is relative to the oracle's peak, where that did not run out of memory; the median is of its absolute value,
+An error is relative to the oracle's peak, where that did not run out of memory. The median is of its absolute value,
 and of the GPUs the one counts where the tool is furthest off. A *false fits* says that a workload fits a GPU on which
-the oracle runs out of memory, a *false does not fit* the opposite; both count pairs of workload and GPU. Seconds are
-the median processor time of an answer on the machine that wrote this page, imports left out; the simulated GPU takes
-that once a GPU."""
+the oracle runs out of memory, and a *false does not fit* the opposite, and both count pairs of workload and GPU.
+Seconds are the median processor time of an answer on the machine that wrote this page, without imports, and the
+simulated GPU needs this time once per GPU."""
 
 
 def _notes(found: dict) -> str:
     lines = ["## What each tool is, and what it says itself that it leaves out", "", "| tool | limits |", "|---|---|"]
     lines += [f"| {tool['title']} | {tool['limits']} |" for tool in found["tools"].values()]
     rule = (
-        "A tool with a rule of its own for *fits* is taken at its word (torch-kitsune, MLSys·im); the simulated "
-        "GPU runs out of memory or does not; of the others the figure is held against the GPU's memory "
+        "A tool with a rule of its own for *fits* is taken at its word (torch-kitsune, MLSys·im), and the simulated "
+        "GPU runs out of memory or does not. The figures of the others are compared with the GPU's memory "
         "without the CUDA context."
     )
     return "\n".join([*lines, "", rule])
@@ -80,7 +80,8 @@ def _by_workload(found: dict) -> str:
     lines = [
         f"## By workload, {gpu}",
         "",
-        "The oracle's peak in bytes, and each tool's error. A dash: no answer, or the oracle runs out of memory.",
+        "The oracle's peak in bytes, and each tool's error. A dash means that there is no answer, or that the oracle "
+        "runs out of memory.",
         "",
         f"| workload | oracle | {' | '.join(tool['title'] for tool in tools)} |",
         "|---" * (len(tools) + 2) + "|",

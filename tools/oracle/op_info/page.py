@@ -17,10 +17,11 @@ libraries, torch {torch}, no GPU, cuDNN off. Compared are the allocator's events
 dtype and device of results and gradients. [oracle.md](oracle.md) says how; `python -m tools.oracle proved` writes this
 page, and a test holds it to what is stored.
 
-A pass is a suite, a dtype, a variant (plain, in place, `out=`) and a size of the samples. *Left out by name*: the
-simulated GPU runs it, and says in the sample itself (`LeftOutWarning`) what its figures leave out. *Refused*: it says
-by name that it does not model this. *Set apart*: the oracle cannot answer, for the reason given; what a library takes
-(cuFFT, cuSOLVER, MAGMA) the simulated GPU leaves out, and says so at the first use.
+A pass is a suite, a dtype, a variant (plain, in place, `out=`) and a size of the samples. *Left out by name* means
+that the simulated GPU runs it, and says in the sample itself (`LeftOutWarning`) what its figures do not include.
+*Refused* means that it says by name that it does not model this. *Set apart* means that the oracle cannot answer, for
+the reason given. The simulated GPU does not include what a library allocates (cuFFT, cuSOLVER, MAGMA), and says so at
+the first use.
 """
 
 

@@ -23,7 +23,7 @@ events of the allocator with the same sizes, and the same counters of `memory_st
 written by `python -m tools.oracle zoo --page`; a run that was not made is not on it.
 
 A program that decides by values runs with `values=True`, and the oracle is given what it reads. Convolutions run
-without cuDNN, whose workspaces only a GPU can tell.
+without cuDNN, whose workspaces can be measured only on a GPU.
 """
 
 
