@@ -25,7 +25,7 @@ __all__ = ["course_file", "elsewhere", "find", "source", "table", "values"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One recorded figure of memory, in MiB as printed; an empty field means that the source does not say."""
+    """One published figure of memory, in MiB as printed; an empty field means that the source does not say."""
 
     mib: str
     experiment: str = ""
@@ -104,12 +104,12 @@ def find(experiment: str, quantity: str, source: str = "", gpu: str = "") -> Fig
 
 
 def table(experiment: str = "") -> pd.DataFrame:
-    """Returns a table of every figure of an experiment, or of all,, with its provenance."""
+    """Returns a table of every figure of an experiment, or of all, with its provenance."""
     rows = [
         {
             "experiment": figure.experiment,
             "quantity": figure.quantity,
-            "recorded (MiB)": figure.short(),
+            "published (MiB)": figure.short(),
             "GPU": figure.gpu or "not said",
             "torch": figure.torch or "not said",
             "source": figure.source,
@@ -122,21 +122,21 @@ def table(experiment: str = "") -> pd.DataFrame:
 
 
 def elsewhere(rows: Iterable[tuple[Figure, int, str]], gpu: str = "") -> pd.DataFrame:
-    """Returns the table "recorded elsewhere", a row per ``(figure, simulated bytes, why they differ)``.
+    """Returns a table of published figures with those found here, a row per ``(figure, bytes here, why they differ)``.
 
-    Its heading names the GPU of the simulated or measured bytes: ``gpu``, or the one in use by default.
+    Its heading names the GPU on which the bytes were simulated or measured: ``gpu``, or the one in use by default.
     """
     frame = pd.DataFrame(
         [
             {
                 "quantity": figure.quantity,
-                "recorded (MiB)": figure.short(),
-                "ours": mib(ours),
-                "ours - recorded": figure.verdict(ours),
+                "published (MiB)": figure.short(),
+                "here": mib(here),
+                "here - published": figure.verdict(here),
                 "why": why,
                 "source": figure.source,
             }
-            for figure, ours, why in rows
+            for figure, here, why in rows
         ]
     ).set_index("quantity")
     frame.index.name = frame.attrs["gpu"] = gpu or str(current())

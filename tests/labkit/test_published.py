@@ -36,13 +36,13 @@ def test_every_figure_is_a_number_with_a_source():
 
 def test_tables():
     assert len(published.table()) == len(FIGURES)
-    assert set(published.table("cuda-context")["recorded (MiB)"]) == {"1351", "1639"}
+    assert set(published.table("cuda-context")["published (MiB)"]) == {"1351", "1639"}
     peak = published.find("three-linear", "peak", "notes")
     with labkit.simulated_gpu("A100-80GB"):
         frame = published.elsewhere([(peak, 381_974_016, "the bias gradient's staging buffer")])
     assert frame.index.name == "simulated A100-80GB"
     row = frame.loc["peak"]
-    assert row["ours"] == "364.279 MiB" and row["recorded (MiB)"] == "360.274"
-    assert row["ours - recorded"] == "+4.004 MiB"
-    with labkit.simulated_gpu("T4"):  # ours may have been measured on another GPU than the one in use
+    assert row["here"] == "364.279 MiB" and row["published (MiB)"] == "360.274"
+    assert row["here - published"] == "+4.004 MiB"
+    with labkit.simulated_gpu("T4"):  # the bytes may have been measured on another GPU than the one in use
         assert published.elsewhere([(peak, 0, "")], gpu="simulated V100-16GB").index.name == "simulated V100-16GB"
