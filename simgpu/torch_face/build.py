@@ -5,6 +5,7 @@ Scripts and libraries decide by these whether they may use the GPU, tf32 or NCCL
 
 import sys
 import types
+from unittest import mock
 
 import torch
 import torch.torch_version
@@ -53,7 +54,9 @@ def patch(patches: Patches) -> None:
     }
     extensions = sys.modules.get("torch.utils.cpp_extension")
     if extensions is not None:
-        names[extensions] = {"CUDA_HOME": extensions._find_cuda_home()}
+        # it logs whether a GPU is there, which only the program may ask: CUDA_VISIBLE_DEVICES is read then
+        with mock.patch.object(torch.cuda, "is_available", return_value=True):
+            names[extensions] = {"CUDA_HOME": extensions._find_cuda_home()}
     for owner, values in names.items():
         for name, value in values.items():
             patches.apply(owner, name, value)

@@ -3,6 +3,7 @@
 Right values: PyTorch's CUDA host code under stub libraries (torch 2.13.0, H100), one process for each call.
 """
 
+import importlib
 import os
 
 import pytest
@@ -195,6 +196,16 @@ def test_a_program_hides_the_gpu(value, monkeypatch):
             else:
                 with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
                     eval(call)
+
+
+def test_where_cuda_is_installed_does_not_make_it_look_for_a_gpu(monkeypatch):
+    """torch.utils.cpp_extension asks for a GPU where it finds CUDA."""
+    importlib.import_module("torch.utils.cpp_extension")
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with simgpu.simulated_gpu("H100"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert torch.utils.cpp_extension.CUDA_HOME == "/opt/cuda" and not torch.cuda.is_available()
 
 
 def test_what_hides_the_machines_own_gpus_does_not_hide_the_simulated_one(monkeypatch):
