@@ -125,13 +125,30 @@ TRITON = """
 import torch, triton, triton.language as tl
 
 @triton.jit
-def count(out):
-    tl.store(out, 1)
+def count(out, number):
+    tl.store(out + number, 1)
 
-found = torch.zeros(1, dtype=torch.int32, device="cuda")
+@triton.jit
+def count_all(table, entries: tl.constexpr):
+    for i in range(entries):
+        tl.store(tl.load(table + i).to(tl.pointer_type(tl.int32)), 1)
+
+def zeros(count=4): return torch.zeros(count, dtype=torch.int32, device="cuda")
+
+found, other, part = zeros(), zeros(), zeros(1024)
+count[(1,)](found, 1)
+assert not other.any()
+if found.any(): print("given to the kernel")
+count[(1,)](part[512:], 2)
+if part[0].item(): print("a part of it was")
+found.zero_()
+found = zeros()
 assert not found.any()
-count[(1,)](found)
-if found.any(): print("found")
+pointed = [zeros(), zeros()]
+count_all[(1,)](torch.tensor([one.data_ptr() for one in pointed], device="cuda"), 2)
+for one in pointed:
+    if one.any(): print("given in a table")
+assert not other.any()
 graph, still = torch.cuda.CUDAGraph(), torch.ones(1, dtype=torch.int32, device="cuda")
 with torch.cuda.graph(graph):
     more = still + 1
@@ -141,12 +158,12 @@ assert more.item() == 0
 """
 
 
-def test_a_kernel_that_is_not_pytorchs_may_have_written_anywhere(run):
+def test_a_kernel_that_is_not_pytorchs_may_have_written_where_it_was_pointed_to(run):
     if engine.find(engine.DEFAULT_VERSION).triton is None:
         pytest.skip("the triton of torch 2.13.0 is not installed")
     report = run(TRITON)
     assert report.completed, report.ended
-    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins) == [11, 17]
+    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins) == [18, 20, 27, 34]
 
 
 ERROR = """

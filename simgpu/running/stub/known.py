@@ -10,7 +10,8 @@ norm writes its running statistics without a new version. Everything else is unk
 operators.
 
 What is known of a tensor is forgotten when anything may have written to it: when its version has changed, or when a
-kernel ran since that is not one of PyTorch's operators (a Triton kernel, an extension's, a CUDA graph's).
+kernel that is not one of PyTorch's operators (a Triton kernel, an extension's) was given a pointer into its memory
+(stub/sources/libcudart/foreign.c). A CUDA graph may have written anywhere.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ class Known:
     def __init__(self, torch: Any, runtime: ctypes.CDLL):
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        runtime.mock_others_kernels.restype = ctypes.c_ulong
+        runtime.mock_foreign_kernels.restype = runtime.mock_foreign_kernel.restype = ctypes.c_ulong
         self.reading = False
         self._torch, self._runtime, self._weak = torch, runtime, StorageWeakRef
-        self._others = runtime.mock_others_kernels  # how many kernels ran that are not PyTorch's own
+        self._kernels = runtime.mock_foreign_kernels  # how many kernels ran that are not PyTorch's own
         self._exact = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
         self._inexact = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-        self._of: dict[int, tuple] = {}  # by a storage's address: it, version, kernels of others until then, values
+        self._of: dict[int, tuple] = {}  # by a storage's address: it, version, foreign kernels until then, values
         self._sweep_at = _SWEPT
         self._library: Any = None
         self._moves_module = False
@@ -259,12 +260,19 @@ class Known:
         if found is None:
             return None
         _, version, kernels, values = found
-        if version != tensor._version or kernels != self._others():
+        if version != tensor._version or (kernels != self._kernels() and kernels < self._written(tensor)):
             del self._of[address]
             return None
         with self._torch._C.DisableTorchFunction():
             view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
             return view.set_(values, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def _written(self, tensor: Any) -> int:
+        """Returns the number of the last foreign kernel that may have written to the tensor's storage."""
+        storage = tensor.untyped_storage()
+        return self._runtime.mock_foreign_kernel(
+            ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
+        )
 
     def _most(self, tensor: Any) -> int:
         return MOST_BOOLS if tensor.dtype is self._torch.bool else MOST
@@ -307,7 +315,7 @@ class Known:
                     result.shape, result.stride(), dtype=result.dtype, device="cpu"
                 ).copy_(values)
         storage = self._weak(result.untyped_storage())
-        self._of[storage.cdata] = storage, result._version, self._others(), values.untyped_storage()
+        self._of[storage.cdata] = storage, result._version, self._kernels(), values.untyped_storage()
         if len(self._of) > self._sweep_at:
             self._of = {address: one for address, one in self._of.items() if not one[0].expired()}
             self._sweep_at = _SWEPT + 2 * len(self._of)

@@ -32,7 +32,7 @@ int cudaEventRecord(void *, void *);
 int cudaEventQuery(void *);
 int cudaEventSynchronize(void *);
 int cudaEventElapsedTime(float *, void *, void *);
-void launched_elsewhere(void *stream);
+void launched_elsewhere(void *stream, void **arguments, const void *buffer, size_t bytes);
 const char *device_name(void);
 size_t total_memory(void), setting(const char *name, size_t otherwise);
 int on_device(const void *pointer);
@@ -187,16 +187,26 @@ int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *function, void
   return SUCCESS;
 }
 
+// `extra`, where there is no list of arguments: key 1 and their buffer, key 2 and the address of its bytes, 0.
+static int launch(void *stream, void **arguments, void **extra) {
+  const void *buffer = 0;
+  size_t bytes = 0;
+  for (; extra && *extra; extra += 2) {
+    if (*extra == (void *)1) buffer = extra[1];
+    if (*extra == (void *)2) bytes = *(size_t *)extra[1];
+  }
+  launched_elsewhere(stream, arguments, buffer, bytes);
+  return SUCCESS;
+}
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **arguments, void **extra) {
-  launched_elsewhere(stream);
-  return SUCCESS;
+  return launch(stream, arguments, extra);
 }
 
 int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                               unsigned bz, unsigned shared, void *stream, void **arguments) {
-  launched_elsewhere(stream);
-  return SUCCESS;
+  return launch(stream, arguments, 0);
 }
 
 struct launch { // CUlaunchConfig
@@ -205,8 +215,7 @@ struct launch { // CUlaunchConfig
 };
 
 int cuLaunchKernelEx(const struct launch *config, void *function, void **arguments, void **extra) {
-  launched_elsewhere(config->stream);
-  return SUCCESS;
+  return launch(config->stream, arguments, extra);
 }
 
 int cuLinkCreate_v2(unsigned n, int *options, void **values, void **state) { return made(state); }
@@ -220,13 +229,20 @@ int cuLinkComplete(void *state, void **image, size_t *bytes) {
 
 #define TENSOR_MAP 128 // bytes of a CUtensorMap
 
-int cuTensorMapEncodeTiled(void *map) {
+// A map begins with the address of the tensor, so that it is seen which memory a kernel was given.
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address) {
   memset(map, 0, TENSOR_MAP);
+  memcpy(map, &address, sizeof address);
   return SUCCESS;
 }
 
-int cuTensorMapEncodeIm2col(void *map) { return cuTensorMapEncodeTiled(map); }
-int cuTensorMapEncodeIm2colWide(void *map) { return cuTensorMapEncodeTiled(map); }
+int cuTensorMapEncodeIm2col(void *map, int type, unsigned rank, void *address) {
+  return cuTensorMapEncodeTiled(map, type, rank, address);
+}
+
+int cuTensorMapEncodeIm2colWide(void *map, int type, unsigned rank, void *address) {
+  return cuTensorMapEncodeTiled(map, type, rank, address);
+}
 
 // Memory
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { return cudaMemGetInfo(free_bytes, total); }

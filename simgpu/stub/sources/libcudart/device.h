@@ -28,5 +28,8 @@ void host_read(size_t bytes); // the host has read so many bytes of the device (
 void host_waited(void);       // the host has waited for all that was given to the device (graphs.c)
 void captured(cudaStream_t stream); // something was given to a stream: a node of the graph, if it is being captured
 void launched(cudaStream_t stream);   // the same for a kernel
+void launched_elsewhere(cudaStream_t stream, void **arguments, const void *buffer,
+                        size_t bytes);        // the same for one that is not PyTorch's (foreign.c)
+void copied_to_device(const void *from, size_t bytes);
 void settle(void);                   // waits until NCCL's watchdog has seen all collectives
 void collective_issued(void);

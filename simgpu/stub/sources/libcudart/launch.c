@@ -37,19 +37,9 @@ void launched(cudaStream_t stream) {
   captured(stream);
 }
 
-// Kernels that are not PyTorch's: of the driver (Triton), of graphs, and of extensions, which no torch library holds.
-// What is known of the device's memory is not known after them.
 #define FUNCTIONS (1 << 12)
 
-static unsigned long others;
-
-unsigned long mock_others_kernels(void) { return __atomic_load_n(&others, __ATOMIC_RELAXED); }
-
-void launched_elsewhere(cudaStream_t stream) {
-  __atomic_add_fetch(&others, 1, __ATOMIC_RELAXED);
-  launched(stream);
-}
-
+// Whether a kernel is of a library of PyTorch; those of extensions (foreign.c) are in none.
 static int of_torch(const void *function) {
   static const void *known[FUNCTIONS]; // those that are, because looking one up is slow
   size_t at = ((uintptr_t)function >> 4) % FUNCTIONS;
@@ -60,11 +50,12 @@ static int of_torch(const void *function) {
   return 1;
 }
 
-static void launched_function(const void *function, cudaStream_t stream) {
+static cudaError_t launched_function(const void *function, cudaStream_t stream, void **arguments) {
   if (of_torch(function))
     launched(stream);
   else
-    launched_elsewhere(stream);
+    launched_elsewhere(stream, arguments, 0, 0);
+  return cudaSuccess;
 }
 
 static void *handle(void) {
@@ -110,19 +101,26 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream) {
-  launched_function(function, stream);
-  return cudaSuccess;
+  return launched_function(function, stream, arguments);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                        cudaStream_t stream) {
+  return launched_function(function, stream, arguments);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
+  return launched_function(function, config->stream, arguments);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
-  launched_elsewhere(stream);
+  launched_elsewhere(stream, 0, 0, 0);
   return cudaSuccess;
 }
 
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                cudaStream_t stream) {
-  launched_function(kernel, stream);
-  return cudaSuccess;
+  return launched_function(kernel, stream, arguments);
 }
 
 cudaError_t __cudaGetKernel(void **kernel, const void *function) {

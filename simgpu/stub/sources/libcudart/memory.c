@@ -230,8 +230,10 @@ static void copy(void *to, const void *from, size_t bytes) {
   if (on_device(to)) {
     if (on_device(from))
       copy_within(to, from, bytes);
-    else
+    else {
+      copied_to_device(from, bytes);
       remember(to, from, bytes);
+    }
     return;
   }
   if (!on_device(from)) {
