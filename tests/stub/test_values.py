@@ -55,6 +55,28 @@ def test_values_that_follow_from_the_program_are_right(run):
     assert not report.stand_ins
 
 
+ROUNDED = """
+import torch
+counts = torch.arange(1, 1001, device="cuda")
+tenths = (counts / 10).tolist()  # a GPU multiplies by the reciprocal of a number of the host
+assert tenths == (torch.arange(1, 1001).float() * (1 / torch.tensor(10.0))).tolist()
+assert tenths != (torch.arange(1, 1001) / 10).tolist()
+assert (counts / torch.tensor([10], device="cuda")).tolist() == (torch.arange(1, 1001) / 10).tolist()
+chunks = (counts[-1] / 256).ceil().to(torch.int64) * 256
+assert len(range(0, chunks, 256)) == 4
+mask = counts > 10
+assert mask.float().sum().item() == 990 and mask.sum(dtype=torch.float32).item() == 990
+assert (1.5 * counts.to(torch.float64) - 0.5)[3].item() == 5.5
+print((counts / 10).sum().item())  # the order of adding decides
+"""
+
+
+def test_operators_that_round_once_give_what_a_gpu_gives(run):
+    report = run(ROUNDED)
+    assert report.completed, report.ended
+    assert [place.rpartition(":")[2] for _, place, _ in report.stand_ins] == ["13"]
+
+
 SIZES = """
 import torch
 gpu = "cuda"
@@ -98,7 +120,7 @@ if (norm.running_mean == 0).all(): print("written without a new version")
 half = torch.zeros(2, dtype=torch.long, device="cuda")
 half[0] = 5
 assert half.tolist() == [0, 0]
-if (torch.tensor([1.0, 2.0]).cuda() * 3).sum().item() > 0: print("random")
+if (torch.tensor([0.1, 2.0]).cuda() * 3).sum().item() > 0: print("random")
 large = torch.ones(1 << 17, dtype=torch.long, device="cuda")
 while large.any(): print("large")
 print(torch.rand((), device="cuda").item())

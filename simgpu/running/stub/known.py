@@ -4,8 +4,9 @@ Models ask masks and positions which way to continue: does this mask let everyth
 from the host and the like give values that follow from their arguments, and so do comparisons and sums of them. For
 these operators the kernel of CUDA is replaced by one that calls PyTorch's own and computes the same on the CPU, by
 `torch.library.get_kernel`, as its documentation shows. So the size of `nonzero` or `unique` of such values is known
-too. Floating-point numbers are known where the host copied them and the program only moves or compares them, because
-arithmetic rounds differently on a GPU. Those of modules are not noted when a module moves to the GPU, because batch
+too. Floating-point numbers are known where they follow from integers or from what the host copied, by operators that
+round once, as IEEE 754 says, and so as on the GPU. Sums of them are known only where every order of adding gives one
+result. Those of modules are not noted when a module moves to the GPU, because batch
 norm writes its running statistics without a new version. Everything else is unknown: random numbers, results of other
 operators.
 
@@ -38,15 +39,22 @@ MOVES = (
     "repeat",
 )
 """Operators whose result consists of values of their arguments, floating-point ones too."""
+ROUNDED = (
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "neg", "abs", "ceil", "floor", "trunc", "round"),
+    *("maximum", "minimum", "clamp", "where.self"),
+)
+"""Operators that round each element of their result once, if at all, floating-point ones too."""
+SUMS = ("sum", "sum.dim_IntList")
+EXACT = 1 << 24  # integers up to this one are float32 numbers
 COMPUTED = (
     *MOVES,
-    *("add.Tensor", "sub.Tensor", "floor_divide", "remainder.Tensor", "remainder.Scalar", "neg", "abs"),
-    *("maximum", "minimum", "clamp", "cumsum", "sum", "sum.dim_IntList", "max", "min", "amax", "amin", "argmax"),
+    *ROUNDED,
+    *SUMS,
+    *("floor_divide", "remainder.Tensor", "remainder.Scalar", "cumsum", "max", "min", "amax", "amin", "argmax"),
     *("aminmax", "max.dim", "min.dim"),
     *("all", "all.dim", "any", "any.dim", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_not"),
     *(f"bitwise_{name}.{overload}" for name in ("and", "or", "xor") for overload in ("Tensor", "Scalar")),
     *(f"{name}.{overload}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for overload in ("Tensor", "Scalar")),
-    "mul.Tensor",
 )
 """Operators whose result follows from the values of their arguments."""
 SIZED = ("nonzero", "_unique2", "unique_consecutive")
@@ -155,7 +163,7 @@ class Known:
     def _computed(self, operator, real) -> Callable:
         name = operator.name().removeprefix("aten::")
         asks, sound = _SOUND.get(name, (lambda *_: False, None))
-        moves = name in MOVES
+        inexact = name in MOVES or name in ROUNDED or name in SUMS
         full = self._torch.ops.aten.full.default
         binary = [str(one.type) for one in operator._schema.arguments][:2] == ["Tensor", "Tensor"]
 
@@ -167,8 +175,9 @@ class Known:
                     args = (self._scalar(args[0]), *args[1:])
                 result = real(keyset, *args, **kwargs)
                 first = _listed(result)[0]
-                if self._wanted(first, moves):
-                    noted = self._note(operator, result, args, kwargs)
+                if self._wanted(first, inexact) and (name not in SUMS or self._adds_up(args[0], first)):
+                    computes = self._quotient(operator, args) if name == "div.Tensor" else operator
+                    noted = self._note(computes, result, args, kwargs)
                     if not noted and sound is not None and args[0].is_floating_point() and asks(*args):
                         self._note(full, first, (list(first.shape), sound), {"dtype": first.dtype, "device": "cpu"})
                 return result
@@ -176,6 +185,32 @@ class Known:
                 del args, kwargs
 
         return kernel
+
+    def _adds_up(self, this: Any, result: Any) -> bool:
+        """Returns whether a sum does not depend on the order of adding: of integers, also as floating-point numbers."""
+        if not result.dtype.is_floating_point:
+            return True
+        known = self.of(this)
+        if known is None:
+            return False
+        with self._torch._C.DisableTorchFunction():
+            exact = known.double()
+            return bool((exact == exact.trunc()).all()) and exact.abs().sum().item() <= EXACT
+
+    def _quotient(self, operator, args: Sequence[Any]) -> Callable:
+        """Returns a function that divides as the GPU does, which multiplies by the reciprocal of a number of the host.
+
+        (aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu)
+        """
+        if args[1].is_cuda or args[1].dim():
+            return operator
+
+        def times_reciprocal(one, other):
+            dtype = operator(self._torch.ones_like(one), other).dtype
+            wide = dtype if dtype is self._torch.float64 else self._torch.float32
+            return (one.to(wide) * (1 / other.to(wide))).to(dtype)
+
+        return times_reciprocal
 
     def _sized(self, operator, real) -> Callable:
         def kernel(keyset, this, *args, **kwargs):
