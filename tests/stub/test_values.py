@@ -77,6 +77,32 @@ def test_operators_that_round_once_give_what_a_gpu_gives(run):
     assert [place.rpartition(":")[2] for _, place, _ in report.stand_ins] == ["13"]
 
 
+INFERENCE = """
+import torch
+with torch.inference_mode():
+    mask = torch.tensor([1, 0, 1], device="cuda")
+    assert mask.any() and mask.sum().item() == 2 and mask.nonzero().shape == (2, 1)
+    assert mask.bool().all().item() is False and mask.tolist() == [1, 0, 1]
+    other = torch.zeros(3, dtype=torch.long, device="cuda")
+    assert torch.cat([mask, other]).sum().item() == 2
+    mask.add_(1)
+    if mask.sum().item() == 5: print("written by a kernel")
+    other.copy_(torch.ones(3, dtype=torch.long))
+    if other.any(): print("written by a copy")
+    third = torch.ones(3, dtype=torch.long, device="cuda")
+    third.zero_()
+    if third.any(): print("written by a memset")
+    scores = torch.tensor([[0.25, 0.5], [0.75, 1.0]], device="cuda")
+    assert len(scores[scores[:, 1] > 0.6]) == 1
+"""
+
+
+def test_values_in_inference_mode(run):
+    report = run(INFERENCE)
+    assert report.completed, report.ended
+    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins) == [10, 12, 15]
+
+
 SIZES = """
 import torch
 gpu = "cuda"

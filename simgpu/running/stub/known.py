@@ -12,7 +12,8 @@ operators.
 
 What is known of a tensor is forgotten when anything may have written to it: when its version has changed, or when a
 kernel that is not one of PyTorch's operators (a Triton kernel, an extension's) was given a pointer into its memory
-(stub/sources/libcudart/foreign.c). A CUDA graph may have written anywhere.
+(stub/sources/libcudart/written.c). A CUDA graph may have written anywhere. Tensors of inference mode have no version,
+so any kernel that was given a pointer into one may have written to it, but for those of the operators below.
 """
 
 from __future__ import annotations
@@ -87,16 +88,15 @@ class Known:
     def __init__(self, torch: Any, runtime: ctypes.CDLL):
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        runtime.mock_foreign_kernels.restype = runtime.mock_foreign_kernel.restype = ctypes.c_ulong
+        runtime.mock_kernels.restype = runtime.mock_last_kernel.restype = ctypes.c_ulong
         self.reading = False
         self._torch, self._runtime, self._weak = torch, runtime, StorageWeakRef
-        self._kernels = runtime.mock_foreign_kernels  # how many kernels ran that are not PyTorch's own
         self._exact = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
         self._inexact = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-        self._of: dict[int, tuple] = {}  # by a storage's address: it, version, foreign kernels until then, values
+        self._of: dict[int, tuple] = {}  # by a storage's address: it, version, kernels until then, values
         self._sweep_at = _SWEPT
         self._library: Any = None
-        self._moves_module = False
+        self._moves_module = self._infers = False
 
     def begin(self) -> None:
         """Replaces the kernels, where this version of torch (2.10 or newer) lets them be asked for."""
@@ -150,7 +150,8 @@ class Known:
     def _like(self, operator, real) -> Callable:
         def kernel(keyset, this, *args, **kwargs):
             try:
-                result = real(keyset, this, *args, **kwargs)
+                with self._only_reads(this):
+                    result = real(keyset, this, *args, **kwargs)
                 if self._wanted(result):
                     blank = self._torch.ops.aten.empty.memory_format(this.shape, dtype=result.dtype, device="cpu")
                     self._note(operator, result, (blank, *args), {**kwargs, "device": "cpu"})
@@ -173,7 +174,8 @@ class Known:
                     args = self._tensors(*args)
                 elif type(args[0]) in _NUMBERS:
                     args = (self._scalar(args[0]), *args[1:])
-                result = real(keyset, *args, **kwargs)
+                with self._only_reads(*args):
+                    result = real(keyset, *args, **kwargs)
                 first = _listed(result)[0]
                 if self._wanted(first, inexact) and (name not in SUMS or self._adds_up(args[0], first)):
                     computes = self._quotient(operator, args) if name == "div.Tensor" else operator
@@ -220,7 +222,7 @@ class Known:
                     return real(keyset, this, *args, **kwargs)
                 with self._torch._C.DisableTorchFunction():
                     values = operator(known, *args, **kwargs)
-                with self._read_of(known), self._next_read(_listed(values)[0].shape[0]):
+                with self._only_reads(this), self._read_of(known), self._next_read(_listed(values)[0].shape[0]):
                     results = real(keyset, this, *args, **kwargs)
                 self._keep(results, values)
                 return results
@@ -245,7 +247,7 @@ class Known:
                 if type(this) in _NUMBERS:
                     this = self._scalar(this)
                 known = self.of(this) if this.is_cuda else None
-                with self._read_of(known):
+                with self._only_reads(this), self._read_of(known):
                     result = real(keyset, this, **kwargs)
                 if known is not None and result.device.type == "cpu":
                     result.copy_(known)
@@ -263,7 +265,7 @@ class Known:
                 known = [self.of(one) for one in args]
                 if any(one is None for one in known):
                     return real(keyset, *args)
-                with self._read_of(known):
+                with self._only_reads(*args), self._read_of(known):
                     real(keyset, *args)  # it waits for the GPU
                 with self._torch._C.DisableTorchFunction():
                     return operator(*known)
@@ -288,26 +290,54 @@ class Known:
             return None
         if not tensor.is_cuda:
             return tensor if tensor.device.type == "cpu" and tensor.layout is self._torch.strided else None
-        if tensor.is_inference() or tensor.layout is not self._torch.strided:
+        if tensor.layout is not self._torch.strided:
             return None
-        address = tensor.untyped_storage()._cdata
+        address = self._address(tensor)
         found = self._of.get(address)
         if found is None:
             return None
         _, version, kernels, values = found
-        if version != tensor._version or (kernels != self._kernels() and kernels < self._written(tensor)):
+        inference = tensor.is_inference()
+        if version != (None if inference else tensor._version) or (
+            kernels != self._kernels(inference) and kernels < self._written(tensor, inference)
+        ):
             del self._of[address]
             return None
         with self._torch._C.DisableTorchFunction():
             view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
             return view.set_(values, tensor.storage_offset(), tensor.shape, tensor.stride())
 
-    def _written(self, tensor: Any) -> int:
-        """Returns the number of the last foreign kernel that may have written to the tensor's storage."""
+    def _kernels(self, inference: bool) -> int:
+        """Returns how many kernels ran that may write to a tensor without a new version."""
+        return self._runtime.mock_kernels(inference)
+
+    def _written(self, tensor: Any, inference: bool) -> int:
+        """Returns the number of the last of these kernels that may have written to the tensor's storage."""
         storage = tensor.untyped_storage()
-        return self._runtime.mock_foreign_kernel(
-            ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
-        )
+        address, nbytes = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
+        return self._runtime.mock_last_kernel(inference, address, nbytes)
+
+    @contextmanager
+    def _only_reads(self, *arguments: Any) -> Iterator[None]:
+        """Keeps what is known of inference tensors that an operator only reads."""
+        tensors = self._of_inference(arguments) if self._infers else []
+        del arguments
+        try:
+            yield
+        finally:
+            for address in map(self._address, tensors):
+                storage, version, _, values = self._of[address]
+                self._of[address] = storage, version, self._kernels(True), values
+            tensors.clear()
+
+    def _of_inference(self, arguments: Any) -> list[Any]:
+        """Returns the inference tensors among an operator's arguments that are known."""
+        flat = [one for argument in arguments for one in _listed(argument) if isinstance(one, self._torch.Tensor)]
+        return [one for one in flat if one.is_cuda and one.is_inference() and self.of(one) is not None]
+
+    @staticmethod
+    def _address(tensor: Any) -> int:
+        return tensor.untyped_storage()._cdata
 
     def _most(self, tensor: Any) -> int:
         return MOST_BOOLS if tensor.dtype is self._torch.bool else MOST
@@ -318,7 +348,7 @@ class Known:
             return False
         if result.dtype not in self._exact and not (inexact and result.dtype in self._inexact):
             return False
-        return type(result) is self._torch.Tensor and result.is_cuda and not result.is_inference()
+        return type(result) is self._torch.Tensor and result.is_cuda
 
     def _note(self, operator, result, args, kwargs) -> bool:
         """Notes the values of a result, if those of the arguments are known; returns whether they are."""
@@ -342,15 +372,20 @@ class Known:
     def _keep_one(self, result: Any, values: Any) -> bool:
         if values.shape != result.shape or values.dtype != result.dtype:
             return False  # the shape depends on values, and was another one with zeros
-        if result.numel() > self._most(result) or result.is_inference():
+        if result.numel() > self._most(result):
             return False
+        inference = result.is_inference()
+        if inference and not self._infers:
+            self._infers = True
+            self._runtime.mock_watch_all_kernels()
         with self._torch._C.DisableTorchFunction():
             if values.stride() != result.stride():
                 values = self._torch.empty_strided(
                     result.shape, result.stride(), dtype=result.dtype, device="cpu"
                 ).copy_(values)
         storage = self._weak(result.untyped_storage())
-        self._of[storage.cdata] = storage, result._version, self._kernels(), values.untyped_storage()
+        version = None if inference else result._version
+        self._of[storage.cdata] = storage, version, self._kernels(inference), values.untyped_storage()
         if len(self._of) > self._sweep_at:
             self._of = {address: one for address, one in self._of.items() if not one[0].expired()}
             self._sweep_at = _SWEPT + 2 * len(self._of)

@@ -29,7 +29,9 @@ void host_waited(void);       // the host has waited for all that was given to t
 void captured(cudaStream_t stream); // something was given to a stream: a node of the graph, if it is being captured
 void launched(cudaStream_t stream);   // the same for a kernel
 void launched_elsewhere(cudaStream_t stream, void **arguments, const void *buffer,
-                        size_t bytes);        // the same for one that is not PyTorch's (foreign.c)
+                        size_t bytes);        // the same for one that is not PyTorch's (written.c)
+void launched_of_torch(cudaStream_t stream, void **arguments); // the same for one that is
+void wrote(const void *to);                                    // a copy or a memset to the device
 void copied_to_device(const void *from, size_t bytes);
 void settle(void);                   // waits until NCCL's watchdog has seen all collectives
 void collective_issued(void);

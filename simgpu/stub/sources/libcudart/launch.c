@@ -39,7 +39,7 @@ void launched(cudaStream_t stream) {
 
 #define FUNCTIONS (1 << 12)
 
-// Whether a kernel is of a library of PyTorch; those of extensions (foreign.c) are in none.
+// Whether a kernel is of a library of PyTorch; those of extensions (written.c) are in none.
 static int of_torch(const void *function) {
   static const void *known[FUNCTIONS]; // those that are, because looking one up is slow
   size_t at = ((uintptr_t)function >> 4) % FUNCTIONS;
@@ -52,7 +52,7 @@ static int of_torch(const void *function) {
 
 static cudaError_t launched_function(const void *function, cudaStream_t stream, void **arguments) {
   if (of_torch(function))
-    launched(stream);
+    launched_of_torch(stream, arguments);
   else
     launched_elsewhere(stream, arguments, 0, 0);
   return cudaSuccess;

@@ -228,6 +228,7 @@ static void copy_within(void *to, const void *from, size_t bytes) {
 // What is read from the device is zeros, unless it is remembered, or it was said what an operator reads.
 static void copy(void *to, const void *from, size_t bytes) {
   if (on_device(to)) {
+    wrote(to);
     if (on_device(from))
       copy_within(to, from, bytes);
     else {
@@ -267,9 +268,10 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-  if (on_device(to))
+  if (on_device(to)) {
+    wrote(to);
     forget(to, bytes);
-  else
+  } else
     memset(to, value, bytes);
   return cudaSuccess;
 }
