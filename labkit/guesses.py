@@ -78,7 +78,14 @@ _asked: dict[str, Guess] = {}
 
 
 def compare(
-    question: str, *, guess: Any, measured: Any = None, simulated: Any = None, estimate: Any = None, unit: str = BYTES
+    question: str,
+    *,
+    guess: Any,
+    measured: Any = None,
+    simulated: Any = None,
+    calculated: Any = None,
+    estimate: Any = None,
+    unit: str = BYTES,
 ) -> None:
     """Prints guess, estimate and measurement next to each other, and records them for :func:`score`.
 
@@ -90,13 +97,15 @@ def compare(
 
     ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
     cannot be read is reported in one line and counts as missing. The three are in bytes unless ``unit`` names another
-    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and is
-    printed under that name. A question that is asked again, as when a cell runs twice, replaces the earlier one. Raises
-    ``TypeError`` unless exactly one of ``measured`` and ``simulated`` is given.
+    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and a result
+    of arithmetic as ``calculated``; each is printed under its name. A question that is asked again, as when a cell runs
+    twice, replaces the earlier one. Raises ``TypeError`` unless exactly one of the three is given.
     """
-    if (measured is None) == (simulated is None):
-        raise TypeError("compare() takes either measured=... or simulated=...")
-    label, value = ("measured", measured) if simulated is None else ("simulated", simulated)
+    values = {"measured": measured, "simulated": simulated, "calculated": calculated}
+    given = [(label, value) for label, value in values.items() if value is not None]
+    if len(given) != 1:
+        raise TypeError("compare() takes one of measured=..., simulated=... and calculated=...")
+    label, value = given[0]
     nonsense = ""
     try:
         guessed = read(guess, unit)

@@ -1,6 +1,6 @@
-"""A dataset for DataLoaders with workers, whose preparation of a sample takes a declared time.
+"""Datasets for DataLoaders with workers, whose preparation of a sample takes a declared time.
 
-It is defined in a module because workers that start as new processes import what they need (macOS, Windows, and
+They are defined in a module because workers that start as new processes import what they need (macOS, Windows, and
 Linux from Python 3.14 on). Such a worker would not find a class that a notebook's cell defines.
 """
 
@@ -24,3 +24,17 @@ class Photos(Dataset):
     def __getitem__(self, index: int) -> torch.Tensor:
         host_work(self.seconds, "decodes")  # advances a simulated GPU's clock; with a real GPU it keeps a core busy
         return torch.zeros(3, self.side, self.side, dtype=self.dtype)
+
+
+class Characters(Dataset):
+    """Provides ``samples`` pairs of 128 token ids, each of which takes the host ``seconds`` to augment."""
+
+    def __init__(self, samples: int, seconds: float):
+        self.samples, self.seconds = samples, seconds
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        host_work(self.seconds, "augments")
+        return torch.zeros(128, dtype=torch.long), torch.zeros(128, dtype=torch.long)

@@ -342,16 +342,3 @@ def links(model: Model, plan: Plan, per_node: int = 8) -> tuple[int, int]:
     sizes = sent(model, plan)
     near = sum(size for kind, size in sizes.items() if inside[kind])
     return near, sum(sizes.values()) - near
-
-
-def sent_by(traffic: Iterable, mesh) -> dict[str, int]:
-    """Returns the bytes that a rank has sent, by the mesh dimension in which it sent them.
-
-    ``traffic`` is its `simgpu.ranks.traffic.Traffic`, and the mesh's dimensions are named as `KINDS`. Messages from
-    stage to stage count as the pipeline's.
-    """
-    names = {mesh.get_group(kind).group_name: kind for kind in KINDS}
-    sums = dict.fromkeys(KINDS, 0)
-    for one in traffic:
-        sums[names.get(one.group, "pipeline")] += one.sent
-    return sums

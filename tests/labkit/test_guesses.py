@@ -54,9 +54,14 @@ def test_a_time_of_the_simulated_clock_is_called_simulated(capsys):
     ]
 
 
-@pytest.mark.parametrize("values", [{}, {"measured": 1, "simulated": 1}])
-def test_a_value_is_either_measured_or_simulated(values):
-    with pytest.raises(TypeError, match=r"either measured=\.\.\. or simulated=\.\.\."):
+def test_a_result_of_arithmetic_is_called_calculated(capsys):
+    guesses.compare("GPUs", guess=..., calculated=77, unit="GPUs")
+    assert capsys.readouterr().out.splitlines()[-1] == "  calculated   77 GPUs"
+
+
+@pytest.mark.parametrize("values", [{}, {"measured": 1, "simulated": 1}, {"measured": 1, "calculated": 0}])
+def test_a_value_is_measured_simulated_or_calculated(values):
+    with pytest.raises(TypeError, match=r"one of measured=\.\.\., simulated=\.\.\. and calculated=\.\.\."):
         guesses.compare("a step", guess=3, unit="s", **values)
 
 

@@ -1,0 +1,35 @@
+"""One rank of a plan, run by PyTorch's own code: what it holds, and that a pipeline's stages and shards differ."""
+
+import pytest
+
+from helpers import plans, ranks
+from helpers.plans import Model, Plan
+
+SMALL = Model(layers=4, hidden=256, heads=8, shared_heads=4, inner=512, vocabulary=1024, length=128)
+PLANS = [Plan(shards=4, micro_batches=2), Plan(shards=2, tensor=2), Plan(shards=2, replicas=2, checkpointed=False)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_before_the_step_a_rank_holds_its_share_of_weights_and_states(plan):
+    step = ranks.simulate(SMALL, plan, SMALL.layers)
+    own = 12 * SMALL.parameters // (plan.shards * plan.tensor)  # weights and AdamW's two states in float32
+    assert own <= step.before < own + 2**20  # and the token ids
+    assert step.peak > step.before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_stage_of_a_pipeline_runs():
+    plan = Plan(pipeline=2, shards=2, micro_batches=2)
+    first, last = (ranks.simulate(SMALL, plan, 2, stage) for stage in (0, 1))
+    assert first.peak != last.peak  # the first has the embedding, the last the output layer and the loss
+
+
+def test_context_parallelism_is_refused():
+    with pytest.raises(ValueError, match="only estimated"):
+        ranks.simulate(SMALL, Plan(context=2), 1)
+
+
+def test_the_ends_of_a_stage_have_a_plan_for_their_modules():
+    assert set(ranks.ENDS) == {"tokens", "norm", "head"}
+    assert plans.KINDS[-1] == "tensor"  # the ranks of a tensor group are neighbours
