@@ -15,6 +15,8 @@ ON_STUB = "--engine meta --values"
 NAMED = 3  # places in a sentence
 SHOWN = 6  # lines of each kind in the section
 BRANCHES = "Branches that were taken as if the value was 0"
+HOLDS = "a comparison"
+"""What was read by a comparison that was taken to hold (the stub engine's `torch.allclose`)."""
 
 
 def sentence(sizes: tuple[tuple[str, str, int, bool], ...], how: str = "--values") -> str:
@@ -37,8 +39,9 @@ def section(report: Report) -> str:
     if report.values or not report.stand_ins:
         return ""
     sizes = [(what, place, count) for what, place, count, _ in report.sizes]
-    branches = [one for one in report.branches if one not in sizes]
-    rest = [one for one in report.stand_ins if one not in sizes and one not in branches]
+    held = [one for one in report.branches if one[0] == HOLDS]
+    branches = [one for one in report.branches if one not in sizes and one not in held]
+    rest = [one for one in report.stand_ins if one not in (*sizes, *held, *branches)]
     text = []
     if sizes:
         at_least = all(at_least for *_, at_least in report.sizes)
@@ -47,6 +50,8 @@ def section(report: Report) -> str:
         text += [f"Sizes that depend on values ({smallest}; {how} computes them)", *_rows(sizes)]
     if branches:
         text += [f"{BRANCHES} (the others were not run, and a GPU may take them)", *_rows(branches)]
+    if held:
+        text += ["Comparisons that were taken to hold, because kernels compute nothing here", *_rows(held)]
     if rest:
         total = sum(count for *_, count in rest)
         text += [f"Values that were answered as 0 ({total} times), which decide no size or branch where they are read"]

@@ -77,6 +77,31 @@ def test_operators_that_round_once_give_what_a_gpu_gives(run):
     assert [place.rpartition(":")[2] for _, place, _ in report.stand_ins] == ["13"]
 
 
+COMPARED = """
+import torch
+x = torch.rand(100, device="cuda")
+assert torch.allclose(x * 2, x + x) and (x * 2).allclose(x + x, atol=1e-3)
+torch.testing.assert_close(x * 2, x + x)
+assert not torch.allclose(torch.tensor([1.0], device="cuda"), torch.tensor([2.0], device="cuda"))
+try:
+    torch.testing.assert_close(x.long(), x)
+except AssertionError as error:
+    assert "dtype" in str(error)
+else:
+    raise SystemExit("dtypes were not compared")
+"""
+
+
+def test_comparisons_of_what_is_not_known_are_taken_to_hold(run):
+    report = run(COMPARED)
+    assert report.completed, report.ended
+    assert sorted((what, int(place.rpartition(":")[2])) for what, place, _ in report.stand_ins) == [
+        ("a comparison", 4),
+        ("a comparison", 5),
+    ]
+    assert "Comparisons that were taken to hold" in str(report)
+
+
 INFERENCE = """
 import torch
 with torch.inference_mode():

@@ -32,7 +32,13 @@ OF_VALUES = """
 Before that it received 0 in place of values (listed below), which may be why. Kernels compute nothing on the stub \
 engine, so a program that compares results ends where it does so. The figures are those up to there."""
 """A hint about an error of a program that has read values which are not known."""
-UNTRACED = ("simgpu.running.stub.known", "simgpu.running.stub.reads", "simgpu.uses", "simgpu.report")
+UNTRACED = (
+    "simgpu.running.stub.known",
+    "simgpu.running.stub.comparisons",
+    "simgpu.running.stub.reads",
+    "simgpu.uses",
+    "simgpu.report",
+)
 """Modules and packages that Dynamo skips."""
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
@@ -58,6 +64,7 @@ class Watched:
     def torch_imported(self, torch) -> None:
         """Prepares torch: recording begins when the program first uses CUDA, after PyTorch has read its settings."""
         from simgpu.running.stub import untimed
+        from simgpu.running.stub.comparisons import taken_to_hold
         from simgpu.running.stub.known import Known
 
         untimed.metadata_only(torch)
@@ -65,6 +72,7 @@ class Watched:
         self.saved.torch_imported(torch)
         self.known = Known(torch, self.runtime)
         self.known.begin()
+        taken_to_hold(torch, self.known, lambda: self.reads is not None and self.reads.taken_to_hold())
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of
 

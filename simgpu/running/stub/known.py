@@ -222,7 +222,7 @@ class Known:
                     return real(keyset, this, *args, **kwargs)
                 with self._torch._C.DisableTorchFunction():
                     values = operator(known, *args, **kwargs)
-                with self._only_reads(this), self._read_of(known), self._next_read(_listed(values)[0].shape[0]):
+                with self._only_reads(this), self.read_of(known), self._next_read(_listed(values)[0].shape[0]):
                     results = real(keyset, this, *args, **kwargs)
                 self._keep(results, values)
                 return results
@@ -247,7 +247,7 @@ class Known:
                 if type(this) in _NUMBERS:
                     this = self._scalar(this)
                 known = self.of(this) if this.is_cuda else None
-                with self._only_reads(this), self._read_of(known):
+                with self._only_reads(this), self.read_of(known):
                     result = real(keyset, this, **kwargs)
                 if known is not None and result.device.type == "cpu":
                     result.copy_(known)
@@ -265,7 +265,7 @@ class Known:
                 known = [self.of(one) for one in args]
                 if any(one is None for one in known):
                     return real(keyset, *args)
-                with self._only_reads(*args), self._read_of(known):
+                with self._only_reads(*args), self.read_of(known):
                     real(keyset, *args)  # it waits for the GPU
                 with self._torch._C.DisableTorchFunction():
                     return operator(*known)
@@ -275,12 +275,14 @@ class Known:
         return kernel
 
     @contextmanager
-    def _read_of(self, known: object) -> Iterator[None]:
-        self.reading = known is not None
+    def read_of(self, known: object) -> Iterator[None]:
+        """What is read inside counts as known if `known` is not None."""
+        outer = self.reading
+        self.reading = outer or known is not None
         try:
             yield
         finally:
-            self.reading = False
+            self.reading = outer
 
     # Values
 

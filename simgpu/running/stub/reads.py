@@ -10,6 +10,7 @@ from types import FrameType
 
 from simgpu import uses
 from simgpu.report.places import LIBRARY, OWN, kind_of
+from simgpu.report.stand_ins import HOLDS
 
 SIZES = frozenset(
     (
@@ -52,6 +53,10 @@ class Reads:
             self._arrays()
         if not self._known():
             self.counts[what, _place(inner, own), _decides(name, inner)] += 1
+
+    def taken_to_hold(self) -> None:
+        """Counts a comparison of values that are not known, which is taken to hold."""
+        self.counts[HOLDS, _place(*_frames(sys._getframe(1))), BRANCH_OF] += 1
 
 
 def _decides(name: str, frame: FrameType | None) -> str:
