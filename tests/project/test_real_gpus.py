@@ -5,6 +5,7 @@ import pytest
 from tools.real_gpus import page, records
 
 LOG = """import torch
+class Hyperparameters:
     num_iterations : int = 1480 # number of iterations to run
 print("peak memory")
 {line}
@@ -76,8 +77,9 @@ def test_a_survey_says_why_a_record_cannot_be_run(tmp_path):
     programs = {
         "track_1_short/2024-12-10_Runs": log,
         "track_1_short/2025-09-03_FA3": log.replace("import torch", "import torch\nfrom flash_attn_interface import f"),
-        "track_2_medium/2025-01-18": log.replace("import torch", "    from kernels import get_kernel"),
+        "track_2_medium/2025-01-18": log.replace("import torch", "from kernels import get_kernel"),
         "track_2_medium/2025-01-19": log.split("peak memory allocated")[0],
+        "track_2_medium/2025-01-20": log.replace("import torch", "def of a later Python"),
         "track_2_medium/img": log,
         "track_3_optimization/2025-01-20": log,
     }
@@ -85,7 +87,13 @@ def test_a_survey_says_why_a_record_cannot_be_run(tmp_path):
         (tmp_path / "records" / name).mkdir(parents=True)
         (tmp_path / "records" / name / "log.txt").write_text(text, encoding="utf-8")
     found = records.survey(tmp_path)
-    why = ["", records.NOT_HERE["flash_attn_interface"], records.NOT_HERE["kernels"], records.NO_PEAK]
+    why = [
+        "",
+        records.NOT_HERE["flash_attn_interface"],
+        records.NOT_HERE["kernels"],
+        records.NO_PEAK,
+        records.NEWER_PYTHON,
+    ]
     assert found == dict(zip(programs, why, strict=False))
 
 

@@ -91,9 +91,9 @@ def page() -> str:
         f"{len(measured)} programs ran to their end, and in {len(near)} of them the allocated peak is at most {NEAR}\n"
         "MiB away from what the real GPUs printed (as MiB, rounded down), or inside the range of several logs.\n"
         "Most logs name nightly builds of PyTorch, which are not available any more. Here the programs run on\n"
-        "releases, so the comparison also contains what has changed in between. The records are not a random sample,\n"
-        "because most were chosen by hand, after an earlier trial had found them near. Records that use other\n"
-        "features may be further off."
+        "releases, so the comparison also contains what has changed in between. The records are not a random sample.\n"
+        "Those on torch 2.13 were chosen after an earlier trial had found them near, and the others because a release\n"
+        "close to the torch of their log was at hand. Records that use other features may be further off."
     )
     parts = [HEAD.format(summary=summary)]
     for name, source in found["sources"].items():

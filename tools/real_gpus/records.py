@@ -6,8 +6,10 @@ of that repository. Nothing of it is kept here but figures.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import sys
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ SETTING = "TORCHINDUCTOR_SIZE_ASSERTS"
 """With 0, Inductor does not check the strides of custom operators. Some records declare other ones than they return."""
 
 TRACKS = ("track_1_short", "track_2_medium")
+NEWER_PYTHON = f"its code needs a newer Python than {sys.version_info.major}.{sys.version_info.minor}, which ran here"
 NOT_HERE = {
     "flash_attn_interface": "FlashAttention-3 is imported",
     "kernels": "kernels are loaded from the Hugging Face Hub",
@@ -104,7 +107,8 @@ def release(torch: str) -> str:
 
 
 def survey(checkout: Path) -> dict[str, str]:
-    """Every record of `TRACKS`, and why it cannot be run here: "" where it can, a value of `NOT_HERE`, or `NO_PEAK`."""
+    """Every record of `TRACKS`, and why it cannot be run here: "" where it can, a value of `NOT_HERE`, `NO_PEAK` or
+    `NEWER_PYTHON`."""
     folders = (one for track in TRACKS for one in sorted((checkout / "records" / track).iterdir()) if one.is_dir())
     names = [f"{one.parent.name}/{one.name}" for one in folders if _DATED.match(one.name)]
     return {name: _lacks(checkout, name) for name in names}
@@ -115,8 +119,15 @@ def _lacks(checkout: Path, record: str) -> str:
         first = logs(checkout, record)[0]
     except ValueError:
         return NO_PEAK
-    imported = set(_IMPORTS.findall(_code(first.read_text(encoding="utf-8", errors="replace"))))
-    return next((what for module, what in NOT_HERE.items() if module in imported), "")
+    code = _code(first.read_text(encoding="utf-8", errors="replace"))
+    imported = set(_IMPORTS.findall(code))
+    if lacking := next((what for module, what in NOT_HERE.items() if module in imported), ""):
+        return lacking
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return NEWER_PYTHON
+    return ""
 
 
 def program(checkout: Path, record: str) -> str:
