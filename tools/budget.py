@@ -47,9 +47,9 @@ def executed(path: Path) -> dict:
     """The names that a notebook's tagged cells define. They are executed in order, without the other cells."""
     import torch
 
-    from helpers import running
+    from helpers import models, running
 
-    names: dict = {"__name__": "__main__", "torch": torch, "running": running}  # what the chapter's first cells import
+    names: dict = {"__name__": "__main__", "torch": torch, "models": models, "running": running}  # a chapter's imports
     for source in cells(path):
         exec(compile(source, path.name, "exec"), names)
     return names
@@ -124,7 +124,7 @@ def eight_billion() -> None:
 SCRIPT = """\
 import sys
 import torch
-from helpers import running
+from helpers import models, running
 way, checkpoints, layers = sys.argv[1:]
 running.SHAPE["num_hidden_layers"] = int(layers)
 if "Liger" in way:
@@ -133,7 +133,7 @@ if "Liger" in way:
 def build():
     model = running.model()
     if checkpoints == "yes":
-        model.activation_checkpointing_enable()
+        models.checkpoint_layers(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     return torch.compile(model) if "compiled" in way else model, optimizer
 def step(model, optimizer, batch):
