@@ -23,7 +23,7 @@ from simgpu.running.stub.history import ROUNDING
 DOCS = Path(__file__).parents[1] / "docs"
 FILE, PAGE = DOCS / "compiled_programs.json", DOCS / "compiled_programs.md"
 GPU, STEPS = "H100", 2
-SECONDS = 900  # that a program may run
+SECONDS = 600  # that a program may run
 NAMED = 0.95  # share of the bytes at the peak with a line, for a page to be called readable
 
 HEAD = """\
@@ -106,7 +106,7 @@ def page() -> str:
     counted = ", ".join(f"{one}: {outcomes.count(one)}" for one in dict.fromkeys(sorted(outcomes)))
     sources, left = len({row["repository"] for row in rows}), len(stored()) - len(rows)
     text = (
-        f"{len(rows)} programs from {sources} repositories ran. By outcome and exit status, there are these numbers:\n"
+        f"{len(rows)} programs from {sources} repositories were started. By outcome and exit status, there are these numbers:\n"
         f"{counted}. {len(figures)} of them used GPU memory. "
         f"In {readable} of these,\nthe page assigns at least {NAMED:.0%} of the bytes to lines, and its parts add up. "
         f"{left} further programs\nare in the file, and were not run yet."
