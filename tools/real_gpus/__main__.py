@@ -51,7 +51,7 @@ def run(checkout: Path, names: list[str], folder: Path, torch: str | None) -> in
         settings = {"settings": text} if (text := records.settings()) else {}
         if not report.completed:
             failed = 1
-            row = {**row, **settings, "failed": report.ended, "tried": report.torch}
+            row = {**row, **settings, "failed": report.ended.splitlines()[0], "tried": report.torch}
             if "here" in old:
                 row = old  # figures are kept
         elif records.late():

@@ -72,7 +72,7 @@ class Watched:
         self.saved.torch_imported(torch)
         self.known = Known(torch, self.runtime)
         self.known.begin()
-        taken_to_hold(torch, self.known, lambda: self.reads is not None and self.reads.taken_to_hold())
+        taken_to_hold(torch, self.known, self._held)
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of
 
@@ -88,6 +88,10 @@ class Watched:
                 self.begin(torch)
 
         torch.cuda._lazy_init = _lazy_init
+
+    def _held(self) -> None:
+        if self.reads is not None:
+            self.reads.taken_to_hold()
 
     def _watch_steps(self, torch) -> None:
         """Follows optimizers and backward passes, and ends the program after as many as were asked for."""
