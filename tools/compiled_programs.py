@@ -106,7 +106,7 @@ def page() -> str:
     counted = ", ".join(f"{one}: {outcomes.count(one)}" for one in dict.fromkeys(sorted(outcomes)))
     sources, left = len({row["repository"] for row in rows}), len(stored()) - len(rows)
     text = (
-        f"{len(rows)} programs from {sources} repositories were started. By outcome and exit status, there are these numbers:\n"
+        f"{len(rows)} programs from {sources} repositories were started. Outcomes and exit statuses:\n"
         f"{counted}. {len(figures)} of them used GPU memory. "
         f"In {readable} of these,\nthe page assigns at least {NAMED:.0%} of the bytes to lines, and its parts add up. "
         f"{left} further programs\nare in the file, and were not run yet."
