@@ -50,6 +50,10 @@ class Ran(Protocol):
         """Advice where a limit had no effect, "" otherwise."""
         ...
 
+    def reached(self) -> str:
+        """Says which limit was reached, "" where none was. A program may have caught the exception that ends it."""
+        ...
+
     def hint(self, error: BaseException) -> str:
         """A sentence about what may have caused an error, which begins a line; "" where nothing is known."""
         ...
@@ -58,7 +62,7 @@ class Ran(Protocol):
 def ended_by(error: BaseException | None, ran: Ran) -> End:
     """Says what it means that a program ended with this error, or without one if it is None."""
     if error is None:
-        return End(COMPLETED, ran.without_effect(), ran.unreached())
+        return End(COMPLETED, ran.reached() or ran.without_effect(), ran.unreached())
     if isinstance(error, StepsDone):
         return End(COMPLETED, str(error), ran.unreached())
     if isinstance(error, KeyboardInterrupt):
@@ -77,7 +81,9 @@ def _exit(error: SystemExit, ran: Ran) -> End:
         return End(COMPLETED, bounds=ran.unreached())
     if _because_of_memory(error, ran):
         return End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
-    return End(STOPPED, f"it ended with status {error.code}" + ran.hint(error))
+    return _after_limit(f"status {error.code}", ran) or End(
+        STOPPED, f"it ended with status {error.code}{ran.hint(error)}"
+    )
 
 
 def _failed(error: BaseException, ran: Ran) -> End:
@@ -86,7 +92,14 @@ def _failed(error: BaseException, ran: Ran) -> End:
     if _because_of_memory(error, ran):
         raised_afresh = not isinstance(error, _kind())
         return End(OUT_OF_MEMORY, f"The program ended with {said}" if raised_afresh else "")
-    return End(STOPPED, said + ran.hint(error))
+    return _after_limit(said, ran) or End(STOPPED, said + ran.hint(error))
+
+
+def _after_limit(ending: str, ran: Ran) -> End | None:
+    """The end of a program that caught what ends it at the limit, as pytest does, and went on; None for any other."""
+    if not ran.reached():
+        return None
+    return End(COMPLETED, f"{ran.reached()} The program caught that, and ended later with {ending}.", ran.unreached())
 
 
 def _headline(error: BaseException) -> str:

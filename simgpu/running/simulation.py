@@ -38,6 +38,9 @@ class Simulated:
     def without_effect(self) -> str:
         return self.limit.without_effect()
 
+    def reached(self) -> str:
+        return self.limit.reached
+
     def hint(self, error: BaseException) -> str:
         if advice := builds.advice(error):
             return f"\n{advice}"

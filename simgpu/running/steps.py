@@ -33,7 +33,7 @@ class Limit:
         self.owners, self.steps, self.passes = owners, steps, passes
         self.ran = 0  # backward passes, those inside of others not counted
         self._depth = 0
-        self._reached = False
+        self.reached = ""  # what was reached, as a sentence
         self._made = weakref.WeakSet()
         self._optimizers = 0  # that were made, including those that are gone
         self._compiled_before = _compiled_frames()
@@ -71,7 +71,7 @@ class Limit:
         A limit may have ended the program before each optimizer had made ENOUGH steps. A program that ended by itself
         may have run a backward pass and never stepped, as with a GradScaler that skipped every step.
         """
-        if not self._reached:
+        if not self.reached:
             return (NO_STEP,) if self._optimizers and self.ran and not self._stepped() else ()
         counts = [self.owners.fewest(one) for one in self._made]
         late = [count for count in counts if count < ENOUGH]
@@ -85,7 +85,7 @@ class Limit:
 
     def without_effect(self) -> str:
         """Returns advice for a program that ended normally without an optimizer whose steps could be counted, or ""."""
-        if self.steps is None or self._reached or self.owners.steps:
+        if self.steps is None or self.reached or self.owners.steps:
             return ""
         return (
             "--steps had no effect, as no optimizer of torch.optim stepped; --backward-passes N limits other programs."
@@ -111,8 +111,10 @@ class Limit:
         self._end(f"Ended after {made} optimizer step{'s' * (made != 1)}{of_each}, as --steps says")
 
     def _end(self, words: str) -> None:
-        self._reached = True
-        raise StepsDone(f"{words}. What would have come later, such as an evaluation or a checkpoint, did not run.")
+        self.reached = f"{words}."
+        raise StepsDone(
+            f"{self.reached} What would have come later, such as an evaluation or a checkpoint, did not run."
+        )
 
 
 def _compiled_frames() -> int:

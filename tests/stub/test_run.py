@@ -153,7 +153,7 @@ def test_the_command(script):
     command = [sys.executable, "-m", "simgpu", "run", "--engine", "stub", "--gpu", "RTX 4090", str(path), "--flag"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "['--flag'] tensor(..., device='cuda:0') NVIDIA GeForce RTX 4090" in done.stdout
+    assert "['--flag'] tensor(..., size=(2,), device='cuda:0') NVIDIA GeForce RTX 4090" in done.stdout
 
 
 SAVE = """

@@ -224,6 +224,9 @@ class Watched:
     def without_effect(self) -> str:
         return "" if self.limit is None else self.limit.without_effect()
 
+    def reached(self) -> str:
+        return "" if self.limit is None else self.limit.reached
+
     def hint(self, error: BaseException) -> str:
         if "torch" in sys.modules:
             from simgpu.running import builds

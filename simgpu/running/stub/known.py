@@ -150,8 +150,7 @@ class Known:
     def _like(self, operator, real) -> Callable:
         def kernel(keyset, this, *args, **kwargs):
             try:
-                with self._only_reads(this):
-                    result = real(keyset, this, *args, **kwargs)
+                result = self._reads((this,), real, keyset, this, *args, **kwargs)
                 if self._wanted(result):
                     blank = self._torch.ops.aten.empty.memory_format(this.shape, dtype=result.dtype, device="cpu")
                     self._note(operator, result, (blank, *args), {**kwargs, "device": "cpu"})
@@ -174,8 +173,7 @@ class Known:
                     args = self._tensors(*args)
                 elif type(args[0]) in _NUMBERS:
                     args = (self._scalar(args[0]), *args[1:])
-                with self._only_reads(*args):
-                    result = real(keyset, *args, **kwargs)
+                result = self._reads(args, real, keyset, *args, **kwargs)
                 first = _listed(result)[0]
                 if self._wanted(first, inexact) and (name not in SUMS or self._adds_up(args[0], first)):
                     computes = self._quotient(operator, args) if name == "div.Tensor" else operator
@@ -222,8 +220,8 @@ class Known:
                     return real(keyset, this, *args, **kwargs)
                 with self._torch._C.DisableTorchFunction():
                     values = operator(known, *args, **kwargs)
-                with self._only_reads(this), self.read_of(known), self._next_read(_listed(values)[0].shape[0]):
-                    results = real(keyset, this, *args, **kwargs)
+                with self.read_of(known), self._next_read(_listed(values)[0].shape[0]):
+                    results = self._reads((this,), real, keyset, this, *args, **kwargs)
                 self._keep(results, values)
                 return results
             finally:
@@ -247,8 +245,8 @@ class Known:
                 if type(this) in _NUMBERS:
                     this = self._scalar(this)
                 known = self.of(this) if this.is_cuda else None
-                with self._only_reads(this), self.read_of(known):
-                    result = real(keyset, this, **kwargs)
+                with self.read_of(known):
+                    result = self._reads((this,), real, keyset, this, **kwargs)
                 if known is not None and result.device.type == "cpu":
                     result.copy_(known)
                 elif self._wanted(result, not self._moves_module):
@@ -265,8 +263,8 @@ class Known:
                 known = [self.of(one) for one in args]
                 if any(one is None for one in known):
                     return real(keyset, *args)
-                with self._only_reads(*args), self.read_of(known):
-                    real(keyset, *args)  # it waits for the GPU
+                with self.read_of(known):
+                    self._reads(args, real, keyset, *args)  # it waits for the GPU
                 with self._torch._C.DisableTorchFunction():
                     return operator(*known)
             finally:
@@ -319,14 +317,14 @@ class Known:
         address, nbytes = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
         return self._runtime.mock_last_kernel(inference, address, nbytes)
 
-    @contextmanager
-    def _only_reads(self, *arguments: Any) -> Iterator[None]:
-        """Keeps what is known of inference tensors that an operator only reads."""
+    def _reads(self, arguments: Any, real: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Calls a kernel that only reads these arguments: what is known of inference tensors among them stays known."""
         tensors = self._of_inference(arguments) if self._infers else []
         del arguments
         try:
-            yield
+            return real(*args, **kwargs)
         finally:
+            del args, kwargs
             for address in map(self._address, tensors):
                 storage, version, _, values = self._of[address]
                 self._of[address] = storage, version, self._kernels(True), values
