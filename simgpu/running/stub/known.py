@@ -140,7 +140,7 @@ class Known:
 
     def _filled(self, operator, real) -> Callable:
         def kernel(keyset, *args, **kwargs):
-            result = real(keyset, *args, **kwargs)
+            result = self._reads((), real, keyset, *args, **kwargs)
             if self._wanted(result):
                 self._note(operator, result, args, {**kwargs, "device": "cpu"})
             return result
@@ -319,7 +319,10 @@ class Known:
 
     def _reads(self, arguments: Any, real: Callable, *args: Any, **kwargs: Any) -> Any:
         """Calls a kernel that only reads these arguments: what is known of inference tensors among them stays known."""
-        tensors = self._of_inference(arguments) if self._infers else []
+        tensors = []
+        if self._infers:
+            tensors = self._of_inference(arguments)
+            self._runtime.mock_clear_stack()
         del arguments
         try:
             return real(*args, **kwargs)

@@ -11,9 +11,12 @@
 
 #define ARGUMENTS 256             // looked at for each kernel
 #define LONGEST ((size_t)4096)    // bytes looked at from each argument on: the limit for all arguments of a kernel
+#define LONGEST_FOREIGN ((size_t)1024) // of a foreign kernel, which has single pointers or small structures
 #define APART ((uintptr_t)1 << 18) // bytes between arguments, at most
 #define POINTERS (1 << 16)        // remembered; with more of them, everything counts as written
 #define COPIED ((size_t)64 << 10) // bytes of a copy that are looked at
+
+#define STACK (1 << 15) // bytes of it that PyTorch uses between Python and a launch
 
 struct kernels {
   unsigned long count, everywhere; // how many ran; the last one that may have written anywhere
@@ -73,7 +76,9 @@ static int follows(const void *address, const void *before) {
   return (uintptr_t)address - ((uintptr_t)before - APART) < 2 * APART;
 }
 
-static void record(struct kernels *of, void **arguments, const void *buffer, size_t bytes) {
+// What lies behind the last argument is the stack of its callers, in which addresses of earlier calls may remain. A tensor
+// is forgotten without need then.
+static void record(struct kernels *of, void **arguments, const void *buffer, size_t bytes, size_t longest) {
   void *addresses[ARGUMENTS];
   char words[LONGEST];
   of->count++;
@@ -82,7 +87,7 @@ static void record(struct kernels *of, void **arguments, const void *buffer, siz
   if (!buffer && !count) may_write_anywhere(of); // its arguments are not known, or cannot be read
   for (size_t i = 0; i < count; i++) {
     if (i && !follows(addresses[i], arguments) && !follows(addresses[i], addresses[i - 1])) break;
-    size_t found = readable(words, addresses[i], LONGEST);
+    size_t found = readable(words, addresses[i], longest);
     if (!found) break;
     find_pointers(of, words, found);
   }
@@ -91,8 +96,8 @@ static void record(struct kernels *of, void **arguments, const void *buffer, siz
 // `arguments`: the address of each argument, as cuLaunchKernel has them. `buffer`: all of them in one piece, or 0.
 void launched_elsewhere(cudaStream_t stream, void **arguments, const void *buffer, size_t bytes) {
   pthread_mutex_lock(&lock);
-  record(&foreign, arguments, buffer, bytes);
-  if (watches_all) record(&all, arguments, buffer, bytes);
+  record(&foreign, arguments, buffer, bytes, LONGEST_FOREIGN);
+  if (watches_all) record(&all, arguments, buffer, bytes, LONGEST_FOREIGN);
   pthread_mutex_unlock(&lock);
   launched(stream);
 }
@@ -100,7 +105,7 @@ void launched_elsewhere(cudaStream_t stream, void **arguments, const void *buffe
 void launched_of_torch(cudaStream_t stream, void **arguments) {
   if (watches_all) {
     pthread_mutex_lock(&lock);
-    record(&all, arguments, 0, 0);
+    record(&all, arguments, 0, 0, LONGEST);
     pthread_mutex_unlock(&lock);
   }
   launched(stream);
@@ -109,7 +114,7 @@ void launched_of_torch(cudaStream_t stream, void **arguments) {
 void wrote(const void *to) {
   if (!watches_all) return;
   pthread_mutex_lock(&lock);
-  record(&all, 0, &to, sizeof to);
+  record(&all, 0, &to, sizeof to, 0);
   pthread_mutex_unlock(&lock);
 }
 
@@ -121,6 +126,12 @@ void copied_to_device(const void *from, size_t bytes) {
 }
 
 void mock_watch_all_kernels(void) { watches_all = 1; }
+
+// Overwrites the stack that the next call will use, so that it holds no addresses of earlier calls.
+void mock_clear_stack(void) {
+  volatile char below[STACK];
+  for (size_t i = 0; i < sizeof below; i++) below[i] = 0;
+}
 
 unsigned long mock_kernels(int own_too) { return __atomic_load_n(own_too ? &all.count : &foreign.count, __ATOMIC_RELAXED); }
 
