@@ -159,6 +159,8 @@ FORKS = """
         context = mp.get_context("fork")
         with context.Pool(1) as pool:
             pool.map(work, [3])
+            pool.close()
+            pool.join()
         pid = os.fork()
         if pid:
             os.waitpid(pid, 0)
