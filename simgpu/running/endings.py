@@ -78,7 +78,7 @@ def _interrupted(made: int) -> End:
 
 def _exit(error: SystemExit, ran: Ran) -> End:
     if error.code in (None, 0):
-        return End(COMPLETED, bounds=ran.unreached())
+        return End(COMPLETED, ran.reached(), ran.unreached())
     if _because_of_memory(error, ran):
         return End(OUT_OF_MEMORY, f"The program ended with status {error.code} after the error.")
     return _after_limit(f"status {error.code}", ran) or End(

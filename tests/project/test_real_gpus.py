@@ -35,6 +35,17 @@ def test_the_page_is_written_from_the_file():
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run: python -m tools.real_gpus"
 
 
+def test_the_readme_counts_as_the_page_does():
+    off = [page.off(row) for row in page.stored()["rows"] if "here" in row]
+    row = next(
+        line
+        for line in (page.PAGE.parents[1] / "README.md").read_text(encoding="utf-8").splitlines()
+        if "real_gpus.md" in line
+    )
+    said = f"{off.count(0)} equal to the MiB, all within {max(map(abs, off))} MiB"
+    assert row.startswith(f"| {len(off)} compiled training programs") and said in row
+
+
 def test_every_record_is_counted_once_and_every_difference_has_a_reason():
     found = page.stored()
     assert len({row["record"] for row in found["rows"]}) == len(found["rows"])

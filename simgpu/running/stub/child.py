@@ -30,7 +30,7 @@ MOST_EVENTS = 2_000_000
 
 OF_VALUES = """
 Before that it received 0 in place of values (listed below), which may be why. Kernels compute nothing on the stub \
-engine, so a program that compares results ends where it does so. The figures are those up to there."""
+engine, so a program may end where it checks results. The figures are those up to there."""
 """A hint about an error of a program that has read values which are not known."""
 UNTRACED = (
     "simgpu.running.stub.known",

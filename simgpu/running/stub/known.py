@@ -37,14 +37,13 @@ LIKE = ("zeros_like", "ones_like", "full_like")
 """Operators that take only the shape of their argument."""
 MOVES = (
     *("clone", "cat", "index.Tensor", "index_select", "masked_select", "gather", "tril", "triu", "flip", "roll"),
-    "repeat",
+    *("repeat", "where.self", "maximum", "minimum", "neg", "abs", "ceil", "floor", "trunc", "round"),
 )
-"""Operators whose result consists of values of their arguments, floating-point ones too."""
-ROUNDED = (
-    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "neg", "abs", "ceil", "floor", "trunc", "round"),
-    *("maximum", "minimum", "clamp", "where.self"),
-)
-"""Operators that round each element of their result once, if at all, floating-point ones too."""
+"""Operators that are exact for floating-point numbers too."""
+ROUNDED = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "clamp")
+"""Operators that round each element of their result once. Known for float32 and float64: in a smaller dtype the GPU
+computes with numbers of the host that are not rounded to it.
+"""
 SUMS = ("sum", "sum.dim_IntList")
 EXACT = 1 << 24  # integers up to this one are float32 numbers
 COMPUTED = (
@@ -163,7 +162,6 @@ class Known:
     def _computed(self, operator, real) -> Callable:
         name = operator.name().removeprefix("aten::")
         asks, sound = _SOUND.get(name, (lambda *_: False, None))
-        inexact = name in MOVES or name in ROUNDED or name in SUMS
         full = self._torch.ops.aten.full.default
         binary = [str(one.type) for one in operator._schema.arguments][:2] == ["Tensor", "Tensor"]
 
@@ -175,7 +173,7 @@ class Known:
                     args = (self._scalar(args[0]), *args[1:])
                 result = self._reads(args, real, keyset, *args, **kwargs)
                 first = _listed(result)[0]
-                if self._wanted(first, inexact) and (name not in SUMS or self._adds_up(args[0], first)):
+                if self._wanted(first, self._as_on_gpu(name, first, args, kwargs)):
                     computes = self._quotient(operator, args) if name == "div.Tensor" else operator
                     noted = self._note(computes, result, args, kwargs)
                     if not noted and sound is not None and args[0].is_floating_point() and asks(*args):
@@ -186,10 +184,19 @@ class Known:
 
         return kernel
 
-    def _adds_up(self, this: Any, result: Any) -> bool:
-        """Returns whether a sum does not depend on the order of adding: of integers, also as floating-point numbers."""
-        if not result.dtype.is_floating_point:
+    def _as_on_gpu(self, name: str, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Returns whether the CPU computes the floating-point numbers of a result as the GPU does."""
+        if not result.dtype.is_floating_point or name in MOVES:
             return True
+        if name in SUMS:
+            return self._adds_up(args[0])
+        wide = result.dtype in (self._torch.float32, self._torch.float64)
+        return (
+            name in ROUNDED and wide and kwargs.get("alpha", 1) == 1
+        )  # else it is multiplied and added in one rounding
+
+    def _adds_up(self, this: Any) -> bool:
+        """Returns whether a sum does not depend on the order of adding: of integers, also as floating-point numbers."""
         known = self.of(this)
         if known is None:
             return False

@@ -18,6 +18,7 @@
 
 #define STACK (1 << 15) // bytes of it that PyTorch uses between Python and a launch
 
+// `copies` has copies from the host in place of kernels.
 struct kernels {
   unsigned long count, everywhere; // how many ran; the last one that may have written anywhere
   uintptr_t pointer[POINTERS];
@@ -121,6 +122,7 @@ void wrote(const void *to) {
 void copied_to_device(const void *from, size_t bytes) {
   if (bytes < sizeof(uintptr_t) || bytes > COPIED) return;
   pthread_mutex_lock(&lock);
+  copies.count++;
   find_pointers(&copies, from, bytes);
   pthread_mutex_unlock(&lock);
 }
