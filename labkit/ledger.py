@@ -252,12 +252,15 @@ class Ledger:
         """Draws the stages: what each began with, added and peaked at. ``about`` names the model and its size."""
         return plots.stages(self.stages.values(), about)
 
-    def timeline(self, about: str = ""):
-        """Draws memory over the recorded events, with the stages. Raises ``RuntimeError`` without history."""
+    def timeline(self, about: str = "", title: str = ""):
+        """Draws memory over the recorded events, with the stages. ``title`` states the finding.
+
+        Raises ``RuntimeError`` without history.
+        """
         if not self._history:
             raise RuntimeError(NO_HISTORY)
         curve = self.curve()
-        return plots.timeline(self._snapshot, curve, self.stages.values(), about)
+        return plots.timeline(self._snapshot, curve, self.stages.values(), about, title)
 
     def alive_at_peak(self, name: str) -> dict[int, int]:
         """Returns the requests alive at the stage's peak, {address: bytes}, in the order in which they were made.

@@ -198,10 +198,13 @@ def legend(axes: Axes, handles: list | None = None) -> None:
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
 
 
-def timeline(snapshot: Mapping, allocated: Sequence[int], stages: Iterable = (), about: str = "") -> Drawing:
+def timeline(
+    snapshot: Mapping, allocated: Sequence[int], stages: Iterable = (), about: str = "", title: str = ""
+) -> Drawing:
     """Draws memory after each event of ``torch.cuda.memory._snapshot()``, with the ledger's stages.
 
     ``allocated`` holds the allocated bytes when the history began and after each event, as ``ledger.curve()`` does.
+    ``title`` states the finding; without it the title names the counters and ``about``.
     """
     trace = snapshot["device_traces"][0]
     got = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -213,19 +216,19 @@ def timeline(snapshot: Mapping, allocated: Sequence[int], stages: Iterable = (),
     where = next((f", in {s.name}" for s in shown if s.events[0] <= highest <= s.events[1]), "")
     alt = f"Allocated rises to {mib(allocated[highest])}{where}, and ends at {mib(allocated[-1])}; "
     alt += f"reserved ends at {mib(reserved[-1])}."
-    figure, axes = new("Allocated and reserved over time", alt, about=about)
+    figure, axes = new(title or "Allocated and reserved over time", alt, about="" if title else about)
     lines = [[n / MiB for n in line] for line in (allocated, reserved)]
     axes.fill_between(range(len(lines[0])), lines[0], step="post", color=palette.sky, alpha=0.6, lw=0)
     axes.step(range(len(lines[0])), lines[0], where="post", color=palette.blue, lw=1.2, label="allocated")
     axes.step(range(len(lines[1])), lines[1], where="post", color=palette.orange, lw=1.2, label="reserved")
     top = max(map(max, lines)) or 1
     axes.plot(highest, lines[0][highest], "v", color=palette.dark, ms=5, label=f"peak, {mib(allocated[highest])}")
-    axes.set(xlim=(0, len(trace) or 1), ylim=(0, top * 1.2), xlabel="event of the allocator", ylabel="MiB")
+    axes.set(xlim=(0, len(trace) or 1), ylim=(0, top * 1.25), xlabel="event of the allocator", ylabel="MiB")
     for i, stage in enumerate(shown):
         first, last = stage.events
         axes.axvspan(first, last, color=palette.grey, alpha=0.12 if i % 2 else 0.04, lw=0)
-        # Two heights in turn, so that the names of short stages do not run into each other.
-        axes.text(first, top * (1.17 - 0.07 * (i % 2)), f" {stage.name}", va="top", fontsize=8, color=palette.dark)
+        # Three heights in turn, so that the names of short stages do not run into each other.
+        axes.text(first, top * (1.23 - 0.065 * (i % 3)), f" {stage.name}", va="top", fontsize=8, color=palette.dark)
     legend(axes)
     return figure
 

@@ -118,7 +118,7 @@ def _still(found: Grid, title: str, cards: dict[str, int]):
     *outer, (down, rows), (along, columns) = found.axes.items()
     panels: list[tuple] = [(value,) for value in outer[0][1]] if outer else [()]
     words = _in_words(found, cards)
-    ylabel = f"{down}; in the table (GiB)"
+    ylabel = f"{down}; values (GiB)"
     figure, axes = plots.new(title, words, xlabel=along, ylabel=ylabel, height=1.1 + 0.27 * len(rows))
     shades = dict(zip(cards, SHADES, strict=False))
     ticks: dict[float, str] = {}
