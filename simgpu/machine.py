@@ -135,6 +135,7 @@ class Machine:
         self.traffic: Any = None  # the record of its collectives (ranks/traffic.py)
         self.links: Any = None  # links between the ranks of that world (ranks/links.py)
         self.join: Any = None  # makes a monitored process a rank of a world: join(rank, ranks), from running/child.py
+        self.on_first_use: Any = None  # called without arguments, before the allocator is first used
         self.has_others = False  # whether other processes of the program run that it may wait for
         self.movable = False  # whether the process chooses its GPU by index, as a started process does
         self._number: int | None = None  # the index that it has chosen
@@ -214,6 +215,8 @@ class Machine:
                 "PYTORCH_NO_CUDA_MEMORY_CACHING switches PyTorch's caching allocator off, and the simulated GPU models "
                 "nothing else; unset it"
             )
+        if self.on_first_use is not None:
+            self.on_first_use()
         return AllocatorSettings.from_environment(os.environ)
 
     @property

@@ -147,10 +147,17 @@ class Process:
         """This process is a fork of the one that it was made in."""
         self._silent = self._silent or self.watch.machine.has_context
         self.begun, self.error, self.record = sitecustomize.time_ns(), None, ""
-        self._on_signal()
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.watch.machine.on_first_use = self._on_signal
 
     def _on_signal(self) -> None:
-        """Lets a process that is ended by a signal write its report first, unless the program has its own handler."""
+        """Lets a process that is ended by a signal write its report first, unless the program has its own handler.
+
+        A fork does so from its first use of the GPU on. Before, it has nothing to report, and a handler has a price:
+        Python runs it between two instructions, so a signal that arrives just before a call that blocks is not seen.
+        The workers of a pool or of a DataLoader are mostly such forks, and they are ended by this signal.
+        """
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
 

@@ -5,7 +5,9 @@ import contextlib
 import difflib
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -44,7 +46,10 @@ class Script:
 
     @contextlib.contextmanager
     def as_main(self):
-        """Inside, `__main__`, sys.argv and sys.path are the script's; yields a function that runs it."""
+        """Inside, `__main__`, sys.argv and sys.path are the script's; yields a function that runs it.
+
+        Afterwards they are as before, and so are the handlers of signals, which launchers such as torchrun replace.
+        """
         main = types.ModuleType("__main__")
         vars(main).update(
             __file__=self.path,
@@ -58,10 +63,22 @@ class Script:
         sys.argv = [self.path if self.module else self.name, *self.arguments]
         sys.path = [self.folder, *[one for one in sys.path if one not in ("", self.folder)]]
         sys.modules["__main__"] = main
+        handlers = _handlers()
         try:
             yield lambda: exec(self._code, vars(main))  # pyright: ignore[reportArgumentType]
         finally:
+            for number, handler in handlers.items():
+                if signal.getsignal(number) != handler:
+                    signal.signal(number, handler)
             sys.argv, sys.path, sys.modules["__main__"] = before
+
+
+def _handlers() -> dict:
+    """Returns the handler of each signal. Only the main thread may set one, and none that was set from C."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: handler for number, handler in found.items() if handler is not None}
 
 
 def _read(given: str, path: str):

@@ -42,7 +42,8 @@ def test_the_readme_counts_as_the_page_does():
         for line in (page.PAGE.parents[1] / "README.md").read_text(encoding="utf-8").splitlines()
         if "real_gpus.md" in line
     )
-    said = f"{off.count(0)} equal to the MiB, all within {max(map(abs, off))} MiB"
+    near = [abs(one) for one in off if abs(one) <= page.NEAR]
+    said = f"{off.count(0)} equal to the MiB, {len(near)} within {max(near)} MiB"
     assert row.startswith(f"| {len(off)} compiled training programs") and said in row
 
 
@@ -61,10 +62,27 @@ def test_every_record_is_counted_once_and_every_difference_has_a_reason():
 
 
 def test_a_peak_inside_the_range_of_the_logs_is_not_off():
-    row = {"published": {"allocated": [10, 20]}, "here": {"allocated": 0}}
+    row = {"published": {"allocated": [10, 20]}, "here": {"allocated": 0, "reserved": 0}}
     for here, off in (9, -1), (10, 0), (20, 0), (23, 3):
         row["here"]["allocated"] = here * 2**20 + 5
         assert page.off(row) == off
+
+
+def test_the_nearer_bound_counts():
+    row = {"published": {"allocated": [15, 15]}, "here": {"allocated": 10 * 2**20, "reserved": 0}}
+    for upper, off in (12, -3), (15, 0), (18, 3), (30, -5):
+        row["upper"] = {"allocated": upper * 2**20, "reserved": 0}
+        assert page.off(row) == off
+
+
+def test_what_a_program_prints_counts_and_not_its_warm_up(tmp_path):
+    row = {"published": {"allocated": [15, 15]}, "here": {"allocated": 2**30, "reserved": 2**30, "printed": [14, 20]}}
+    assert (page.off(row), page._bounds(row, "reserved")) == (-1, "20")
+    folder = tmp_path / "track-one" / "logs"
+    folder.mkdir(parents=True)
+    assert records.printed(tmp_path, "track/one") is None
+    (folder / "a.txt").write_text(LOG.format(line="=" * 100, allocated=7, reserved=8), encoding="utf-8")
+    assert records.printed(tmp_path, "track/one") == (7, 8)
 
 
 def test_both_bounds_are_shown_where_they_differ():

@@ -185,6 +185,34 @@ def test_forks_have_the_gpu_until_their_parent_has_used_it(script, capsys):
     assert "Cannot re-initialize CUDA in forked subprocess" in capsys.readouterr().out
 
 
+def test_a_fork_that_a_signal_ends_reports_if_it_has_used_the_gpu(script, capsys):
+    """Before it has, the signal ends it as on a machine without a simulated GPU: Python would not see it in a call
+    that blocks."""
+    report = simgpu.run(
+        script("""
+        import os, signal, time, torch
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        def default():
+            return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        for used in (False, True):
+            read, write = os.pipe()
+            pid = os.fork()
+            if not pid:
+                before = default()
+                if used:
+                    kept = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+                os.write(write, f"{before} {default()}".encode())
+                time.sleep(600)
+            print(os.read(read, 100).decode())
+            os.kill(pid, signal.SIGTERM)
+            print(os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGTERM)
+        """)
+    )
+    assert capsys.readouterr().out.splitlines() == ["True True", "True", "True False", "True"]
+    [process] = report.processes
+    assert (process.peak, process.ended) == (MIB, "Another process ended it (SIGTERM).")
+
+
 def test_spawned_processes_are_the_ranks_that_they_say(script):
     report = simgpu.run(
         script("""

@@ -322,6 +322,13 @@ def test_a_script_is_main_with_its_own_arguments_and_folder(script, capsys, tmp_
     sys.modules.pop("beside")
 
 
+def test_handlers_of_signals_are_put_back(script):
+    """torchrun, for one, replaces them."""
+    before = signal.getsignal(signal.SIGTERM)
+    report = simgpu.run(script("import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n1 / 0"))
+    assert (report.outcome, signal.getsignal(signal.SIGTERM)) == ("failed", before)
+
+
 def test_a_module_and_its_relative_imports(script, capsys):
     script("import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'", "package/__init__.py")
     script("VALUE = 9", "package/values.py")

@@ -93,6 +93,10 @@ def test_a_line_of_generated_code_names_operators_and_nodes(tmp_path):
     file.write_text(GENERATED)
     frame = {"filename": str(file), "line": 4, "name": "call"}
     assert history.operation([frame], BACKWARD) == "compiled t, addmm of input_1"
+    fused = "[a, b, a, c, d, e], Original ATen: [aten.mul, aten.add, aten.mul, aten.sum, aten.exp]"
+    file.with_name("cac.py").write_text(GENERATED.replace("[input_1], Original ATen: [aten.t, aten.addmm]", fused))
+    frame = frame | {"filename": str(file.with_name("cac.py"))}
+    assert history.operation([frame], BACKWARD) == "compiled mul, add, sum, exp of a, b, c and 2 more"
     assert history.operation([], BACKWARD) == "autograd"
     handed_on = {"filename": history.__file__, "line": 1, "name": "kernel"}
     assert history.operation([handed_on], BACKWARD) == "autograd"

@@ -45,6 +45,8 @@ def run(checkout: Path, names: list[str], folder: Path, torch: str | None) -> in
     for name in names:
         report = records.run(checkout, name, folder, torch)
         here = {"torch": report.torch, "allocated": report.peak, "reserved": report.reserved}
+        if printed := records.printed(folder, name):
+            here["printed"] = printed
         found = page.stored()
         old = next((row for row in found["rows"] if row["record"] == name), {})
         row = _row(checkout, name)

@@ -46,7 +46,8 @@ Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about}
 
 {counts}
 
-*Off* is how many MiB the allocated peak is away from that of the nearest log.
+*Off* is how many MiB the allocated peak, or the nearer of both bounds, is away from that of the nearest log. Peaks are
+those that a program prints itself. Some reset PyTorch's counters after their warm-up.
 
 {table}
 """
@@ -75,10 +76,24 @@ def store(content: dict) -> None:
 
 
 def off(row: dict) -> int:
-    """How many MiB a peak lies below (negative) or above all published ones; 0 inside their range."""
+    """How many MiB a peak here is below (negative) or above all published ones; 0 inside their range.
+
+    Where the upper bound was measured too, this is of the nearer one of both bounds.
+    """
     low, high = row["published"]["allocated"]
-    here = row["here"]["allocated"] // MIB
-    return min(here - low, 0) + max(here - high, 0)
+    return min((min(here - low, 0) + max(here - high, 0) for here in _peaks(row, "allocated")), key=abs)
+
+
+def _peaks(row: dict, name: str) -> list[int]:
+    """Returns MiB allocated or reserved here, as the program printed them, or else of the whole run.
+
+    The list has the lower bound, and the upper one where it was measured.
+    """
+    found = []
+    for bound in (row[key] for key in ("here", "upper") if key in row):
+        of_the_run = (bound["allocated"] // MIB, bound["reserved"] // MIB)
+        found.append(bound.get("printed", of_the_run)[name == "reserved"])
+    return found
 
 
 def page() -> str:
@@ -87,10 +102,13 @@ def page() -> str:
     rows = found["rows"]
     measured = [row for row in rows if "here" in row]
     near = [row for row in measured if abs(off(row)) <= NEAR]
+    late = [row for row in near if abs(off({key: row[key] for key in row if key != "upper"})) > NEAR]
     summary = (
         f"{len(measured)} programs ran to their end, and in {len(near)} of them the allocated peak is at most {NEAR}\n"
         "MiB away from what the real GPUs printed (as MiB, rounded down), or inside the range of several logs.\n"
-        "Most logs name nightly builds of PyTorch, which are not available any more. Here the programs run on\n"
+        + f"In {len(late)} of these it is the upper bound that is near, and the lower one is not.\n"
+        * bool(late)
+        + "Most logs name nightly builds of PyTorch, which are not available any more. Here the programs run on\n"
         "releases, so the comparison also contains what has changed in between. The records are not a random sample.\n"
         "Those on torch 2.13 were chosen after an earlier trial had found them near, and the others because a release\n"
         "close to the torch of their log was at hand. Records that use other features may be further off."
@@ -147,9 +165,8 @@ def _table(rows: list[dict]) -> str:
 
 
 def _bounds(row: dict, name: str) -> str:
-    """Formats the bytes allocated or reserved here, and the upper bound where it was measured and differs."""
-    each = dict.fromkeys(f"{row[bound][name] // MIB:,}" for bound in ("here", "upper") if bound in row)
-    return " to ".join(each)
+    """Formats the MiB allocated or reserved here, and the upper bound where it was measured and differs."""
+    return " to ".join(dict.fromkeys(f"{one:,}" for one in _peaks(row, name)))
 
 
 def _range(bounds: list[int] | None) -> str:

@@ -91,6 +91,22 @@ def published(checkout: Path, record: str) -> Published:
     )
 
 
+def printed(folder: Path, record: str) -> tuple[int, int | None] | None:
+    """What the last run of a record in `folder` printed as its peak, MiB allocated and reserved; None if nothing.
+
+    It may be lower than the report's, because some records reset PyTorch's counters after their warm-up.
+    """
+    texts = sorted((_own(folder, record) / "logs").glob("*.txt"), key=lambda path: path.stat().st_mtime)
+    found = _PEAK.findall(
+        texts[-1].read_text(encoding="utf-8", errors="replace").split(_END_OF_CODE)[-1] if texts else ""
+    )
+    return (int(found[-1][0]), int(found[-1][1]) if found[-1][1] else None) if found else None
+
+
+def _own(folder: Path, record: str) -> Path:
+    return folder / record.replace("/", "-")
+
+
 def _code(text: str) -> str:
     return text.split(_END_OF_CODE)[0]
 
@@ -169,7 +185,7 @@ def run(checkout: Path, record: str, folder: Path, torch: str | None = None) -> 
     """
     torch = torch or release(published(checkout, record).torch)
     write_tokens(folder)
-    own = folder / record.replace("/", "-")
+    own = _own(folder, record)
     (own / "logs").mkdir(parents=True, exist_ok=True)
     if not (own / "data").exists():
         (own / "data").symlink_to((folder / "data").resolve())

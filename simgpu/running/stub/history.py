@@ -234,6 +234,7 @@ def parts(sizes: dict[str, int], moment: Moment, exact: int) -> dict[str, int]:
 _GENERATED = re.compile(r"torchinductor|/[a-z0-9]{2}/c[a-z0-9]{40,}\.py$")
 _BUFFER = re.compile(r"\s*(\w+) = (?:empty_strided|aten\.|torch\.ops|extern_kernels)")
 _COMMENT = re.compile(r"# (?:Topologically Sorted )?Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
+_NAMED = 3  # operators, and names of the program, that are shown of a fused kernel; a large one has dozens
 _BELOW = 12  # lines of generated code below a buffer in which the comment of its kernel is looked for
 
 
@@ -259,10 +260,17 @@ def _of_generated(file: str, line: int) -> str:
     name = _BUFFER.match(text)
     for below in range(line, line + _BELOW):
         if found := _COMMENT.search(linecache.getline(file, below)):
-            operators = ", ".join(dict.fromkeys(one.strip().removeprefix("aten.") for one in found[2].split(",")))
-            names = f" of {found[1]}" if found[1] else ""
+            operators = _first([one.strip().removeprefix("aten.") for one in found[2].split(",")])
+            names = f" of {_first([one.strip() for one in found[1].split(',')])}" if found[1] else ""
             return f"compiled {operators}{names}"
     return f"compiled {name[1]}" if name else "compiled code"
+
+
+def _first(names: list[str]) -> str:
+    """Joins the first `_NAMED` of several names without those that are repeated, and says how many more there are."""
+    names = list(dict.fromkeys(names))
+    more = len(names) - _NAMED
+    return ", ".join(names) if more < 2 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def largest(counter: Counter) -> list:
