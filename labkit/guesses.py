@@ -6,7 +6,9 @@ A cell asks for a number, and a later one compares it::
 
     guesses.compare("forward adds", guess=guess_forward, estimate=outputs, measured=ledger["forward"].added)
 
-Three dots mean that there is no guess yet. Then the output says so and the notebook continues.
+Three dots mean that there is no guess yet. In the course's notebooks the output says so and shows the measurement. In
+the reader's own copy (tools/readers_copy.py) it shows the measurement only after a guess or "skip". Either way the
+notebook continues.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from labkit.units import MiB, Size, mib
@@ -24,7 +27,9 @@ __all__ = ["compare", "score"]
 BYTES = "B"
 UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MiB, "GiB": 2**30}
 WANTED = "a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'"
-CLOSE = Fraction(1, 100)  # a guess within 1 % is a good one
+NEAR, CLOSE = Fraction(1, 10), Fraction(1, 100)  # shares of the measured value by which a guess may be off
+SKIP = "skip"  # in place of a guess, to see the measurement without one
+READERS_COPY = Path(".made.json")  # is in the working directory of a reader's copy: tools.readers_copy.NOTE
 
 
 class Nonsense(ValueError):
@@ -41,18 +46,23 @@ class Guess:
     estimate: Fraction | None
     measured: Fraction
     label: str = "measured"
+    skipped: bool = False
 
     @property
     def right(self) -> bool:
         return self.guess == self.measured
 
     @property
-    def close(self) -> bool:
-        """Returns whether the guess is within 1 % of the measured value."""
-        return self.guess is not None and abs(self.guess - self.measured) <= CLOSE * abs(self.measured)
+    def factor_of_2(self) -> bool:
+        """Returns whether the guess is between half and twice the measured value."""
+        return self.guess is not None and min(ends := (self.measured / 2, self.measured * 2)) <= self.guess <= max(ends)
+
+    def within(self, share: Fraction) -> bool:
+        """Returns whether the guess is off by at most this share of the measured value."""
+        return self.guess is not None and abs(self.guess - self.measured) <= share * abs(self.measured)
 
     def __str__(self) -> str:
-        rows = [("your guess", self.guess, "none yet")]
+        rows = [("your guess", self.guess, "skipped" if self.skipped else "none yet")]
         rows += [("estimate", self.estimate, "")] if self.estimate is not None else []
         rows += [(self.label, self.measured, "")]
         texts = [none if number is None else in_unit(number, self.unit) for _, number, none in rows]
@@ -96,7 +106,8 @@ def compare(
       measured    168.125 MiB
 
     ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
-    cannot be read is reported in one line and counts as missing. The three are in bytes unless ``unit`` names another
+    cannot be read is reported in one line and counts as missing. Without a guess, a reader's own copy prints one line
+    in place of the values, unless the guess is "skip". The three are in bytes unless ``unit`` names another
     unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and a result
     of arithmetic as ``calculated``; each is printed under its name. A question that is asked again, as when a cell runs
     twice, replaces the earlier one. Raises ``TypeError`` unless exactly one of the three is given.
@@ -111,8 +122,13 @@ def compare(
         guessed = read(guess, unit)
     except Nonsense as error:
         guessed, nonsense = None, str(error)
-    asked = Guess(question, unit, guessed, None if estimate is None else exact(estimate), exact(value), label)
+    skipped = isinstance(guess, str) and guess.strip(" .").lower() == SKIP
+    asked = Guess(question, unit, guessed, None if estimate is None else exact(estimate), exact(value), label, skipped)
     _asked[question] = asked
+    if guessed is None and not skipped and READERS_COPY.exists():
+        print(f"{question}: {nonsense or 'no guess yet'}")
+        print(f'  put a number in place of the dots (or "{SKIP}") and run both cells to see the result')
+        return
     if nonsense:
         print(nonsense)
     elif unit == BYTES and (note := without_unit(guess, asked.measured)):
@@ -121,20 +137,29 @@ def compare(
 
 
 def score() -> Size:
-    """Returns the reader's score: the number of guesses, how many are within 1 %, and how many are exact.
+    """Returns the reader's score: the number of guesses, and how many of them are how close.
 
     >>> score()
-    4 guesses: 3 within 1 %, 1 to the byte
+    4 guesses: 4 within a factor of 2, 3 within 10 %, 3 within 1 %, 1 to the byte
+
+    Each count includes the closer guesses.
     """
     made = [one for one in _asked.values() if one.guess is not None]
-    missing = len(_asked) - len(made)
+    skipped = sum(one.skipped for one in _asked.values())
+    missing = len(_asked) - len(made) - skipped
     if not _asked:
         return Size("no question was asked yet: run the cells above first")
-    if not made:
-        return Size(f"no guess yet: {_count(len(_asked), 'question')} to go back to, each a cell with three dots")
-    exact = "to the byte" if all(one.unit == BYTES for one in made) else "exact"
-    close = sum(one.close for one in made)
-    text = f"{_count(len(made), 'guess')}: {close} within 1 %, {sum(one.right for one in made)} {exact}"
+    if not made and not skipped:
+        return Size(f"no guess yet: {_count(missing, 'question')} to go back to, each a cell with three dots")
+    counts = {
+        "within a factor of 2": sum(one.factor_of_2 for one in made),
+        "within 10 %": sum(one.within(NEAR) for one in made),
+        "within 1 %": sum(one.within(CLOSE) for one in made),
+        "to the byte" if all(one.unit == BYTES for one in made) else "exact": sum(one.right for one in made),
+    }
+    text = _count(len(made), "guess")
+    text += ": " + ", ".join(f"{count} {how}" for how, count in counts.items()) if made else ""
+    text += f"; {_count(skipped, 'question')} skipped" if skipped else ""
     return Size(text + (f"; {_count(missing, 'question')} without a guess" if missing else ""))
 
 
@@ -148,7 +173,7 @@ def read(guess: Any, unit: str = BYTES) -> Fraction | None:
 
     Raises :class:`Nonsense` for a value that is not a guess.
     """
-    if guess is ... or guess is None or (isinstance(guess, str) and guess.strip(" .") == ""):
+    if guess is ... or guess is None or (isinstance(guess, str) and guess.strip(" .").lower() in ("", SKIP)):
         return None
     wanted = WANTED if unit == BYTES else f"a guess is a number of {unit}"
     if isinstance(guess, str):

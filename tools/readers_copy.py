@@ -1,7 +1,8 @@
-"""The reader's own copy of the notebooks: outputs cleared, solutions collapsed, never written over what was changed.
+"""Makes the reader's own copy of the notebooks: outputs cleared, answers collapsed, the reader's changes kept.
 
-`course.py open` makes it, in `mine/`. A notebook that the reader has not touched follows the course's. Where the
-reader has changed one and the course has a new version, the new version goes beside it, and a line says so.
+`course.py open` makes it, in `mine/`. Solutions are collapsed, and so is the code that answers a guess. A notebook that
+the reader has not touched follows the course's. Where the reader has changed one and the course has a new version, the
+new version is written next to it, and a line says so.
 
 Only the standard library is used here, as in tools/course.py.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from pathlib import Path
 NOTE = ".made.json"  # of each notebook: what was written last, and of which version of the course's
 NOT_COPIED = (".ipynb_checkpoints", "__pycache__", "helpers")
 COLLAPSED = {"outputs_hidden": True, "source_hidden": True}
+ANSWER = {"source_hidden": True}  # its output is what the reader runs the cell for
+GUESS = re.compile(r"^(guess_\w+) = ", re.MULTILINE)
 
 
 def refresh(course: Path, mine: Path) -> list[str]:
@@ -39,8 +43,10 @@ def refresh(course: Path, mine: Path) -> list[str]:
 
 
 def cleared(notebook: dict) -> dict:
-    """The notebook without outputs and counts, and with its solutions collapsed."""
+    """Returns the notebook without outputs and counts, its solutions and the answers to its guesses collapsed."""
     notebook = copy.deepcopy(notebook)
+    for cell in _answers(notebook["cells"]):
+        cell["metadata"]["jupyter"] = dict(ANSWER)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
@@ -48,6 +54,18 @@ def cleared(notebook: dict) -> dict:
                 cell["metadata"]["jupyter"] = dict(COLLAPSED)
     notebook["metadata"].pop("widgets", None)
     return notebook
+
+
+def _answers(cells: list[dict]) -> list[dict]:
+    """Returns the code cells below each guess, up to the one that compares it, without the cells that ask."""
+    sources = ["".join(cell["source"]) if cell["cell_type"] == "code" else "" for cell in cells]
+    found = []
+    for asked, text in enumerate(sources):
+        for name in GUESS.findall(text):
+            compares = re.compile(rf"\bguess={name}\b")
+            last = next((i for i in range(asked + 1, len(cells)) if compares.search(sources[i])), asked)
+            found += [cells[i] for i in range(asked + 1, last + 1) if sources[i] and not GUESS.search(sources[i])]
+    return found
 
 
 def _place(mine: Path, stem: str, wanted: dict, note: dict) -> Iterator[str]:

@@ -6,6 +6,7 @@ import torch
 import labkit
 from labkit import guesses
 from labkit.units import MiB
+from tools.readers_copy import refresh
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def test_a_value_is_measured_simulated_or_calculated(values):
 def test_a_cell_run_twice_counts_once_and_later_guesses_replace():
     for guess in (..., 90, 100):
         guesses.compare("a", guess=guess, measured=100)
-    assert guesses.score() == "1 guess: 1 within 1 %, 1 to the byte"
+    assert guesses.score() == "1 guess: 1 within a factor of 2, 1 within 10 %, 1 within 1 %, 1 to the byte"
 
 
 def test_the_score(capsys):
@@ -76,13 +77,52 @@ def test_the_score(capsys):
     for name in "abcd":
         guesses.compare(name, guess=..., measured=1000 * MiB)
     assert guesses.score() == "no guess yet: 4 questions to go back to, each a cell with three dots"
-    for name, guess in zip("abcd", (1000, 1009, 991, 500), strict=True):
+    for name, guess in zip("abcd", (1000, 1009, 900, 501), strict=True):
         guesses.compare(name, guess=guess * MiB, measured=1000 * MiB)
-    assert guesses.score() == "4 guesses: 3 within 1 %, 1 to the byte"
+    scored = "4 guesses: 4 within a factor of 2, 3 within 10 %, 2 within 1 %, 1 to the byte"
+    assert guesses.score() == scored
     guesses.compare("rows", guess=..., measured=7, unit="rows")
-    assert guesses.score() == "4 guesses: 3 within 1 %, 1 to the byte; 1 question without a guess"
+    assert guesses.score() == f"{scored}; 1 question without a guess"
+    guesses.compare("rows", guess="skip", measured=7, unit="rows")
+    assert guesses.score() == f"{scored}; 1 question skipped"
     guesses.compare("rows", guess=7, measured=7, unit="rows")
-    assert guesses.score() == "5 guesses: 4 within 1 %, 2 exact"
+    assert guesses.score() == "5 guesses: 5 within a factor of 2, 4 within 10 %, 3 within 1 %, 2 exact"
+
+
+@pytest.mark.parametrize(
+    ("guess", "measured", "inside"),
+    [(50, 100, True), (49, 100, False), (200, 100, True), (201, 100, False), (-60, -100, True), (60, -100, False),
+     (0, 0, True), (1, 0, False)],
+)  # fmt: skip
+def test_a_factor_of_two(guess, measured, inside):
+    guesses.compare("a", guess=guess, measured=measured)
+    assert f"{int(inside)} within a factor of 2" in guesses.score()
+
+
+@pytest.fixture
+def readers_copy(tmp_path, monkeypatch):
+    """A working directory as a kernel has it that runs a notebook of the reader's copy."""
+    (tmp_path / "notebooks").mkdir()
+    refresh(tmp_path / "notebooks", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(("guess", "why"), [(..., "no guess yet"), ("many", "a guess is a number of")])
+def test_the_readers_copy_shows_nothing_before_a_guess(readers_copy, capsys, guess, why):
+    guesses.compare("after", guess=guess, estimate=123 * MiB, measured=124 * MiB)
+    out = capsys.readouterr().out
+    assert out.startswith(f"after: {why}")
+    assert "123" not in out
+    assert "124" not in out
+    assert guesses.score() == "no guess yet: 1 question to go back to, each a cell with three dots"
+
+
+def test_the_readers_copy_shows_it_after_a_guess_or_skip(readers_copy, capsys):
+    guesses.compare("after", guess="skip", measured=124 * MiB)
+    assert lines(capsys) == ["after", "  your guess    skipped", "  measured    124.0 MiB"]
+    assert guesses.score() == "0 guesses; 1 question skipped"
+    guesses.compare("after", guess=124 * MiB, measured=124 * MiB)
+    assert "equal to the byte" in lines(capsys)[1]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from tools import minutes
-from tools.readers_copy import COLLAPSED, NOTE, refresh
+from tools.readers_copy import ANSWER, COLLAPSED, NOTE, cleared, refresh
 
 
 def chapter(text="1 + 1"):
@@ -53,6 +53,38 @@ def test_the_copy_is_cleared_and_collapsed_and_has_the_data(course, mine):
     assert (mine / "data" / "text.txt").read_text() == "some words"
     assert not (mine / "helpers").exists()  # labkit finds the course's, which a pull brings up to date
     assert nbformat.read(course / "01_topic.ipynb", as_version=4).cells[1].outputs  # the course's is left alone
+
+
+def collapsed(cells):
+    return [cell.metadata.get("jupyter", {}) for cell in cleared(new_notebook(cells=cells)).cells]
+
+
+def test_the_answer_to_a_guess_is_collapsed_and_its_output_is_not():
+    cells = [
+        new_code_cell("x = 1"),
+        new_code_cell("guess_x = ...  # bytes"),
+        new_markdown_cell("guess=guess_x is not code here"),
+        new_code_cell("estimate = 4"),
+        new_code_cell("guess_y = ...  # bytes"),
+        new_code_cell("compare('x', guess=guess_x, measured=4)"),
+        new_code_cell("compare('y', guess=guess_y2, measured=4); compare('y', guess=guess_y, measured=4)"),
+        new_code_cell("after = 5"),
+    ]
+    assert collapsed(cells) == [{}, {}, {}, ANSWER, {}, ANSWER, ANSWER, {}]
+
+
+def test_a_guess_that_is_not_compared_and_a_guess_compared_in_its_own_cell_collapse_nothing():
+    assert collapsed([new_code_cell("guess_x = ..."), new_code_cell("x = 1")]) == [{}, {}]
+    assert collapsed([new_code_cell("guess_x = ...\ncompare('x', guess=guess_x)"), new_code_cell("x")]) == [{}, {}]
+
+
+def test_each_guess_of_the_course_has_a_collapsed_comparison():
+    for path, notebook in minutes.load().items():
+        cells = cleared(notebook).cells
+        open_code = [c.source for c in cells if c.cell_type == "code" and not c.metadata.get("jupyter")]
+        asked = sum(text.count("guess_") and text.startswith("guess_") for text in open_code)
+        assert asked, path.name
+        assert not [text for text in open_code if "guess=guess_" in text], path.name
 
 
 def test_an_unchanged_copy_follows_the_course(course, mine):
