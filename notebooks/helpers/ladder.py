@@ -6,23 +6,25 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers import models
 
 
 def training_step(
-    compiled: bool = False, half: bool = False, non_blocking: bool = False
+    compiled: bool = False, half: bool = False, non_blocking: bool = False, ddp: bool = False
 ) -> Callable[[tuple[Tensor, Tensor]], None]:
     """Returns the training step of a new GPT of 6 layers of width 192 on the GPU, a function of a batch on the host.
 
     The batch is a pair of token ids, each ``[batch, 128]``. ``compiled`` compiles the model and replays it as a CUDA
-    graph, ``half`` runs the forward pass under autocast in float16 with a gradient scaler, and ``non_blocking`` copies
-    the batch without waiting for it.
+    graph, ``half`` runs the forward pass under autocast in float16 with a gradient scaler, ``non_blocking`` copies
+    the batch without waiting for it, and ``ddp`` wraps the model in DDP for the current process group.
     """
     model = models.MinGPT(6, heads=6, width=192).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, betas=(0.9, 0.95))
     scaler = torch.amp.GradScaler("cuda", enabled=half)
-    run = torch.compile(model, mode="reduce-overhead") if compiled else model
+    run = DistributedDataParallel(model) if ddp else model
+    run = torch.compile(run, mode="reduce-overhead") if compiled else run
 
     def step(pair: tuple[Tensor, Tensor]) -> None:
         optimizer.zero_grad()

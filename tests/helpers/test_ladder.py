@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import labkit
+from helpers import models
 from helpers.ladder import training_step
 
 
@@ -31,3 +33,16 @@ def test_a_step_allocates_the_gradients_and_the_states_of_adamw():
         weights = torch.cuda.memory_allocated()
         step((torch.zeros(4, 128, dtype=torch.long),) * 2)
         assert torch.cuda.memory_allocated() > 3.9 * weights
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_with_ddp_a_step_sends_each_gradient_once_if_there_are_two_ranks():
+    with labkit.simulated_gpu("H100"), labkit.one_rank(0, of=2) as me:
+        dist.init_process_group("nccl")
+        step, pair = training_step(ddp=True), (torch.zeros(4, 128, dtype=torch.long),) * 2
+        step(pair)
+        me.traffic.clear()
+        step(pair)
+        gradients = 4 * sum(p.numel() for p in models.MinGPT(6, heads=6, width=192).parameters())
+        # a ring all-reduce sends 2 (N - 1) / N times the bytes
+        assert me.traffic.by_kind()["all_reduce"].sent == pytest.approx(gradients, rel=0.001)
