@@ -25,6 +25,9 @@ TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muo
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
 ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or show its status"
 EXPLAIN = "what this project has for one operator of PyTorch: rules, checks, shapes, costs, with file and line"
+PATCHES = (
+    "the attributes that a simulated GPU replaces while it is on: whether this torch has each, and where it is done"
+)
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
@@ -77,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
     _engine(commands.add_parser("engine", help=ENGINE, description=ENGINE, allow_abbrev=False))
     _explain(commands.add_parser("explain", help=EXPLAIN, description=EXPLAIN, allow_abbrev=False))
+    _patches(commands.add_parser("patches", help=PATCHES, description=PATCHES, allow_abbrev=False))
     return parser
 
 
@@ -225,6 +229,20 @@ def _explain_it(options) -> int:
 
     print(everything() if options.all else explained(options.operator), end="")
     return 0
+
+
+def _patches(parser: argparse.ArgumentParser) -> None:
+    missing = "only those that no build of the installed torch has; the exit status is 1 if there are any"
+    parser.add_argument("--torch", action="store_true", help=missing)
+    parser.set_defaults(command=_patches_it)
+
+
+def _patches_it(options) -> int:
+    from simgpu.patch_manifest import Manifest
+
+    manifest = Manifest.of_entering()
+    print(manifest.drift() if options.torch else manifest, end="")
+    return 1 if options.torch and manifest.gone() else 0
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
