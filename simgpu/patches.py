@@ -40,10 +40,9 @@ class Patches:
         replacement of a name that PyTorch does not have would never be called.
         """
         before = vars(owner).get(name, _ABSENT)
-        exists = before is not _ABSENT or inspect.getattr_static(owner, name, _ABSENT) is not _ABSENT
         if _records:
-            _records[-1].append(Patch(owner, name, exists, new, _place(sys._getframe(1))))
-        elif not exists and not new:
+            _records[-1].append(Patch(owner, name, _has(owner, name), new, _place(sys._getframe(1))))
+        elif before is _ABSENT and not new and not _has(owner, name):
             raise AttributeError(
                 f"{named(owner)} has no attribute {name!r}, and {_place(sys._getframe(1))} replaces it: guard that for "
                 "versions without it, or say in `new` why it need not exist"
@@ -90,6 +89,11 @@ def named(owner) -> str:
     if inspect.isclass(owner):
         return f"{owner.__module__}.{owner.__qualname__}"
     return getattr(owner, "__name__", repr(owner))
+
+
+def _has(owner, name: str) -> bool:
+    """Returns whether an owner has an attribute or inherits it, without running code of a property."""
+    return inspect.getattr_static(owner, name, _ABSENT) is not _ABSENT
 
 
 def _place(frame) -> str:
