@@ -24,6 +24,10 @@ TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muo
 
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
 ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or show its status"
+EXPLAIN = "what this project has for one operator of PyTorch: rules, checks, shapes, costs, with file and line"
+PATCHES = (
+    "the attributes that a simulated GPU replaces while it is on: whether this torch has each, and where it is done"
+)
 RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it takes"
 
 
@@ -75,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     _fit(commands.add_parser("fit", help=FIT, description=FIT, epilog=epilog, allow_abbrev=False))
     _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
     _engine(commands.add_parser("engine", help=ENGINE, description=ENGINE, allow_abbrev=False))
+    _explain(commands.add_parser("explain", help=EXPLAIN, description=EXPLAIN, allow_abbrev=False))
+    _patches(commands.add_parser("patches", help=PATCHES, description=PATCHES, allow_abbrev=False))
     return parser
 
 
@@ -208,6 +214,35 @@ def _diff_it(options) -> int:
     found = Difference.of(options.before, options.after)
     print(found, end="")
     return 1 if found.grown > 0 else 0
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("operator", nargs="?", metavar="OPERATOR", help="aten::sort, aten::sort.stable, or sort")
+    parser.add_argument("--all", action="store_true", help="every operator, without lines and descriptions")
+    parser.set_defaults(command=_explain_it)
+
+
+def _explain_it(options) -> int:
+    if options.all == (options.operator is not None):
+        raise ValueError("wanted an operator, as in simgpu explain aten::sort, or --all")
+    from simgpu.explain import everything, explained
+
+    print(everything() if options.all else explained(options.operator), end="")
+    return 0
+
+
+def _patches(parser: argparse.ArgumentParser) -> None:
+    missing = "only those that no build of the installed torch has; the exit status is 1 if there are any"
+    parser.add_argument("--torch", action="store_true", help=missing)
+    parser.set_defaults(command=_patches_it)
+
+
+def _patches_it(options) -> int:
+    from simgpu.patch_manifest import Manifest
+
+    manifest = Manifest.of_entering()
+    print(manifest.drift() if options.torch else manifest, end="")
+    return 1 if options.torch and manifest.gone() else 0
 
 
 def _run(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ def patch(patches, seen: Callable[[Callable], Callable]) -> None:
             patches.apply(OpDispatcher, name, seen(method))
     before = getattr(DTensor._op_dispatcher, HANDLERS, None)
     if isinstance(before, dict):
-        patches.apply(OpDispatcher, HANDLERS, _property(before, seen))
+        patches.apply(OpDispatcher, HANDLERS, _property(before, seen), new="each instance has it, and not the class")
 
 
 class _Handlers(dict):

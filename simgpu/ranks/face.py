@@ -35,10 +35,9 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     dist, c10d = torch.distributed, torch.distributed.distributed_c10d
     face = _Face(machine, RankGroup, patches, seeing)
     machine.traffic = Traffic()
-    for name in ("ProcessGroupNCCL", "is_nccl_available"):
-        replacement = RankGroup if name == "ProcessGroupNCCL" else lambda: True
-        for owner in (dist, c10d):
-            patches.apply(owner, name, replacement)
+    for owner in (dist, c10d):
+        patches.apply(owner, "ProcessGroupNCCL", RankGroup, new="only a build with NCCL has it")
+        patches.apply(owner, "is_nccl_available", lambda: True)
     patches.apply(c10d, "_NCCL_AVAILABLE", True)
     patches.apply(c10d, "default_pg_nccl_timeout", TIMEOUT)
     patches.apply(c10d, "ProcessGroupGloo", face.gloo(c10d.ProcessGroupGloo))

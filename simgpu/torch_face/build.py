@@ -14,6 +14,8 @@ from simgpu.patches import Patches
 
 INSTALLED = torch.__version__
 """The installed version of PyTorch, also while a simulated GPU is on."""
+OF_CUDA = "only a build for CUDA has it"
+"""Why a name that is replaced need not exist."""
 CUDA = "13.0"
 CUDNN = 92000
 NCCL = (2, 29, 7)
@@ -59,7 +61,7 @@ def patch(patches: Patches) -> None:
             names[extensions] = {"CUDA_HOME": extensions._find_cuda_home()}
     for owner, values in names.items():
         for name, value in values.items():
-            patches.apply(owner, name, value)
+            patches.apply(owner, name, value, new=OF_CUDA if name == "_cudnn" else "")
 
 
 def shown(config: str):

@@ -27,10 +27,10 @@ def patch(patches: Patches, machine: Machine) -> None:
     machine.generator.manual_seed(torch.initial_seed())
     functions = bindings.functions(machine)
     for name, function in functions.items():
-        patches.apply(torch._C, name, function)
+        patches.apply(torch._C, name, function, new=build.OF_CUDA)
     for owner, names in _names(machine, functions).items():
         for name, value in names.items():
-            patches.apply(owner, name, value)
+            patches.apply(owner, name, value, new=build.OF_CUDA if name in _OF_CUDA else "")
     for name in ("Generator", "Stream", "Event"):
         patches.apply(torch, name, getattr(streams, f"Any{name}"))
     set_state = _taking_states_of_the_gpu(torch.random.set_rng_state)
@@ -47,6 +47,10 @@ def _taking_states_of_the_gpu(set_state):
         set_state(streams.on_host(new_state))
 
     return set_rng_state
+
+
+# What C++ puts into torch._C and torch.cuda in a build for CUDA, the last when CUDA is initialised.
+_OF_CUDA = {"_cudart", "_nvtx", "_CudaDeviceProperties", "_get_device_properties"}
 
 
 def _names(machine: Machine, functions: dict) -> dict:
@@ -105,7 +109,8 @@ def _names(machine: Machine, functions: dict) -> dict:
         torch.cuda.gds: {"GdsFile": _refused_class("torch.cuda.gds.GdsFile")},
         torch.cuda.green_contexts.GreenContext: {
             name: staticmethod(refusal(f"torch.cuda.green_contexts.GreenContext.{name}", "Use the whole GPU."))
-            for name in ("create", "max_workqueue_concurrency")
+            for name in ("create", "max_workqueue_concurrency")  # torch 2.11 lacks the second
+            if hasattr(torch.cuda.green_contexts.GreenContext, name)
         },
         torch.cuda.graphs: {
             "_cuda_isCurrentStreamCapturing": functions["_cuda_isCurrentStreamCapturing"],

@@ -44,7 +44,7 @@ LAYERS = (
     ("simgpu.this_host",),
     ("simgpu.report",),
     ("simgpu.running",),
-    ("simgpu.fitting",),
+    ("simgpu.fitting", "simgpu.explain", "simgpu.patch_manifest"),
     ("simgpu.command", "simgpu.__main__", "simgpu.pytest_plugin"),
     ("simgpu.recording",),
     ("simgpu.record",),

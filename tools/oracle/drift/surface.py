@@ -84,19 +84,19 @@ def signature(function: object) -> str:
 def replaced() -> dict[str, str | None]:
     """What the simulated GPU replaces in torch: dotted name, and the signature of what was there, None if nothing."""
     import simgpu
-    from simgpu.patches import Patches
+    from simgpu.patches import Patches, recorded
 
     found: dict[str, str | None] = {}
     apply = Patches.apply
 
-    def noting(self, owner, name, replacement):
+    def noting(self, owner, name, replacement, new=""):
         owner_name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", type(owner).__name__)
         module = f"{owner.__module__}." if inspect.isclass(owner) else ""
         there = inspect.getattr_static(owner, name, None)
         found.setdefault(f"{module}{owner_name}.{name}", None if there is None else signature(there))
-        apply(self, owner, name, replacement)
+        apply(self, owner, name, replacement, new)
 
-    with patch.object(Patches, "apply", noting), simgpu.simulated_gpu("A100-80GB"):
+    with recorded(), patch.object(Patches, "apply", noting), simgpu.simulated_gpu("A100-80GB"):
         pass
     return found
 

@@ -1,0 +1,510 @@
+"""Lists everything that this project has for one operator: rules, checks, shapes, costs and lists, with file and line.
+
+`simgpu explain aten::sort` prints it. Each registry is asked in the order in which a call goes through them (README.md,
+at the top). A registry is a dict, a set or a text of names in a module, and REGISTRIES names them all; a test finds
+those that are missing there. `--all` prints every operator of PyTorch without lines and descriptions, so that the text
+changes only if a rule is added, moved or removed. tests/data/operators_explained.txt holds it:
+
+    python -m simgpu explain --all > tests/data/operators_explained.txt
+"""
+
+import ast
+import difflib
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from simgpu import handlers, left_out, session
+from simgpu.composites import autocast
+from simgpu.kernels import any_device, custom, dtype_checks, launch
+from simgpu.modes import costs, dispatch_mode, fusion, operators, sorts, uncounted
+from simgpu.on_cpu import calls, follow
+from simgpu.ranks import operators as collectives
+from simgpu.running.stub import known
+from simgpu.tensors import (
+    absent,
+    formulas,
+    in_place,
+    lists,
+    meta_kernels,
+    overlaps,
+    registry,
+    scalars,
+    unseen,
+    values,
+    wrong_device,
+    zero_tensors,
+)
+
+FOLDER = Path(__file__).parent
+NAMESPACES = ("aten", "c10d")
+"""The namespaces of operators that `--all` lists."""
+SHORT = 60
+"""Characters of a registry's value that is printed next to its name."""
+
+assert session  # its import loads all that registers something
+
+
+class Registry(NamedTuple):
+    """One registry: `variable` of `module`, a dict, a set, or a text of names.
+
+    `stage` is the part of a call in which it is asked, and `word` says what it holds. `keys` returns what an OpOverload
+    may be called there, and `applies` whether it counts for an OpOverload that it lists.
+    """
+
+    stage: str
+    word: str
+    module: ModuleType
+    variable: str
+    keys: Callable[[Any], tuple]
+    applies: Callable[[Any], Any] = bool
+
+
+class Entry(NamedTuple):
+    """What one registry has for an operator: stage and word of it, the name and place of what it found, and a text."""
+
+    stage: str
+    word: str
+    name: str
+    file: str
+    line: int
+    text: str
+
+
+def _itself(operator) -> tuple:
+    return (operator,)
+
+
+def _packet(operator) -> tuple:
+    return (operator.overloadpacket,)
+
+
+def _opname(operator) -> tuple:
+    """Returns "sort" for aten::sort.stable."""
+    return (operator._opname,) if operator.namespace == "aten" else ()
+
+
+def _plain(operator) -> tuple:
+    """Returns "sort.stable" for aten::sort.stable, and "sort" for the default overload."""
+    return (operator.name().removeprefix("aten::"),) if operator.namespace == "aten" else ()
+
+
+def _with_default(operator) -> tuple:
+    """Returns "sort.stable", and "sort" for each overload."""
+    return (*_plain(operator), *_opname(operator))
+
+
+def _qualified(operator) -> tuple:
+    return (operator._schema.name,)
+
+
+def _out_of_place(operator) -> tuple:
+    """Returns the names in `overlaps` and `wrong_device`: without the underscore of operators in place."""
+    name = operator._opname.removesuffix("_")
+    return name, f"{operator._opname}.{operator._overloadname}", f"{name}.{operator._overloadname}"
+
+
+def _of_each(operator) -> tuple:
+    """Returns "add" for aten::_foreach_add_.Scalar."""
+    return (operator._opname.removeprefix("_foreach_").removesuffix("_"),)
+
+
+def _collective(operator) -> tuple:
+    return (operator._opname,) if operator.namespace == "c10d" else ()
+
+
+def _functions(operator) -> tuple:
+    """Returns the functions of torch with an operator's name, which a program may call for it."""
+    name = operator._opname if operator.namespace == "aten" else ""
+    owners: list[tuple[Any, str]] = [(torch, name), (torch.Tensor, name), (torch.nn.functional, name)]
+    for module in (torch.linalg, torch.special, torch.fft):
+        prefix = module.__name__.rpartition(".")[2] + "_"
+        owners += [(module, name.removeprefix(prefix))] if name.startswith(prefix) else []
+    found = dict.fromkeys(getattr(owner, name, None) for owner, name in owners)
+    return tuple(one for one in found if callable(one))
+
+
+REGISTRIES = (
+    Registry("call from Python", "handler", handlers, "_handlers", _functions),
+    Registry("above autograd", "autocast", autocast, "LOWER", _plain),
+    Registry("above autograd", "autocast", autocast, "FP32", _plain),
+    Registry("above autograd", "autocast", autocast, "FP32_RESULT", _plain),
+    Registry("above autograd", "autocast", autocast, "NORM", _plain),
+    Registry("above autograd", "autocast", autocast, "WIDEST", _plain),
+    Registry("above autograd", "autocast", autocast, "BANNED", _plain),
+    Registry("above autograd", "branch", registry, "_branches", _itself),
+    Registry("above autograd", "ZeroTensor", zero_tensors, "KERNELS", _itself),
+    Registry("outside the modes", "refusal", unseen, "FACTORIES", _plain),
+    Registry("placement", "host", operators, "CROSSING", _itself),
+    Registry("placement", "host", operators, "HOST_INDEX", _itself),
+    Registry("placement", "host", operators, "HOST_VALUES", _itself),
+    Registry("placement", "host", operators, "HOST_SCALAR", _itself),
+    Registry("placement", "one device", wrong_device, "_ONE_DEVICE", _out_of_place, wrong_device.wants_one_device),
+    Registry("placement", "error text", wrong_device, "_FOUND_BY_ITERATOR", _opname),
+    Registry("placement", "error text", wrong_device, "_CALLS", _opname),
+    Registry("check", "absent", absent, "_NAMES", _plain),
+    Registry("check", "absent", absent, "_CALLING", _plain),
+    Registry("check", "overlap", overlaps, "_ALONE", _out_of_place, overlaps.check_of),
+    Registry("check", "overlap", overlaps, "_COPIED", _out_of_place, overlaps.check_of),
+    Registry("check", "overlap", overlaps, "_WITH_INPUTS", _out_of_place, overlaps.check_of),
+    Registry("check", "overlap", overlaps, "_APART", _out_of_place, overlaps.check_of),
+    Registry("check", "refusal", launch, "_refusals", _itself),
+    Registry("check", "dtypes", dtype_checks, "BY_HAND", lambda operator: _name_of_dtypes(operator)),
+    Registry("check", "number", scalars, "CONVERTED", _itself),
+    Registry("decomposition", "decomposition", launch, "_made_of_others", _itself),
+    Registry("decomposition", "known parts", dispatch_mode, "AS_THEY_ARE", _itself),
+    Registry("decomposition", "known parts", dispatch_mode, "ASKING", _itself),
+    Registry("decomposition", "not decomposed", any_device, "_PLAIN", _opname, any_device.kernel_of),
+    Registry("decomposition", "not decomposed", any_device, "_ON_GPU", _opname, any_device.kernel_of),
+    Registry("decomposition", "preparation", launch, "_prepared", _itself),
+    Registry("shapes", "shapes", registry, "_metas", _itself),
+    Registry("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
+    Registry("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
+    Registry("shapes", "shapes", in_place, "OPERATORS", _itself),
+    Registry("shapes", "shapes", lists, "_UNARY", _of_each, lambda operator: lists._writes(operator) is not None),
+    Registry("shapes", "shapes", lists, "_MORE", _of_each, lambda operator: lists._writes(operator) is not None),
+    Registry("memory", "rule", launch, "_rules", _itself),
+    Registry(
+        "memory", "rule of a sibling", launch, "_of_siblings", _itself, lambda operator: operator not in launch._rules
+    ),
+    Registry("memory", "excluded", left_out, "_LIBRARY_OF", _qualified),
+    Registry("memory", "no memory", left_out, "_ASK", _qualified),
+    Registry("collective", "method", collectives, "_METHODS", _collective),
+    Registry("time", "kernels", costs, "_NO_KERNEL", _opname),
+    Registry("time", "kernels", costs, "_KERNELS", _opname),
+    Registry("time", "kernels", costs, "KERNEL_AMONG_OTHERS", _itself),
+    Registry("time", "bytes", costs, "_OVERWRITTEN", _opname),
+    Registry("time", "bytes", costs, "ROWS_READ", _opname),
+    Registry("time", "bytes", costs, "_ROWS_WRITTEN", _opname),
+    Registry("time", "bytes", costs, "READ_TWICE", _opname),
+    Registry("time", "bytes", sorts, "_ALONG_A_DIM", _opname),
+    Registry("time", "bytes", sorts, "OPERATORS", _opname),
+    Registry("time", "operations", costs, "_PRODUCTS", _packet),
+    Registry("time", "operations", costs, "_COUNTED_AS", _packet),
+    Registry("time", "operations", costs, "flop_registry", _packet),
+    Registry("time", "operations", uncounted, "PRODUCTS", _packet),
+    Registry("time", "operations", uncounted, "FACTORIZATIONS", _packet),
+    Registry("time", "fusion", fusion, "_GENERATED", _opname),
+    Registry("values", "values", values, "_OVERWRITING", _itself),
+    Registry("values", "values", values, "_DECIDED_BY", _itself),
+    Registry("values=True", "on the CPU", calls, "_equivalents", _itself),
+    Registry("values=True", "on the CPU", follow, "_IN_SINGLE", _opname),
+    Registry("backward", "formula's call", formulas, "_calls", _itself),
+    Registry("backward", "formula's guess", formulas, "GUESSES", _itself),
+    Registry("backward", "has a formula", formulas, "FORWARD", _itself),
+    Registry("backward", "accumulation", formulas, "_ACCUMULATING", _itself),
+    Registry("stub engine", "known values", known, "FILLED", _plain),
+    Registry("stub engine", "known values", known, "LIKE", _plain),
+    Registry("stub engine", "known values", known, "MOVES", _plain),
+    Registry("stub engine", "known values", known, "ROUNDED", _plain),
+    Registry("stub engine", "known values", known, "SUMS", _plain),
+    Registry("stub engine", "known values", known, "COMPUTED", _plain),
+    Registry("stub engine", "known values", known, "SIZED", _plain),
+)
+"""Every registry, in the order in which a call goes through them."""
+
+
+def entries(operator) -> list[Entry]:
+    """Returns what every registry has for an OpOverload, in the order in which a call goes through them."""
+    found = []
+    for asked in REGISTRIES:
+        held = _held(asked)
+        for key in asked.keys(operator):
+            if key in held and asked.applies(operator):
+                found.append(_entry(asked, held[key]))
+                break
+        if (asked.stage, asked.word) == ("check", "dtypes"):
+            found += _dtypes_of_files(operator)
+    return found
+
+
+@cache
+def _held(asked: Registry) -> dict:
+    """Returns a registry's keys and values; the value is None if it is a set or a text of names."""
+    held = getattr(asked.module, asked.variable)
+    held = held.split() if isinstance(held, str) else held
+    return held if isinstance(held, dict) else dict.fromkeys(held)
+
+
+def _entry(asked: Registry, value) -> Entry:
+    """Returns the entry for one value: a function, a function and its condition, or something of the registry's own."""
+    condition = ""
+    if isinstance(value, tuple) and len(value) == 2 and (value[1] is None or callable(value[1])):
+        value, when = value
+        condition = "" if when is None else f" (only if {_function(when).__name__} holds)"
+        if value is None:
+            return _of_variable(asked, "PyTorch's own device-independent kernel" + condition)
+    function = _function(value)
+    if isinstance(function, FunctionType):
+        line = function.__code__.co_firstlineno
+        text = _first_paragraph(function.__doc__) + condition
+        return Entry(asked.stage, asked.word, function.__qualname__, _short(function.__code__.co_filename), line, text)
+    return _of_variable(asked, _as_text(value))
+
+
+def _of_variable(asked: Registry, value: str) -> Entry:
+    file = Path(asked.module.__file__ or "")
+    line, comment = _assigned(file).get(asked.variable, (1, ""))
+    short = len(value) <= SHORT
+    name = f"{asked.variable}: {value}" if value and short else asked.variable
+    return Entry(asked.stage, asked.word, name, _short(file), line, comment if short else value)
+
+
+def _function(value) -> Any:
+    """Returns the function under decorators, partial() and caches."""
+    value = value.func if isinstance(value, partial) else value
+    value = inspect.unwrap(value)
+    if isinstance(value, FunctionType) and value.__closure__ is not None and not value.__doc__:
+        inside = [cell.cell_contents for cell in value.__closure__ if isinstance(cell.cell_contents, FunctionType)]
+        return inside[0] if len(inside) == 1 else value
+    return value
+
+
+def _as_text(value) -> str:
+    """Returns a registry's value in words."""
+    if value is None:
+        return ""
+    if isinstance(value, formulas.Guess):
+        return f"{value.name}: {value.why}"
+    if isinstance(value, list) and value and isinstance(value[0], formulas.Call):
+        return "; ".join(f"{'/'.join(sorted(one.nodes)) or 'any formula'}: {one.does}" for one in value)
+    if isinstance(value, list) and value and isinstance(value[0], dtype_checks.Entry):
+        return "; ".join(dict.fromkeys(one.says.partition(":")[2].strip() for one in value))
+    return str(value)
+
+
+def _name_of_dtypes(operator) -> tuple:
+    """Returns the name under which an OpOverload's dtype checks are stored: its own, or that of its sibling."""
+    if dtype_checks.checks_of(operator) is None:
+        return ()
+    kept = dtype_checks._table()
+    if operator.name() in kept:
+        return (operator.name(),)
+    return next((one.name(),) for one in dtype_checks._same_code(operator) if one.name() in kept)
+
+
+@cache
+def _dtype_files() -> list[tuple[Path, dict]]:
+    files = (dtype_checks.FILE, dtype_checks.SELDOM_FILE)
+    return [(file, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+
+
+def _dtypes_of_files(operator) -> Iterator[Entry]:
+    for name in _name_of_dtypes(operator):
+        for file, kept in _dtype_files():
+            texts = dict.fromkeys(kept["texts"][row[0]] for row in kept["operators"].get(name, ()))
+            if texts:
+                messages = "; ".join(one.partition(":")[2].strip() for one in texts)
+                yield Entry("check", "dtypes", "", _short(file), 0, messages)
+
+
+@cache
+def _short(file: str | Path) -> str:
+    """Returns a file's path in this project, from "simgpu/" on, or in PyTorch, from "torch/" on."""
+    path = Path(file).resolve()
+    for root in (FOLDER.resolve().parent, Path(torch.__file__).resolve().parents[1]):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.name
+
+
+@cache
+def _assigned(file: Path) -> dict[str, tuple[int, str]]:
+    """Returns line and description of each variable that a module assigns: the comment above it, or the text below."""
+    source = file.read_text(encoding="utf-8")
+    rows = source.splitlines()
+    found = {}
+    body = ast.parse(source).body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            continue
+        said = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            said = _first_paragraph(after.value.value)
+        above, line = [], node.lineno - 2
+        while line >= 0 and rows[line].startswith("#"):
+            above.insert(0, rows[line].removeprefix("#").strip())
+            line -= 1
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                found.setdefault(target.id, (node.lineno, " ".join(above) or said))
+    return found
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
+
+
+# --- what happens where this project has nothing --------------------------------------------------------------
+
+
+HAPPENS = {
+    "view": "It returns a view, which allocates nothing and starts no kernel.",
+    "question": "PyTorch answers it itself.",
+    "collective": "The process group of the simulated rank answers it, or PyTorch if no tensor is simulated.",
+    "composite": "PyTorch's own C++ decomposes it into other operators, which are seen one by one.",
+    "device-independent": "PyTorch's own device-independent kernel calls other operators, which are seen one by one.",
+    "in Python": "Its own Python function runs (torch.library.custom_op), and what it calls is seen one by one.",
+    "absent": "CUDA has no kernel for it, so a call on the GPU raises NotImplementedError.",
+    "fake shapes": "Its fake kernel gives the shapes (torch.library.register_fake).",
+    "PyTorch's shapes": "PyTorch's own meta kernel gives the shapes.",
+    "shapes of values": "Its shapes depend on values, so these have to be known.",
+    "no shapes": "PyTorch has no meta kernel for it, so a call on the GPU raises NotModelledError.",
+    "outputs only": "Its outputs are allocated in order, and nothing else.",
+}
+"""What happens in a stage for which this project has no rule: in short, and as a sentence."""
+
+
+def defaults(operator) -> list[str]:
+    """Returns the keys of HAPPENS for an OpOverload, in the order of a call."""
+    kind = _kind(operator)
+    if kind is operators.COMPOSITE:
+        return [] if registry.branch_of(operator) else ["composite"]
+    if kind is not operators.KERNEL:
+        return [kind]
+    if absent.missing(operator):
+        return ["absent"]
+    if launch.has_others(operator):
+        decided = launch.is_made_of_others(operator)
+        return [] if decided else ["in Python" if custom.function_of(operator) else "device-independent"]
+    return [*_shapes(operator), *([] if launch.rule_for(operator) else ["outputs only"])]
+
+
+def _shapes(operator) -> list[str]:
+    if registry.has_shapes(operator):
+        return []
+    if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
+        return ["shapes of values"]
+    if custom.has_fake(operator):
+        return ["fake shapes"]
+    has_meta = torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), "Meta")
+    return ["PyTorch's shapes" if has_meta else "no shapes"]
+
+
+# --- operators by name ----------------------------------------------------------------------------------------
+
+
+@cache
+def _known_names() -> dict[str, dict[str, list[str]]]:
+    """Returns the overloads that PyTorch's dispatcher knows, by namespace and by name."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for full in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = full.partition("::")
+        name, _, overload = rest.partition(".")
+        found.setdefault(namespace, {}).setdefault(name, []).append(overload or "default")
+    return found
+
+
+def _overload(namespace: str, name: str, overload: str):
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def named(text: str) -> list:
+    """Returns the OpOverloads of a name: "aten::sort", "aten::sort.stable", "sort", "aten.sort.stable".
+
+    A name without a namespace is aten's if aten has it. Raises ValueError for an unknown or an ambiguous name.
+    """
+    known = _known_names()
+    namespace, separator, rest = text.removeprefix("torch.ops.").partition("::")
+    if not separator:
+        first, _, others = namespace.partition(".")
+        namespace, rest = (first, others) if others.partition(".")[0] in known.get(first, ()) else ("", namespace)
+    name, _, overload = rest.partition(".")
+    places = [namespace] if namespace else [one for one in sorted(known) if name in known[one]]
+    if "aten" in places:
+        places = ["aten"]
+    if len(places) > 1:
+        raise ValueError(f"{text!r} is ambiguous: {', '.join(f'{one}::{name}' for one in places)}")
+    if not places or name not in known.get(places[0], ()):
+        raise ValueError(f"torch {torch.__version__} has no operator {text!r}{_near(namespace, name)}")
+    has = sorted(known[places[0]][name])
+    if overload and overload not in has:
+        wanted = f"wanted one of {', '.join(has)}"
+        raise ValueError(f"{places[0]}::{name} has no overload {overload!r} in torch {torch.__version__}; {wanted}")
+    return [_overload(places[0], name, one) for one in ([overload] if overload else has)]
+
+
+def _near(namespace: str, name: str) -> str:
+    known = _known_names()
+    names = {one: place for place in ([namespace] if namespace in known else sorted(known, reverse=True))
+             for one in known[place]}  # fmt: skip
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(f'{names[one]}::{one}' for one in near)}?" if near else ""
+
+
+# --- texts ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _as_simulated():
+    """Registers the shapes of `meta` as on a simulated GPU, because they decide what kind of operator some are."""
+    registry.hold()
+    try:
+        yield
+    finally:
+        registry.let_go()
+
+
+def _kind(operator) -> str:
+    return operators.Facts(operator).kind  # not `facts_of`, which would keep what holds for this moment
+
+
+def explained(text: str) -> str:
+    """Returns the explanation of the operator of this name. Raises ValueError for an unknown name."""
+    groups: dict[tuple, list] = {}
+    with _as_simulated():
+        for operator in named(text):
+            key = (_kind(operator), tuple(entries(operator)), *defaults(operator))
+            groups.setdefault(key, []).append(operator)
+    return "\n".join(_explained(same, kind, found, rest) for (kind, found, *rest), same in groups.items())
+
+
+def _explained(same: list, kind: str, found: tuple[Entry, ...], rest: list[str]) -> str:
+    lines = [f"{', '.join(one.name() for one in same)} ({kind})"]
+    for entry in found:
+        place = f"{entry.file}:{entry.line}" if entry.line else entry.file
+        lines.append(f"  {entry.stage:<18}{entry.word:<19}{place}  {entry.name}".rstrip())
+        lines += [f"  {'':<18}{entry.text}"] if entry.text else []
+    if not found:
+        lines.append("  No rule of this project.")
+    lines += [f"  {HAPPENS[one]}" for one in rest]
+    compared = {left_out.coverage(one) for one in same} if kind is operators.KERNEL else ()
+    lines += [f"  Coverage (simgpu.coverage): {one}." for one in sorted(compared)]
+    return "\n".join([*lines, ""])
+
+
+def everything() -> str:
+    """Returns one text of all operators of NAMESPACES, without lines and descriptions: `simgpu explain --all`.
+
+    An operator with entries has a block, with a line for each stage. All others follow, by what happens to them.
+    """
+    blocks: list[str] = []
+    without: dict[str, list[str]] = {}
+    with _as_simulated():
+        for namespace in NAMESPACES:
+            for name, overloads in sorted(_known_names().get(namespace, {}).items()):
+                groups: dict[str, list[str]] = {}
+                for overload in sorted(overloads):
+                    operator = _overload(namespace, name, overload)
+                    what = ", ".join(dict.fromkeys([_kind(operator), *defaults(operator)]))
+                    lines = _by_stage(operator)
+                    held = groups if lines else without
+                    held.setdefault("\n".join([what, *lines]), []).append(operator.name())
+                blocks += [f"{' '.join(same)}\n  {text}" for text, same in groups.items()]
+    blocks += ["\n".join([f"# no entry: {what}", *same]) for what, same in sorted(without.items())]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _by_stage(operator) -> list[str]:
+    stages: dict[str, list[str]] = {}
+    for one in entries(operator):
+        place = f"{one.word}: {one.file.removeprefix('simgpu/')} {one.name}".rstrip()
+        stages.setdefault(one.stage, []).append(place)
+    return [f"  {stage}: {'; '.join(found)}" for stage, found in stages.items()]
