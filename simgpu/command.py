@@ -233,7 +233,7 @@ def _explain_it(options) -> int:
 
 def _patches(parser: argparse.ArgumentParser) -> None:
     missing = "only those that no build of the installed torch has; the exit status is 1 if there are any"
-    parser.add_argument("--torch", action="store_true", help=missing)
+    parser.add_argument("--missing", action="store_true", help=missing)
     parser.set_defaults(command=_patches_it)
 
 
@@ -241,8 +241,8 @@ def _patches_it(options) -> int:
     from simgpu.patch_manifest import Manifest
 
     manifest = Manifest.of_entering()
-    print(manifest.drift() if options.torch else manifest, end="")
-    return 1 if options.torch and manifest.gone() else 0
+    print(manifest.drift() if options.missing else manifest, end="")
+    return 1 if options.missing and manifest.gone() else 0
 
 
 def _run(parser: argparse.ArgumentParser) -> None:

@@ -122,7 +122,7 @@ def test_names_that_the_installed_torch_lacks_are_drift(monkeypatch, capsys):
     functions = bindings.functions
     monkeypatch.setattr(bindings, "functions", lambda machine: functions(machine) | added)
     monkeypatch.setattr(session.loading, "patch", lambda given: given.apply(torch.cuda, "gone_from_torch", None))
-    assert main(["patches", "--torch"]) == 1
+    assert main(["patches", "--missing"]) == 1
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.startswith(f"torch {torch.__version__} lacks 2 of ")
     assert [row.split()[:2] for row in rows] == [
