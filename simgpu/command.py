@@ -242,7 +242,7 @@ def _patches_it(options) -> int:
 
     manifest = Manifest.of_entering()
     print(manifest.drift() if options.missing else manifest, end="")
-    return 1 if options.missing and manifest.gone() else 0
+    return 1 if manifest.error or (options.missing and manifest.gone()) else 0
 
 
 def _run(parser: argparse.ArgumentParser) -> None:

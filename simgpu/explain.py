@@ -68,7 +68,7 @@ class Registry(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What one registry has for an operator: stage and word of it, the name and place of what it found, and a text."""
+    """What one registry has for an operator: its stage and word, the name and place of what it found, and a text."""
 
     stage: str
     word: str

@@ -36,7 +36,7 @@ class Manifest:
     `error` is what entering raised, or None.
     """
 
-    def __init__(self, patches: Iterable[Patch], error: AttributeError | None = None):
+    def __init__(self, patches: Iterable[Patch], error: Exception | None = None):
         self.rows = sorted(
             Row(f"{named(one.owner)}.{one.name}", one.exists, one.place, one.new) for one in dict.fromkeys(patches)
         )
@@ -50,7 +50,7 @@ class Manifest:
             try:
                 with simulated_gpu("T4"):
                     pass
-            except AttributeError as raised:
+            except (AttributeError, ImportError) as raised:
                 error = raised
         return cls(found, error)
 
@@ -69,13 +69,16 @@ class Manifest:
 
     def drift(self) -> str:
         """Returns the lines of `gone`, and how many names were looked up."""
-        head = f"torch {torch.__version__} lacks {len(self.gone())} of {len(self.rows)} replaced attributes"
+        head = f"torch {torch.__version__} lacks {len(self._unknown)} of {len(self.rows)} replaced attributes"
         return "\n".join([f"{head}{':' if self.gone() else '.'}", *(f"  {line}" for line in self.gone()), ""])
 
     def __str__(self) -> str:
         missing = sum(not row.exists for row in self.rows)
         head = f"{len(self.rows)} attributes are replaced, of which torch {torch.__version__} lacks {missing}."
-        return "\n".join([head, "", *map(str, self.rows), ""])
+        errors = (
+            [] if self.error is None else ["", f"Entering a simulated GPU fails, so more are missing: {self.error}"]
+        )
+        return "\n".join([head, *errors, "", *map(str, self.rows), ""])
 
 
 def known_to_python(names: set[str]) -> set[str]:

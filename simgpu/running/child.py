@@ -150,13 +150,16 @@ class Process:
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.watch.machine.on_first_use = self._on_signal
+        if "settings" in vars(self.watch.machine.allocator):  # the parent has read them, so that will not be called
+            self._on_signal()
 
     def _on_signal(self) -> None:
         """Lets a process that is ended by a signal write its report first, unless the program has its own handler.
 
         A fork does so from its first use of the GPU on. Before, it has nothing to report, and a handler has a price:
         Python runs it between two instructions, so a signal that arrives just before a call that blocks is not seen.
-        The workers of a pool or of a DataLoader are mostly such forks, and they are ended by this signal.
+        The workers of a pool or of a DataLoader are mostly such forks, and they are ended by this signal. A fork that
+        first uses the GPU in another thread gets no handler, so the signal ends it without a report.
         """
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)

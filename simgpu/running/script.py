@@ -11,6 +11,17 @@ import threading
 import types
 from pathlib import Path
 
+_TIMERS = (
+    {
+        signal.SIGALRM: signal.ITIMER_REAL,
+        signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
+        signal.SIGPROF: signal.ITIMER_PROF,
+    }
+    if hasattr(signal, "setitimer")
+    else {}
+)
+"""The timer that sends each signal, where the system has timers."""
+
 
 class ScriptError(ValueError):
     """There is no such script or module, or it is no Python. The message is one line."""
@@ -67,18 +78,28 @@ class Script:
         try:
             yield lambda: exec(self._code, vars(main))  # pyright: ignore[reportArgumentType]
         finally:
-            for number, handler in handlers.items():
-                if signal.getsignal(number) != handler:
-                    signal.signal(number, handler)
             sys.argv, sys.path, sys.modules["__main__"] = before
+            _put_back(handlers)
 
 
 def _handlers() -> dict:
-    """Returns the handler of each signal. Only the main thread may set one, and none that was set from C."""
+    """Returns the handler of each signal, or nothing outside the main thread, which alone may set one.
+
+    A handler that C set is not contained, because Python cannot set it again.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
     found = {number: signal.getsignal(number) for number in signal.valid_signals()}
     return {number: handler for number, handler in found.items() if handler is not None}
+
+
+def _put_back(handlers: dict) -> None:
+    """Sets the handlers that have changed. A timer of the program stops first, because its signal may end a process."""
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != handler:
+            if number in _TIMERS and handler == signal.SIG_DFL:
+                signal.setitimer(_TIMERS[number], 0)
+            signal.signal(number, handler)
 
 
 def _read(given: str, path: str):

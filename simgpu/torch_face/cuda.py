@@ -110,7 +110,7 @@ def _names(machine: Machine, functions: dict) -> dict:
         torch.cuda.green_contexts.GreenContext: {
             name: staticmethod(refusal(f"torch.cuda.green_contexts.GreenContext.{name}", "Use the whole GPU."))
             for name in ("create", "max_workqueue_concurrency")  # torch 2.11 lacks the second
-            if hasattr(torch.cuda.green_contexts.GreenContext, name)
+            if name == "create" or hasattr(torch.cuda.green_contexts.GreenContext, name)
         },
         torch.cuda.graphs: {
             "_cuda_isCurrentStreamCapturing": functions["_cuda_isCurrentStreamCapturing"],

@@ -78,6 +78,8 @@ def test_the_nearer_bound_counts():
 def test_what_a_program_prints_counts_and_not_its_warm_up(tmp_path):
     row = {"published": {"allocated": [15, 15]}, "here": {"allocated": 2**30, "reserved": 2**30, "printed": [14, 20]}}
     assert (page.off(row), page._bounds(row, "reserved")) == (-1, "20")
+    row["here"]["printed"] = [14, None]  # a program may print no reserved memory
+    assert page._bounds(row, "reserved") == "1,024"
     folder = tmp_path / "track-one" / "logs"
     folder.mkdir(parents=True)
     assert records.printed(tmp_path, "track/one") is None

@@ -213,6 +213,26 @@ def test_a_fork_that_a_signal_ends_reports_if_it_has_used_the_gpu(script, capsys
     assert (process.peak, process.ended) == (MIB, "Another process ended it (SIGTERM).")
 
 
+def test_a_fork_of_a_process_that_has_read_the_settings_reports_too(script):
+    report = simgpu.run(
+        script("""
+        import os, signal, time, torch
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        torch.cuda.memory._record_memory_history()
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            kept = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+            os.write(write, b".")
+            time.sleep(600)
+        os.read(read, 1)
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        """)
+    )
+    assert [(one.peak, one.ended) for one in report.processes] == [(MIB, "Another process ended it (SIGTERM).")]
+
+
 def test_spawned_processes_are_the_ranks_that_they_say(script):
     report = simgpu.run(
         script("""

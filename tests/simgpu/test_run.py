@@ -329,6 +329,17 @@ def test_handlers_of_signals_are_put_back(script):
     assert (report.outcome, signal.getsignal(signal.SIGTERM)) == ("failed", before)
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
+def test_a_timer_of_the_program_ends_with_it(script):
+    """Its signal would end the process once the handler is put back."""
+    before = signal.getsignal(signal.SIGALRM)
+    text = (
+        "import signal\nsignal.signal(signal.SIGALRM, lambda *_: None)\nsignal.setitimer(signal.ITIMER_REAL, 600, 600)"
+    )
+    simgpu.run(script(text))
+    assert (signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGALRM)) == ((0.0, 0.0), before)
+
+
 def test_a_module_and_its_relative_imports(script, capsys):
     script("import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'", "package/__init__.py")
     script("VALUE = 9", "package/values.py")

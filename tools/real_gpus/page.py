@@ -46,8 +46,8 @@ Source: [{name}]({url}), {licence}, commit `{commit}`; figures only. {about}
 
 {counts}
 
-*Off* is how many MiB the allocated peak, or the nearer of both bounds, is away from that of the nearest log. Peaks are
-those that a program prints itself. Some reset PyTorch's counters after their warm-up.
+*Off* is how many MiB the allocated peak, or the nearer of the two bounds, is away from that of the nearest log.
+{printed}
 
 {table}
 """
@@ -78,7 +78,7 @@ def store(content: dict) -> None:
 def off(row: dict) -> int:
     """How many MiB a peak here is below (negative) or above all published ones; 0 inside their range.
 
-    Where the upper bound was measured too, this is of the nearer one of both bounds.
+    Where the upper bound was measured too, the nearer of the two bounds counts.
     """
     low, high = row["published"]["allocated"]
     return min((min(here - low, 0) + max(here - high, 0) for here in _peaks(row, "allocated")), key=abs)
@@ -92,7 +92,8 @@ def _peaks(row: dict, name: str) -> list[int]:
     found = []
     for bound in (row[key] for key in ("here", "upper") if key in row):
         of_the_run = (bound["allocated"] // MIB, bound["reserved"] // MIB)
-        found.append(bound.get("printed", of_the_run)[name == "reserved"])
+        printed = bound.get("printed", of_the_run)[name == "reserved"]
+        found.append(of_the_run[name == "reserved"] if printed is None else printed)
     return found
 
 
@@ -118,7 +119,8 @@ def page() -> str:
         of_source = [row for row in rows if row["source"] == name]
         with_figures = [row for row in of_source if "here" in row]
         table = _table(with_figures)
-        parts.append(SOURCE.format(name=name, table=table, counts=_counts(source, of_source), **source))
+        said = {"table": table, "counts": _counts(source, of_source), "printed": _printed(with_figures)}
+        parts.append(SOURCE.format(name=name, **said, **source))
     if differences := [f"- **{_short(row)}**: {row['why']}" for row in measured if row.get("why")]:
         parts.append(EXPLANATIONS.format(differences="\n".join(differences)))
     if missing := [row for row in rows if "here" not in row]:
@@ -129,7 +131,7 @@ def page() -> str:
 def _counts(source: dict, rows: list[dict]) -> str:
     """Says how many records there are, why some cannot be run, and how many of the others were run."""
     run = [row for row in rows if "here" in row]
-    tried = [row for row in rows if "failed" in row]
+    tried = [row for row in rows if "here" not in row and ("failed" in row or "why" in row)]
     near = [row for row in run if abs(off(row)) <= NEAR]
     lacking = "\n".join(f"- {number}: {why};" for why, number in source["lacking"].items())
     return (
@@ -137,6 +139,15 @@ def _counts(source: dict, rows: list[dict]) -> str:
         f"- {len(rows)}: can be run. {len(run)} of them ran to their end, {len(tried)} failed here, and "
         f"{len(rows) - len(run) - len(tried)} were not tried.\n\n"
         f"Of the {len(run)} that ran, {len(near)} are at most {NEAR} MiB off."
+    )
+
+
+def _printed(rows: list[dict]) -> str:
+    """Says for how many records the peak is what the program printed here, and not that of the whole run."""
+    number = sum("printed" in row["here"] for row in rows)
+    return (
+        f"Of {number} records the peak is the one that the program printed here, because programs may reset PyTorch's\n"
+        "counters after their warm-up. Of the others it is that of the whole run."
     )
 
 
