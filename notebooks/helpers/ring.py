@@ -1,4 +1,4 @@
-"""Draws a ring all-reduce: which ranks' parts each rank has added up after each step."""
+"""Plays and draws a ring all-reduce: which ranks' parts each rank has added up after each step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ from matplotlib.patches import Rectangle
 from labkit import plots
 
 Held = Sequence[Sequence[Collection[int]]]
+
+
+def around(ranks: int) -> list[list[list[set[int]]]]:
+    """Returns which ranks each part on each rank is the sum of, before the first step and after each of 2(ranks - 1).
+
+    In each step a rank receives one part from its left neighbour. It adds it, and in the second half replaces its own.
+    """
+    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
+    steps = [held]
+    for step in range(2 * (ranks - 1)):
+        held = [[set(part) for part in row] for row in held]
+        for rank in range(ranks):
+            part = (rank - 1 - step) % ranks
+            added = held[rank][part] if step < ranks - 1 else set()
+            held[rank][part] = steps[-1][rank - 1][part] | added
+        steps.append(held)
+    return steps
 
 
 def plot(steps: Sequence[Held], about: str = ""):

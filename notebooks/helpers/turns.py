@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +83,14 @@ class InTurn:
         """Returns the idle share of that time, over all ranks."""
         return self.timeline.bubble
 
+    def in_flight(self, rank: int) -> int:
+        """Returns the most micro-batches, of any stage, that the rank has begun and not ended."""
+        now = most = 0
+        for stretch in self.timeline.of(rank):
+            now += {"forward": 1, "backward": -1}.get(stretch.piece.kind, 0)
+            most = max(most, now)
+        return most
+
     def plot(self, about: str = "") -> Figure:
         """Draws the schedule (`helpers.schedules.schedule`)."""
         with _clock():
@@ -111,6 +119,15 @@ def in_turn(work: Callable[[Turn], object], ranks: int, link: str | float | None
     import simgpu
 
     return InTurn(turns, simgpu.together(one._log for one in timed))
+
+
+def side_by_side(runs: Mapping[str, InTurn]) -> pd.DataFrame:
+    """Returns a row per rank, with the micro-batches in flight and the allocated peak in MiB of each named run."""
+    columns = {}
+    for name, one in runs.items():
+        columns[name, "in flight"] = [one.in_flight(rank) for rank in range(len(one.turns))]
+        columns[name, "MiB"] = [peak / MiB for peak in one.peaks]
+    return pd.DataFrame(columns, index=[f"rank {rank}" for rank in range(len(next(iter(runs.values())).turns))])
 
 
 def _all(work: Callable[[Turn], object], ranks: int, link: str | float | None) -> list[Turn]:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 import labkit
-from helpers.turns import bubble, in_turn
+from helpers.turns import bubble, in_turn, side_by_side
 from labkit.live_tensors import DirtyBaseline
 
 if not dist.is_available():
@@ -43,6 +43,10 @@ def test_memory_traffic_and_time_of_each_rank():
         assert workspace > 0
         assert found.peaks == [9 * MiB + workspace + rank * MiB for rank in range(3)]
         assert list(found.memory["allocated before"]) == [0, 1, 2]
+        assert [found.in_flight(rank) for rank in range(3)] == [1, 1, 1]
+        table = side_by_side({"chain": found, "again": found})
+        assert list(table) == [(name, what) for name in ("chain", "again") for what in ("in flight", "MiB")]
+        assert list(table["again", "MiB"]) == [peak / MiB for peak in found.peaks]
         assert found.bubble == pytest.approx(2 / 3, abs=0.01)  # one works, two wait
         assert found.ms == pytest.approx(1e3 * found.timeline.seconds, rel=0.2)
         assert found.plot("a chain").axes[0].get_title(loc="left").startswith("Schedule, 66.")
