@@ -80,7 +80,7 @@ def test_the_still_has_title_axes_and_words(found):
     data, about = page(found, cards=CARDS)
     assert data["image/png"].startswith(b"\x89PNG")
     assert about["title"] == "Allocated peak: an empty tensor"
-    assert about["axes"] == ["columns", "rows; in the table (GiB)"]
+    assert about["axes"] == ["columns", "rows; values (GiB)"]
     assert about["alt"].startswith(
         "Allocated peak: an empty tensor, simulated A100-80GB. From 1.0 MiB at kind bytes, rows 1"
     )
