@@ -55,7 +55,8 @@ class Guess:
     @property
     def factor_of_2(self) -> bool:
         """Returns whether the guess is between half and twice the measured value."""
-        return self.guess is not None and min(ends := (self.measured / 2, self.measured * 2)) <= self.guess <= max(ends)
+        low, high = sorted((self.measured / 2, self.measured * 2))
+        return self.guess is not None and low <= self.guess <= high
 
     def within(self, share: Fraction) -> bool:
         """Returns whether the guess is off by at most this share of the measured value."""

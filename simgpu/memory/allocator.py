@@ -110,6 +110,11 @@ class CachingAllocator:
         """Reads the settings now if they are not read yet. Raises what reading them raises."""
         _ = self.settings
 
+    @property
+    def has_read_settings(self) -> bool:
+        """Returns whether the settings have been read, at first use or by `read_settings`."""
+        return "settings" in vars(self)
+
     def is_gpu(self, index: int, of: int) -> None:
         """Sets the number of its GPU, and how many GPUs the process sees, from now on."""
         self.index, self._gpus = index, of

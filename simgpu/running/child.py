@@ -65,7 +65,7 @@ class Process:
         self._leave = leave
         patches = Patches()
         leave.callback(patches.undo)
-        processes.patch(patches, folder, self._has_others)
+        processes.patch(patches, folder, self.has_others)
         self._exit_now = os._exit
         patches.apply(os, "_exit", self._exiting(os._exit))
         for name in ("execv", "execve"):
@@ -84,7 +84,8 @@ class Process:
         """Whether this process was started, not the one that `simgpu.run` was called in."""
         return not self._inside or self._pid != os.getpid()
 
-    def _has_others(self) -> None:
+    def has_others(self) -> None:
+        """Notes that this process may wait for another one, so time.sleep takes real time from here on."""
         self.watch.machine.has_others = True
 
     # --- which rank it is
@@ -105,7 +106,7 @@ class Process:
             per_node = int(here) if here.isdigit() else self.settings.get("per_node") or ranks
             world = world_of(rank, ranks, per_node, self.settings.get("link"), started=True)
             enter(self.watch.machine, world, self._leave)
-            self._has_others()
+            self.has_others()
 
     # --- how it ends
 
@@ -146,11 +147,12 @@ class Process:
     def after_fork(self) -> None:
         """This process is a fork of the one that it was made in."""
         self._silent = self._silent or self.watch.machine.has_context
+        self.has_others()
         self.begun, self.error, self.record = sitecustomize.time_ns(), None, ""
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.watch.machine.on_first_use = self._on_signal
-        if "settings" in vars(self.watch.machine.allocator):  # the parent has read them, so that will not be called
+        if self.watch.machine.allocator.has_read_settings:  # in the parent, so `on_first_use` will not be called
             self._on_signal()
 
     def _on_signal(self) -> None:
@@ -237,10 +239,15 @@ def _name() -> str:
     return script if process == "MainProcess" else f"{process} of {script}"
 
 
-def _after_fork() -> None:
+def _in_fork() -> None:
     for one in _ours:
         one.after_fork()
 
 
+def _after_forking() -> None:
+    for one in _ours:
+        one.has_others()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_in_fork, after_in_parent=_after_forking)

@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from labkit import guesses
 from tools import minutes
 from tools.readers_copy import ANSWER, COLLAPSED, NOTE, cleared, refresh
 
@@ -168,3 +169,7 @@ def test_the_courses_notebooks_can_be_copied(mine):
     assert {path.name for path in mine.glob("*.ipynb")} == {path.name for path in minutes.NOTEBOOKS.glob("*.ipynb")}
     for path in mine.glob("*.ipynb"):
         nbformat.validate(nbformat.read(path, as_version=4))
+
+
+def test_labkit_recognises_the_copy_by_the_file_that_is_written_there():
+    assert guesses.READERS_COPY.name == NOTE

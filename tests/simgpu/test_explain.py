@@ -97,7 +97,7 @@ def test_every_name_in_a_registry_is_that_of_an_operator():
 
 
 @of_pinned_torch
-def test_the_stored_text_is_that_of_today():
+def test_the_stored_text_is_what_explain_prints():
     """`python -m simgpu explain --all > tests/data/operators_explained.txt` renews it."""
     stored, now = GOLDEN.read_text(encoding="utf-8").splitlines(), explain.everything().splitlines()
     assert "\n".join(difflib.unified_diff(stored, now, "stored", "now", n=2, lineterm="")) == ""
