@@ -80,8 +80,8 @@ def _by_workload(found: dict) -> str:
     lines = [
         f"## By workload, {gpu}",
         "",
-        "The oracle's peak in bytes, and each tool's error. A dash means that a tool gave no answer, or that the oracle "
-        "runs out of memory.",
+        "The oracle's peak in bytes, and each tool's error. "
+        "A dash means that a tool gave no answer, or that the oracle runs out of memory.",
         "",
         f"| workload | oracle | {' | '.join(tool['title'] for tool in tools)} |",
         "|---" * (len(tools) + 2) + "|",
