@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from torch import overrides
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -264,6 +265,35 @@ def test_a_timeout_by_a_signal_leaves_nothing():
                 assert gpu.left_out or (torch.cuda.memory_allocated(), events_of_a_step()) == (0, expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("moment", ["_pop_torch_function_stack", "_push_on_torch_function_stack"])
+def test_a_signal_while_pytorch_disables_the_mode_does_not_lose_it(moment, monkeypatch):
+    """torch.overrides.handle_torch_function, which Tensor.backward calls, removes the mode for the length of a call."""
+
+    def handler(number, frame):
+        raise TimeoutError
+
+    def signalled(*args, function=getattr(overrides, moment)):
+        if moment.startswith("_pop"):
+            args = (function(*args),)
+            signal.raise_signal(signal.SIGALRM)
+            return args[0]
+        signal.raise_signal(signal.SIGALRM)
+        return function(*args)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with simgpu.simulated_gpu("A100-80GB"):
+            loss = torch.ones((), device="cuda", requires_grad=True)
+            with monkeypatch.context() as patched, pytest.raises(TimeoutError):
+                patched.setattr(overrides, moment, signalled)
+                loss.backward()
+            gc.collect()
+            loss.backward()
+            assert torch.ones(1).cuda().is_cuda
+    finally:
         signal.signal(signal.SIGALRM, before)
 
 
