@@ -143,8 +143,7 @@ class Disabled:
     restored. Here signals wait that long. If one comes just before, the mode is restored when this object is freed.
     """
 
-    def __init__(self):
-        self.mode = None
+    mode = None
 
     def __enter__(self) -> TorchFunctionMode:
         uninterrupted(self._remove)

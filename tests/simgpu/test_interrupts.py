@@ -275,7 +275,9 @@ def test_a_signal_while_pytorch_disables_the_mode_does_not_lose_it(moment, monke
     def handler(number, frame):
         raise TimeoutError
 
-    def signalled(*args, function=getattr(overrides, moment)):
+    function = getattr(overrides, moment)
+
+    def signalled(*args):
         if moment.startswith("_pop"):
             args = (function(*args),)
             signal.raise_signal(signal.SIGALRM)

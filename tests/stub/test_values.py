@@ -105,6 +105,60 @@ def test_comparisons_of_what_is_not_known_are_taken_to_hold(run):
     assert "Comparisons that were taken to hold" in str(report)
 
 
+COMPILED = """
+import torch
+gpu = "cuda"
+
+@torch.compile
+def chunk(hidden, labels):
+    valid = labels != -100
+    return (hidden[..., :1] * valid.unsqueeze(-1)).sum(), valid.sum(), labels[..., 1:].clone()
+
+@torch.compile(mode="reduce-overhead")
+def replayed(hidden, ids):
+    return hidden * 2, (ids > 2).sum()
+
+@torch.compile
+def sized(hidden, labels):
+    rows = int((labels != -100).sum())
+    return hidden.new_zeros(rows, 4) + hidden.sum()
+
+@torch.compile
+def changed(labels):
+    labels[0] = 0
+    return (labels != 0).sum()
+
+@torch.compile
+def rounded(numbers):
+    last = numbers.cumsum(0)[-1]
+    return (last / 3).ceil().long(), last + 1
+
+labels = torch.tensor([[-100] * 3 + [1, 2, 3, 4, 5], [1] * 8]).to(gpu)
+_, count, shifted = chunk(torch.randn(2, 8, 16, device=gpu, requires_grad=True), labels)
+assert count.item() == 13 and shifted.tolist() == [[-100, -100, 1, 2, 3, 4, 5], [1] * 7]
+assert (labels != -100).sum().item() == 13  # the kernels that were given a pointer to it did not change it
+for start in range(4):
+    ids = torch.arange(start, start + 6).to(gpu)
+    assert replayed(torch.randn(6, device=gpu), ids)[1].item() == (ids > 2).sum().item()
+assert sized(torch.randn(3, device=gpu), torch.tensor([1, -100, 5]).to(gpu)).shape == (2, 4)
+with torch.inference_mode():
+    assert chunk(torch.randn(2, 8, 16, device=gpu), torch.tensor([[-100] * 8, [1] * 8]).to(gpu))[1].item() == 8
+divided, sum_and_one = rounded(torch.arange(10, device=gpu))
+assert sum_and_one.item() == 46
+print(divided.item())  # a fused kernel may round differently
+print(changed(labels).item())  # what a graph changes in place is not followed
+print(labels.sum().item())
+"""
+NOT_FOLLOWED = ("print(divided", "print(changed", "print(labels")
+
+
+def test_integers_that_compiled_code_computes_are_known(run):
+    report = run(COMPILED)
+    assert report.completed, report.ended
+    places = [int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins]
+    assert sorted(places) == [1 + COMPILED[: COMPILED.index(text)].count("\n") for text in NOT_FOLLOWED]
+
+
 INFERENCE = """
 import torch
 with torch.inference_mode():

@@ -63,7 +63,7 @@ class Watched:
 
     def torch_imported(self, torch) -> None:
         """Prepares torch: recording begins when the program first uses CUDA, after PyTorch has read its settings."""
-        from simgpu.running.stub import untimed
+        from simgpu.running.stub import compiled, untimed
         from simgpu.running.stub.comparisons import taken_to_hold
         from simgpu.running.stub.known import Known
 
@@ -72,6 +72,7 @@ class Watched:
         self.saved.torch_imported(torch)
         self.known = Known(torch, self.runtime)
         self.known.begin()
+        compiled.follow(torch, self.known)
         taken_to_hold(torch, self.known, self._held)
         if self.job["ranks"] is not None:
             from simgpu.stub.rank import rank_of

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from simgpu.running.after_import import AfterImport
-from simgpu.running.stub import untimed
+from simgpu.running.stub import compiled, untimed
 from simgpu.stub.kernel import RUNTIME
 
 
@@ -18,7 +18,9 @@ def torch_imported(torch: ModuleType) -> None:
 
     untimed.metadata_only(torch)
     runtime = ctypes.CDLL(os.environ[RUNTIME])
-    Known(torch, runtime).begin()
+    known = Known(torch, runtime)
+    known.begin()
+    compiled.follow(torch, known)
 
 
 def main() -> None:

@@ -141,7 +141,7 @@ class Known:
         def kernel(keyset, *args, **kwargs):
             result = self._reads((), real, keyset, *args, **kwargs)
             if self._wanted(result):
-                self._note(operator, result, args, {**kwargs, "device": "cpu"})
+                self.note(operator, result, args, {**kwargs, "device": "cpu"})
             return result
 
         return kernel
@@ -152,7 +152,7 @@ class Known:
                 result = self._reads((this,), real, keyset, this, *args, **kwargs)
                 if self._wanted(result):
                     blank = self._torch.ops.aten.empty.memory_format(this.shape, dtype=result.dtype, device="cpu")
-                    self._note(operator, result, (blank, *args), {**kwargs, "device": "cpu"})
+                    self.note(operator, result, (blank, *args), {**kwargs, "device": "cpu"})
                 return result
             finally:
                 del this
@@ -173,18 +173,18 @@ class Known:
                     args = (self._scalar(args[0]), *args[1:])
                 result = self._reads(args, real, keyset, *args, **kwargs)
                 first = _listed(result)[0]
-                if self._wanted(first, self._as_on_gpu(name, first, args, kwargs)):
+                if self._wanted(first, self.as_on_gpu(name, first, args, kwargs)):
                     computes = self._quotient(operator, args) if name == "div.Tensor" else operator
-                    noted = self._note(computes, result, args, kwargs)
+                    noted = self.note(computes, result, args, kwargs)
                     if not noted and sound is not None and args[0].is_floating_point() and asks(*args):
-                        self._note(full, first, (list(first.shape), sound), {"dtype": first.dtype, "device": "cpu"})
+                        self.note(full, first, (list(first.shape), sound), {"dtype": first.dtype, "device": "cpu"})
                 return result
             finally:
                 del args, kwargs
 
         return kernel
 
-    def _as_on_gpu(self, name: str, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    def as_on_gpu(self, name: str, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Returns whether the CPU computes the floating-point numbers of a result as the GPU does."""
         if not result.dtype.is_floating_point or name in MOVES:
             return True
@@ -229,7 +229,7 @@ class Known:
                     values = operator(known, *args, **kwargs)
                 with self.read_of(known), self._next_read(_listed(values)[0].shape[0]):
                     results = self._reads((this,), real, keyset, this, *args, **kwargs)
-                self._keep(results, values)
+                self.keep(results, values)
                 return results
             finally:
                 del this
@@ -257,7 +257,7 @@ class Known:
                 if known is not None and result.device.type == "cpu":
                     result.copy_(known)
                 elif self._wanted(result, not self._moves_module):
-                    self._note(operator, result, (this,), kwargs)
+                    self.note(operator, result, (this,), kwargs)
                 return result
             finally:
                 del this
@@ -324,6 +324,13 @@ class Known:
         address, nbytes = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
         return self._runtime.mock_last_kernel(inference, address, nbytes)
 
+    def stays(self, tensor: Any) -> None:
+        """Keeps the values of a tensor that the last kernels were given and did not write to."""
+        address = self._address(tensor)
+        if address in self._of:
+            storage, version, _, values = self._of[address]
+            self._of[address] = storage, version, self._kernels(tensor.is_inference()), values
+
     def _reads(self, arguments: Any, real: Callable, *args: Any, **kwargs: Any) -> Any:
         """Calls a kernel that only reads these arguments: what is known of inference tensors among them stays known."""
         tensors = []
@@ -335,9 +342,8 @@ class Known:
             return real(*args, **kwargs)
         finally:
             del args, kwargs
-            for address in map(self._address, tensors):
-                storage, version, _, values = self._of[address]
-                self._of[address] = storage, version, self._kernels(True), values
+            for tensor in tensors:
+                self.stays(tensor)
             tensors.clear()
 
     def _of_inference(self, arguments: Any) -> list[Any]:
@@ -360,7 +366,7 @@ class Known:
             return False
         return type(result) is self._torch.Tensor and result.is_cuda
 
-    def _note(self, operator, result, args, kwargs) -> bool:
+    def note(self, operator, result, args, kwargs) -> bool:
         """Notes the values of a result, if those of the arguments are known; returns whether they are."""
         try:
             given = self._values_of(args)
@@ -372,9 +378,9 @@ class Known:
                 values = operator(*given, **named)
             except (RuntimeError, IndexError, TypeError):
                 return False  # the CPU has it in no such dtype, or the error will be raised on the GPU too
-        return self._keep(result, values)
+        return self.keep(result, values)
 
-    def _keep(self, results: Any, values: Any) -> bool:
+    def keep(self, results: Any, values: Any) -> bool:
         """Keeps the values of results until they are written to; returns whether they have their shapes and dtypes."""
         kept = [self._keep_one(*pair) for pair in zip(_listed(results), _listed(values), strict=True)]
         return all(kept)
