@@ -42,18 +42,23 @@ def follow(torch: Any, known: Known) -> None:
 
 @functools.cache
 def _fold(torch: Any, known: Known) -> None:
-    """Makes what Inductor computes to fold constants known, whatever the operator."""
+    """Makes what Inductor computes to fold constants known, whatever the operator, and on each version of torch."""
     from torch._inductor.constant_folding import ConstantFolder
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Folding(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            result = operator(*args, **kwargs)
+            value = known.of(args[0]) if operator is read else None
+            with known.read_of(value):
+                result = operator(*args, **kwargs)
+            if value is not None:
+                return value.item()
             if isinstance(result, torch.Tensor) and result.is_cuda and known.of(result) is None:
                 known.note(operator, result, args, {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs)
             return result
 
+    read = torch.ops.aten._local_scalar_dense.default
     run = ConstantFolder.run
 
     @functools.wraps(run)
