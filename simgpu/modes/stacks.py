@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device, _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simgpu.interrupts import uninterrupted
 from simgpu.machine import Machine
 
 
@@ -136,31 +135,19 @@ def _above(count: int, mode) -> Iterator[None]:
             owner._push_mode(one)  # pyright: ignore[reportArgumentType]
 
 
-class Disabled:
+@contextmanager
+def disabled() -> Iterator[TorchFunctionMode]:
     """Disables the innermost function mode inside the `with`, like torch.overrides._pop_mode_temporarily.
 
-    PyTorch's own loses the mode if a signal's handler raises just after the mode is removed or just before it is
-    restored. Here signals wait that long. If one comes just before, the mode is restored when this object is freed.
+    PyTorch's own loses the mode if a signal's handler raises just after the mode was removed, or just before it would
+    be restored. Python runs handlers when a function of C returns or one of Python begins, so here only C is called.
     """
-
-    mode = None
-
-    def __enter__(self) -> TorchFunctionMode:
-        uninterrupted(self._remove)
-        return self.mode  # pyright: ignore[reportReturnType]
-
-    def __exit__(self, *error) -> None:
-        uninterrupted(self._restore)
-
-    __del__ = __exit__
-
-    def _remove(self) -> None:
-        self.mode = overrides._pop_mode()
-
-    def _restore(self) -> None:
-        mode, self.mode = self.mode, None
-        if mode is not None:
-            overrides._push_mode(mode)
+    mode = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
+    try:
+        overrides._pop_torch_function_stack()
+        yield mode
+    finally:
+        overrides._push_on_torch_function_stack(mode)
 
 
 @contextmanager

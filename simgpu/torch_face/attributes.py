@@ -22,7 +22,7 @@ from simgpu.timing import workers
 
 def patch(patches: Patches, mode: FunctionMode) -> None:
     """Replaces them in torch; `mode` is the GPU's function mode."""
-    patches.apply(torch.overrides, "_pop_mode_temporarily", stacks.Disabled)
+    patches.apply(torch.overrides, "_pop_mode_temporarily", stacks.disabled)
     patches.apply(torch.Tensor, "record_stream", record_stream)
     patches.apply(torch.Tensor, "pin_memory", pin_memory)
     patches.apply(torch.Tensor, "set_", naming_cuda(torch.Tensor.set_))
