@@ -2,8 +2,8 @@
 
 Inductor's kernels compute nothing here. But a compiled function may count labels, or shift a mask, and the program
 then reads the result. So the part of Dynamo's graph that leads to results of integers or booleans is computed on the
-CPU, if the values of its inputs are known (see `known`). An operator is trusted there if `known` has it, and if it
-does not round: fused kernels may round differently. Inputs that the compiled code does not change stay known.
+CPU, if the values of its inputs are known (see `known`). An operator is trusted there if `known` has it, and if
+nothing was rounded: fused kernels may round differently. Inputs that the compiled code does not change stay known.
 
 While it compiles, Inductor computes constants on the GPU, reads them back and simplifies the graph with them. These
 are known with all their operators.
@@ -133,6 +133,8 @@ def _exact(torch: Any, known: Known) -> Any:
     """Returns a dispatch mode that computes on the CPU, and refuses what is not trusted to equal the GPU's result."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    same = functools.partial(_same_on_gpu, torch, known)
+
     class Exact(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             kwargs = dict(kwargs or {})
@@ -144,20 +146,35 @@ def _exact(torch: Any, known: Known) -> Any:
             if schema.is_mutable or not (view or name in _TRUSTED):
                 raise UnknownError(name)
             result = operator(*args, **kwargs)
-            if not view and isinstance(result, torch.Tensor) and not _same_on_gpu(known, name, result, args, kwargs):
-                raise UnknownError(name)
-            return result
+            if view or not isinstance(result, torch.Tensor) or same(operator, result, args, kwargs):
+                return result
+            raise UnknownError(name)
 
     return Exact()
 
 
-def _same_on_gpu(known: Known, name: str, result: Any, args: tuple, kwargs: dict) -> bool:
+def _same_on_gpu(torch: Any, known: Known, operator: Any, result: Any, args: tuple, kwargs: dict) -> bool:
     """Returns whether a compiled kernel computes the numbers of a result exactly as the CPU does."""
-    if name in ROUNDED and result.dtype.is_floating_point:
-        return False
+    name = operator.name().removeprefix("aten::")
     if result.numel() > MOST_BOOLS:
         return False
+    if name in ROUNDED and result.dtype.is_floating_point:
+        return result.dtype is torch.float32 and _is_exact(torch, operator, result, args, kwargs)
     return name == "_to_copy" or known.as_on_gpu(name, result, args, kwargs)
+
+
+def _is_exact(torch: Any, operator: Any, result: Any, args: tuple, kwargs: dict) -> bool:
+    """Returns whether nothing was rounded, so that fused operators give this result too.
+
+    A kernel may also multiply by the reciprocal of what it divides by.
+    """
+    wide = [one.double() if isinstance(one, torch.Tensor) else one for one in args]
+    if not torch.equal(operator(*wide, **kwargs), result.double()):
+        return False
+    if operator is not torch.ops.aten.div.Tensor:
+        return True
+    reciprocal = 1 / torch.as_tensor(args[1], dtype=torch.float32)
+    return torch.equal(args[0].float() * reciprocal, result)
 
 
 def _plans(torch: Any, graph: Any) -> dict[int, Plan]:
