@@ -45,6 +45,8 @@ assert (mask.bool() & ~torch.zeros(3, dtype=torch.bool, device=gpu)).any()
 assert (torch.ones(3, device=gpu, dtype=torch.bfloat16) + 1).dtype == torch.bfloat16
 assert (torch.ones(3, device=gpu, dtype=torch.int32) - 0.5).dtype == torch.float32
 assert (1 - torch.ones((), device=gpu, dtype=torch.int32)).dtype == torch.int32
+padded = torch.nn.functional.pad(torch.tensor([[1, 2]], device=gpu), (0, 1), value=-100)
+assert padded.tolist() == [[1, 2, -100]] and torch.stack([padded, padded], 1).sum().item() == -194
 assert torch.jit is not None and torch.zeros(2, 3, dtype=torch.long, device=gpu)[1].shape == (3,)
 """
 
@@ -111,7 +113,7 @@ gpu = "cuda"
 
 @torch.compile
 def chunk(hidden, labels):
-    valid = labels != -100
+    valid = (labels != -100).t().reshape(-1).reshape(8, 2).t()
     return (hidden[..., :1] * valid.unsqueeze(-1)).sum(), valid.sum(), labels[..., 1:].clone()
 
 @torch.compile(mode="reduce-overhead")

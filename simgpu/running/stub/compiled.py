@@ -18,7 +18,7 @@ from typing import Any
 
 from simgpu.running.stub.known import COMPUTED, FILLED, LIKE, MOST_BOOLS, ROUNDED, SIZED, Known, UnknownError
 
-_TRUSTED = frozenset((*FILLED, *LIKE, *COMPUTED, *SIZED, "_to_copy"))
+_TRUSTED = frozenset((*FILLED, *LIKE, *COMPUTED, *SIZED, "_to_copy", "_unsafe_view"))
 _NAMES = ("add", "and", "concat", "floordiv", "lshift", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
 _IN_PLACE = frozenset((operator.setitem, operator.delitem, *(getattr(operator, f"i{name}") for name in _NAMES)))
 _METHODS = frozenset(("__setitem__", *(f"__i{name}__" for name in _NAMES)))
@@ -160,7 +160,7 @@ def _same_on_gpu(torch: Any, known: Known, operator: Any, result: Any, args: tup
         return False
     if name in ROUNDED and result.dtype.is_floating_point:
         return result.dtype is torch.float32 and _is_exact(torch, operator, result, args, kwargs)
-    return name == "_to_copy" or known.as_on_gpu(name, result, args, kwargs)
+    return name in ("_to_copy", "_unsafe_view") or known.as_on_gpu(name, result, args, kwargs)
 
 
 def _is_exact(torch: Any, operator: Any, result: Any, args: tuple, kwargs: dict) -> bool:

@@ -36,8 +36,9 @@ FILLED = ("zeros", "ones", "full", "scalar_tensor", "arange", "arange.start", "a
 LIKE = ("zeros_like", "ones_like", "full_like")
 """Operators that take only the shape of their argument."""
 MOVES = (
-    *("clone", "cat", "index.Tensor", "index_select", "masked_select", "gather", "tril", "triu", "flip", "roll"),
-    *("repeat", "where.self", "maximum", "minimum", "neg", "abs", "ceil", "floor", "trunc", "round"),
+    *("clone", "cat", "stack", "constant_pad_nd", "index.Tensor", "index_select", "masked_select", "gather"),
+    *("tril", "triu", "flip", "roll", "repeat", "where.self", "maximum", "minimum", "neg", "abs"),
+    *("ceil", "floor", "trunc", "round"),
 )
 """Operators that are exact for floating-point numbers too."""
 ROUNDED = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "clamp")
