@@ -8,7 +8,7 @@ import torch
 from simgpu.kernels import any_device, custom
 from simgpu.kernels.siblings import siblings
 from simgpu.tensors import arguments
-from simgpu.tensors.registry import overloads
+from simgpu.tensors.registry import add, overloads
 
 _rules = {}
 _of_siblings = {}  # used unless there is a rule
@@ -26,9 +26,7 @@ def rule(*names: str, only: bool = False):
 
     def register(function):
         for key in overloads(names):
-            if key in _rules:
-                raise ValueError(f"two rules for {key}: {_rules[key].__qualname__}, {function.__qualname__}")
-            _rules[key] = function
+            add(_rules, key, function, "rules")
             _of_siblings.update(dict.fromkeys([] if only else siblings(key), function))
         return function
 
@@ -47,7 +45,8 @@ def made_of_others(*names: str, when=None):
     for name in names:
         packet, _, overload = name.partition(".")
         operators.append(getattr(getattr(torch.ops.aten, packet), overload))
-    _made_of_others.update(dict.fromkeys(operators, (None, when)))
+    for operator in operators:
+        add(_made_of_others, operator, (None, when), "decompositions")
 
     def register(function):
         _made_of_others.update(dict.fromkeys(operators, (function, when)))
@@ -92,7 +91,7 @@ def prepared(*names: str, when):
     def register(function):
         for name in names:
             packet, _, overload = name.partition(".")
-            _prepared[getattr(getattr(torch.ops.aten, packet), overload)] = function, when
+            add(_prepared, getattr(getattr(torch.ops.aten, packet), overload), (function, when), "preparations")
         return function
 
     return register
@@ -117,7 +116,8 @@ def refuses(*names: str):
     """
 
     def register(function):
-        _refusals.update(dict.fromkeys(overloads(names), function))
+        for operator in overloads(names):
+            add(_refusals, operator, function, "refusals")
         return function
 
     return register

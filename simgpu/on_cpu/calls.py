@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from simgpu.tensors import arguments
-from simgpu.tensors.registry import overloads
+from simgpu.tensors.registry import add, overloads
 
 _equivalents: dict = {}
 
@@ -44,7 +44,8 @@ def equivalent(*names: str):
     """
 
     def register(function: Callable) -> Callable:
-        _equivalents.update(dict.fromkeys(overloads(names), function))
+        for operator in overloads(names):
+            add(_equivalents, operator, function, "computations on the CPU")
         return function
 
     return register

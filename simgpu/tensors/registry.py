@@ -35,6 +35,18 @@ def overloads(names: Iterable[str]) -> Iterator:
             yield getattr(packet, one)
 
 
+def add(registry: dict, operator, entry, what: str) -> None:
+    """Adds an operator's entry to a registry. Raises ValueError if it has one; `what` names it there."""
+    if operator in registry:
+        raise ValueError(f"two {what} for {operator}: {_name(registry[operator])}, {_name(entry)}")
+    registry[operator] = entry
+
+
+def _name(entry) -> str:
+    function = entry[0] if isinstance(entry, tuple) else entry
+    return getattr(function, "__qualname__", str(function))
+
+
 def branch(*names: str):
     """Registers CUDA's implementation of aten operators ("softmax.int"; "dropout" is its default overload).
 
@@ -45,7 +57,7 @@ def branch(*names: str):
         for name in names:
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(_aten, packet), overload or "default")
-            _branches[operator] = function
+            add(_branches, operator, function, "branches")
             _above[operator] = _above_autograd(operator, function)
         return function
 
@@ -58,7 +70,7 @@ def meta(*names: str):
     def register(function):
         for name in names:
             packet, _, overload = name.partition(".")
-            _metas[getattr(getattr(_aten, packet), overload or "default")] = function
+            add(_metas, getattr(getattr(_aten, packet), overload or "default"), function, "shapes")
         return function
 
     return register

@@ -11,7 +11,9 @@ import torch
 
 from simgpu import explain
 from simgpu.command import main
-from simgpu.tensors import formulas
+from simgpu.kernels import launch
+from simgpu.on_cpu import calls
+from simgpu.tensors import formulas, registry
 from tests.pinned import of_pinned_torch
 
 ROOT = Path(__file__).parents[2]
@@ -184,3 +186,23 @@ def test_explaining_changes_nothing_for_a_simulated_gpu_that_follows():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("register", "name", "what"),
+    [
+        (launch.rule, "mm.default", "rules"),
+        (launch.refuses, "max.default", "refusals"),
+        (launch.made_of_others, "_trilinear.default", "decompositions"),
+        (registry.meta, "_fused_sgd_", "shapes"),
+        (registry.branch, "softmax.int", "branches"),
+        (calls.equivalent, "mm.dtype", "computations on the CPU"),
+    ],
+)
+def test_an_operator_is_registered_once(register, name, what):
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    before = str(explain.entries(operator))
+    with pytest.raises(ValueError, match=f"two {what} for aten.{re.escape(packet)}"):
+        register(name)(lambda *_: None)
+    assert str(explain.entries(operator)) == before
