@@ -49,12 +49,12 @@ def _fold(torch: Any, known: Known) -> None:
     class Folding(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            value = known.of(args[0]) if operator is read else None
+            value = known.of(args[0]) if operator is read and type(args[0]) is torch.Tensor else None
             with known.read_of(value):
                 result = operator(*args, **kwargs)
             if value is not None:
                 return value.item()
-            if isinstance(result, torch.Tensor) and result.is_cuda and known.of(result) is None:
+            if type(result) is torch.Tensor and result.is_cuda and known.of(result) is None:  # and no fake tensor
                 known.note(operator, result, args, {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs)
             return result
 
@@ -74,8 +74,8 @@ def _followed(torch: Any, known: Known, plans: dict[int, Plan], compiled: Callab
 
     @functools.wraps(compiled)
     def call(*args):
-        given = [one for one in args if isinstance(one, torch.Tensor) and one.is_cuda]
-        before = [(one, one._version) for one in given if not one.is_inference() and known.of(one) is not None]
+        given = [one for one in args if isinstance(one, torch.Tensor) and one.is_cuda and not one.is_inference()]
+        before = [(one, one._version) for one in given if known.of(one) is not None]
         values = {number: plan.values(torch, known, args) for number, plan in plans.items()}
         results = compiled(*args)
         for one, version in before:
