@@ -185,7 +185,8 @@ def _plans(torch: Any, graph: Any) -> dict[int, Plan]:
     inputs = {node: number for number, node in enumerate(one for one in nodes if one.op == "placeholder")}
     changed = _above(one for node in nodes for one in _changed_by(torch, node))
     plans = {}
-    for number, result in enumerate(nodes[-1].args[0]):
+    results = nodes[-1].args[0]
+    for number, result in enumerate(results if isinstance(results, (tuple, list)) else ()):
         if not isinstance(result, torch.fx.Node) or not _of_integers(torch, result):
             continue
         needed = _above([result])
