@@ -142,6 +142,7 @@ assert (labels != -100).sum().item() == 13  # the kernels that were given a poin
 for start in range(4):
     ids = torch.arange(start, start + 6).to(gpu)
     assert replayed(torch.randn(6, device=gpu), ids)[1].item() == (ids > 2).sum().item()
+assert (labels != -100).sum().item() == 13  # nor did those of the graphs that were replayed
 assert sized(torch.randn(3, device=gpu), torch.tensor([1, -100, 5]).to(gpu)).shape == (2, 4)
 with torch.inference_mode():
     assert chunk(torch.randn(2, 8, 16, device=gpu), torch.tensor([[-100] * 8, [1] * 8]).to(gpu))[1].item() == 8
@@ -151,6 +152,33 @@ print(sevenths.item())  # a fused kernel may round differently
 print(changed(labels).item())  # what a graph changes in place is not followed
 print(labels.sum().item())
 """
+GRAPH = """
+import torch
+gpu = "cuda"
+given, apart, result = (torch.ones(4, dtype=torch.long, device=gpu) for _ in range(3))
+halves = torch.arange(4, device=gpu) / 2
+graph = torch.cuda.CUDAGraph()
+torch.cuda.synchronize()
+with torch.cuda.graph(graph):
+    result.add_(given)
+assert given.sum().item() == 4 and halves.tolist() == [0, 0.5, 1, 1.5]
+graph.replay()
+assert apart.sum().item() == 4
+print(given.sum().item())  # a kernel of the graph was given it
+print(halves[3].item())  # a matmul of the graph may have written to it
+later = torch.arange(3, device=gpu)
+graph.replay()
+assert later.tolist() == [0, 1, 2]
+"""
+
+
+def test_a_replay_of_a_graph_forgets_what_its_kernels_were_given(run):
+    report = run(GRAPH)
+    assert report.completed, report.ended
+    places = [int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins]
+    assert sorted(places) == [1 + GRAPH[: GRAPH.index(text)].count("\n") for text in ("print(given", "print(halves")]
+
+
 NOT_FOLLOWED = ("print(sevenths", "print(changed", "print(labels")
 
 

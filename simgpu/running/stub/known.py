@@ -12,7 +12,8 @@ operators.
 
 What is known of a tensor is forgotten when anything may have written to it: when its version has changed, or when a
 kernel that is not one of PyTorch's operators (a Triton kernel, an extension's) was given a pointer into its memory
-(stub/sources/libcudart/written.c). A CUDA graph may have written anywhere. Tensors of inference mode have no version,
+(stub/sources/libcudart/written.c). A replay of a CUDA graph counts as the kernels that were captured, and forgets all
+tensors of the dtypes that cuBLAS and cuDNN write. Tensors of inference mode have no version,
 so any kernel that was given a pointer into one may have written to it, but for those of the operators below.
 """
 
@@ -323,7 +324,8 @@ class Known:
         """Returns the number of the last of these kernels that may have written to the tensor's storage."""
         storage = tensor.untyped_storage()
         address, nbytes = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
-        return self._runtime.mock_last_kernel(inference, address, nbytes)
+        by_libraries = tensor.dtype in self._inexact or tensor.dtype in (self._torch.int32, self._torch.int8)
+        return self._runtime.mock_last_kernel(inference, address, nbytes, by_libraries)
 
     def stays(self, tensor: Any) -> None:
         """Keeps the values of a tensor that the last kernels were given and did not write to."""

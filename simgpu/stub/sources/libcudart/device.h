@@ -31,6 +31,9 @@ void launched(cudaStream_t stream);   // the same for a kernel
 void launched_elsewhere(cudaStream_t stream, void **arguments, const void *buffer,
                         size_t bytes);        // the same for one that is not PyTorch's (written.c)
 void launched_of_torch(cudaStream_t stream, void **arguments); // the same for one that is
+int capturing(void);                                           // whether a CUDA graph is being captured (graphs.c)
+void replayed(cudaStream_t stream);                            // a CUDA graph ran again
+void collective_captured(void);
 void wrote(const void *to);                                    // a copy or a memset to the device
 void copied_to_device(const void *from, size_t bytes);
 void settle(void);                   // waits until NCCL's watchdog has seen all collectives

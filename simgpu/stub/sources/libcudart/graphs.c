@@ -107,6 +107,8 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) { return cudaSuccess; }
 
+int capturing(void) { return capture.number != 0; }
+
 static int other_streams; // whether work was given to another stream than the default ones, outside of a capture
 
 int mock_used_streams(void) { return other_streams; }

@@ -15,6 +15,7 @@ static int issued; // a collective since the watchdog's last complete round
 void collective_issued(void) {
   settle();
   __atomic_store_n(&issued, 1, __ATOMIC_RELAXED);
+  if (capturing()) collective_captured();
 }
 
 void settle(void) {
@@ -114,7 +115,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
-  launched_elsewhere(stream, 0, 0, 0);
+  replayed(stream);
   return cudaSuccess;
 }
 

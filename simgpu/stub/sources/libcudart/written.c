@@ -27,7 +27,9 @@ struct kernels {
   unsigned slots[2 * POINTERS]; // 1 + index of a pointer, by hash
 };
 static struct kernels foreign, all, copies;
-static int watches_all; // whether PyTorch's own are recorded too
+static struct kernels graphs;    // those that were captured; a replay runs them again
+static unsigned long replays[2]; // the last replay, by its number among foreign kernels and among all
+static int watches_all;          // whether PyTorch's own are recorded too
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int add(struct kernels *of, uintptr_t pointer) {
@@ -99,23 +101,42 @@ void launched_elsewhere(cudaStream_t stream, void **arguments, const void *buffe
   pthread_mutex_lock(&lock);
   record(&foreign, arguments, buffer, bytes, LONGEST_FOREIGN);
   if (watches_all) record(&all, arguments, buffer, bytes, LONGEST_FOREIGN);
+  if (capturing()) record(&graphs, arguments, buffer, bytes, LONGEST_FOREIGN);
+  pthread_mutex_unlock(&lock);
+  launched(stream);
+}
+
+// A collective may write to any of its tensors.
+void collective_captured(void) {
+  pthread_mutex_lock(&lock);
+  graphs.count++;
+  may_write_anywhere(&graphs);
+  pthread_mutex_unlock(&lock);
+}
+
+void replayed(cudaStream_t stream) {
+  pthread_mutex_lock(&lock);
+  replays[0] = ++foreign.count;
+  replays[1] = ++all.count;
   pthread_mutex_unlock(&lock);
   launched(stream);
 }
 
 void launched_of_torch(cudaStream_t stream, void **arguments) {
-  if (watches_all) {
+  if (watches_all || capturing()) {
     pthread_mutex_lock(&lock);
-    record(&all, arguments, 0, 0, LONGEST);
+    if (watches_all) record(&all, arguments, 0, 0, LONGEST);
+    if (capturing()) record(&graphs, arguments, 0, 0, LONGEST);
     pthread_mutex_unlock(&lock);
   }
   launched(stream);
 }
 
 void wrote(const void *to) {
-  if (!watches_all) return;
+  if (!watches_all && !capturing()) return;
   pthread_mutex_lock(&lock);
-  record(&all, 0, &to, sizeof to, 0);
+  if (watches_all) record(&all, 0, &to, sizeof to, 0);
+  if (capturing()) record(&graphs, 0, &to, sizeof to, 0);
   pthread_mutex_unlock(&lock);
 }
 
@@ -137,16 +158,24 @@ void mock_clear_stack(void) {
 
 unsigned long mock_kernels(int own_too) { return __atomic_load_n(own_too ? &all.count : &foreign.count, __ATOMIC_RELAXED); }
 
-// The number of the last kernel that may have written into [from, from + bytes); 0 if none has.
-unsigned long mock_last_kernel(int own_too, const void *from, size_t bytes) {
+static int given_into(const struct kernels *of, uintptr_t begin, size_t bytes) {
+  for (size_t i = 0; i < of->pointers; i++)
+    if (of->pointer[i] - begin < bytes) return 1;
+  return 0;
+}
+
+// The number of the last kernel that may have written into [from, from + bytes); 0 if none has. A replay counts as the
+// kernels that were captured. What cuBLAS and cuDNN were given is not known, so it counts for all that they may write to
+// (`by_libraries`: the dtype is one of theirs).
+unsigned long mock_last_kernel(int own_too, const void *from, size_t bytes, int by_libraries) {
   const struct kernels *of = own_too ? &all : &foreign;
   uintptr_t begin = (uintptr_t)from;
   pthread_mutex_lock(&lock);
-  unsigned long last = copies.everywhere ? of->count : of->everywhere;
+  unsigned long last = copies.everywhere ? of->count : of->everywhere, replay = replays[own_too];
   for (size_t i = 0; i < of->pointers; i++)
     if (of->pointer[i] - begin < bytes && of->given_to[i] > last) last = of->given_to[i];
-  for (size_t i = 0; i < copies.pointers && foreign.count; i++)
-    if (copies.pointer[i] - begin < bytes) last = of->count;
+  if (foreign.count && given_into(&copies, begin, bytes)) last = of->count;
+  if (replay > last && (by_libraries || graphs.everywhere || given_into(&graphs, begin, bytes))) last = replay;
   pthread_mutex_unlock(&lock);
   return last;
 }
