@@ -72,7 +72,7 @@ def _fold(torch: Any, known: Known) -> None:
 def _followed(torch: Any, known: Known, plans: dict[int, Plan], compiled: Callable) -> Callable:
     """Wraps a compiled function so that inputs stay known, and its results become known."""
 
-    @functools.wraps(compiled)
+    @functools.wraps(compiled, updated=())  # without the attribute by which Dynamo finds what is wrapped
     def call(*args):
         given = [one for one in args if isinstance(one, torch.Tensor) and one.is_cuda and not one.is_inference()]
         before = [(one, one._version) for one in given if known.of(one) is not None]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -100,18 +101,20 @@ class Known:
         self._moves_module = self._infers = False
 
     def begin(self) -> None:
-        """Replaces the kernels, where this version of torch (2.10 or newer) lets them be asked for."""
+        """Replaces the kernels, where this version of torch (2.9 or newer) lets them be asked for."""
         if not hasattr(self._torch.library, "get_kernel"):
             return
         self._library = self._torch.library.Library("aten", "IMPL")
         kinds = ((FILLED, self._filled), (LIKE, self._like), (COMPUTED, self._computed), (SIZED, self._sized))
-        for names, make in kinds:
-            for name in names:
-                self._replace(name, make)
-        for key in ("CPU", "CUDA"):
-            self._replace("_to_copy", self._moved, key)
-        for name in ("_local_scalar_dense", "equal"):
-            self._replace(name, self._read)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")  # that a kernel is replaced
+            for names, make in kinds:
+                for name in names:
+                    self._replace(name, make)
+            for key in ("CPU", "CUDA"):
+                self._replace("_to_copy", self._moved, key)
+            for name in ("_local_scalar_dense", "equal"):
+                self._replace(name, self._read)
         module = self._torch.nn.Module
         module._apply = self._applied(module._apply)
 
