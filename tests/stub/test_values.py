@@ -133,7 +133,7 @@ def changed(labels):
 @torch.compile
 def rounded(numbers):
     last = numbers.cumsum(0)[-1]
-    return (last / 7).ceil().long(), (last / 4).ceil().long() * 4
+    return (last / 7).ceil().long(), (last / 4).ceil().long() * 4, (last + 4052).half().long(), last.half().long()
 
 labels = torch.tensor([[-100] * 3 + [1, 2, 3, 4, 5], [1] * 8]).to(gpu)
 _, count, shifted = chunk(torch.randn(2, 8, 16, device=gpu, requires_grad=True), labels)
@@ -146,8 +146,9 @@ assert (labels != -100).sum().item() == 13  # nor did those of the graphs that w
 assert sized(torch.randn(3, device=gpu), torch.tensor([1, -100, 5]).to(gpu)).shape == (2, 4)
 with torch.inference_mode():
     assert chunk(torch.randn(2, 8, 16, device=gpu), torch.tensor([[-100] * 8, [1] * 8]).to(gpu))[1].item() == 8
-sevenths, padded = rounded(torch.arange(10, device=gpu))
-assert padded.item() == 48  # 45 / 4 is a float32 number
+sevenths, padded, wide, narrow = rounded(torch.arange(10, device=gpu))
+assert padded.item() == 48 and narrow.item() == 45  # 45 / 4 is a float32 number, and 45 a float16 one
+print(wide.item())  # 4097 is not a float16 number
 print(sevenths.item())  # a fused kernel may round differently
 print(changed(labels).item())  # what a graph changes in place is not followed
 print(labels.sum().item())
@@ -179,7 +180,7 @@ def test_a_replay_of_a_graph_forgets_what_its_kernels_were_given(run):
     assert sorted(places) == [1 + GRAPH[: GRAPH.index(text)].count("\n") for text in ("print(given", "print(halves")]
 
 
-NOT_FOLLOWED = ("print(sevenths", "print(changed", "print(labels")
+NOT_FOLLOWED = ("print(wide", "print(sevenths", "print(changed", "print(labels")
 
 
 def test_integers_that_compiled_code_computes_are_known(run):
