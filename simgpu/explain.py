@@ -1,9 +1,10 @@
 """Lists everything that this project has for one operator: rules, checks, shapes, costs and lists, with file and line.
 
-`simgpu explain aten::sort` prints it. Each registry is asked in the order in which a call goes through them (README.md,
-at the top). A registry is a dict, a set or a text of names in a module, and REGISTRIES names them all; a test finds
-those that are missing there. `--all` prints every operator of PyTorch without lines and descriptions, so that the text
-changes only if a rule is added, moved or removed. tests/data/operators_explained.txt holds it:
+`simgpu explain aten::sort` prints it, by the stages of a call in their order (README.md, at the top). Most of it is the
+operator's record (op_spec.py). The rest are tables of names that modules keep for the clock, for dtypes and for error
+texts. TABLES names them all, and a test finds those that are missing there. `--all` prints every operator of PyTorch
+without lines and descriptions, so that the text changes only if a rule is added, moved or removed.
+tests/data/operators_explained.txt holds it:
 
     python -m simgpu explain --all > tests/data/operators_explained.txt
 """
@@ -21,11 +22,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simgpu import handlers, left_out, session
+from simgpu import handlers, left_out, op_spec, session
 from simgpu.composites import autocast
 from simgpu.kernels import any_device, custom, dtype_checks, launch
-from simgpu.modes import costs, dispatch_mode, fusion, operators, sorts, uncounted
-from simgpu.on_cpu import calls, follow
+from simgpu.modes import costs, fusion, operators, sorts, uncounted
+from simgpu.on_cpu import follow
 from simgpu.ranks import operators as collectives
 from simgpu.running.stub import known
 from simgpu.tensors import (
@@ -36,26 +37,23 @@ from simgpu.tensors import (
     meta_kernels,
     overlaps,
     registry,
-    scalars,
     unseen,
-    values,
     wrong_device,
-    zero_tensors,
 )
 
 FOLDER = Path(__file__).parent
 NAMESPACES = ("aten", "c10d")
 """The namespaces of operators that `--all` lists."""
 SHORT = 60
-"""Characters of a registry's value that is printed next to its name."""
+"""Characters of a value that is printed next to its name."""
 
 assert session  # its import loads all that registers something
 
 
-class Registry(NamedTuple):
-    """One registry: `variable` of `module`, a dict, a set, or a text of names.
+class Table(NamedTuple):
+    """One table: `variable` of `module`, a dict, a set, or a text of names.
 
-    `stage` is the part of a call in which it is asked, and `word` says what it holds. `keys` returns what an OpOverload
+    `stage` is the part of a call in which it is read, and `word` says what it holds. `keys` returns what an OpOverload
     may be called there, and `applies` whether it counts for an OpOverload that it lists.
     """
 
@@ -68,7 +66,7 @@ class Registry(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What one registry has for an operator: its stage and word, the name and place of what it found, and a text."""
+    """One thing that there is for an operator: its stage and word, its name and place, and a text."""
 
     stage: str
     word: str
@@ -76,6 +74,14 @@ class Entry(NamedTuple):
     file: str
     line: int
     text: str
+
+
+class Place(NamedTuple):
+    """Where something was declared: file, line, and the comment there."""
+
+    file: str
+    line: int
+    comment: str = ""
 
 
 def _itself(operator) -> tuple:
@@ -131,130 +137,129 @@ def _functions(operator) -> tuple:
     return tuple(one for one in found if callable(one))
 
 
-REGISTRIES = (
-    Registry("call from Python", "handler", handlers, "_handlers", _functions),
-    Registry("above autograd", "autocast", autocast, "LOWER", _plain),
-    Registry("above autograd", "autocast", autocast, "FP32", _plain),
-    Registry("above autograd", "autocast", autocast, "FP32_RESULT", _plain),
-    Registry("above autograd", "autocast", autocast, "NORM", _plain),
-    Registry("above autograd", "autocast", autocast, "WIDEST", _plain),
-    Registry("above autograd", "autocast", autocast, "BANNED", _plain),
-    Registry("above autograd", "branch", registry, "_branches", _itself),
-    Registry("above autograd", "ZeroTensor", zero_tensors, "KERNELS", _itself),
-    Registry("outside the modes", "refusal", unseen, "FACTORIES", _plain),
-    Registry("placement", "host", operators, "CROSSING", _itself),
-    Registry("placement", "host", operators, "HOST_INDEX", _itself),
-    Registry("placement", "host", operators, "HOST_VALUES", _itself),
-    Registry("placement", "host", operators, "HOST_SCALAR", _itself),
-    Registry("placement", "one device", wrong_device, "_ONE_DEVICE", _out_of_place, wrong_device.wants_one_device),
-    Registry("placement", "error text", wrong_device, "_FOUND_BY_ITERATOR", _opname),
-    Registry("placement", "error text", wrong_device, "_CALLS", _opname),
-    Registry("check", "absent", absent, "_NAMES", _plain),
-    Registry("check", "absent", absent, "_CALLING", _plain),
-    Registry("check", "overlap", overlaps, "_ALONE", _out_of_place, overlaps.check_of),
-    Registry("check", "overlap", overlaps, "_COPIED", _out_of_place, overlaps.check_of),
-    Registry("check", "overlap", overlaps, "_WITH_INPUTS", _out_of_place, overlaps.check_of),
-    Registry("check", "overlap", overlaps, "_APART", _out_of_place, overlaps.check_of),
-    Registry("check", "refusal", launch, "_refusals", _itself),
-    Registry("check", "dtypes", dtype_checks, "BY_HAND", lambda operator: _name_of_dtypes(operator)),
-    Registry("check", "number", scalars, "CONVERTED", _itself),
-    Registry("decomposition", "decomposition", launch, "_made_of_others", _itself),
-    Registry("decomposition", "known parts", dispatch_mode, "AS_THEY_ARE", _itself),
-    Registry("decomposition", "known parts", dispatch_mode, "ASKING", _itself),
-    Registry("decomposition", "not decomposed", any_device, "_PLAIN", _opname, any_device.kernel_of),
-    Registry("decomposition", "not decomposed", any_device, "_ON_GPU", _opname, any_device.kernel_of),
-    Registry("decomposition", "preparation", launch, "_prepared", _itself),
-    Registry("shapes", "shapes", registry, "_metas", _itself),
-    Registry("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
-    Registry("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
-    Registry("shapes", "shapes", in_place, "OPERATORS", _itself),
-    Registry("shapes", "shapes", lists, "_UNARY", _of_each, lambda operator: lists._writes(operator) is not None),
-    Registry("shapes", "shapes", lists, "_MORE", _of_each, lambda operator: lists._writes(operator) is not None),
-    Registry("memory", "rule", launch, "_rules", _itself),
-    Registry(
-        "memory", "rule of a sibling", launch, "_of_siblings", _itself, lambda operator: operator not in launch._rules
-    ),
-    Registry("memory", "excluded", left_out, "_LIBRARY_OF", _qualified),
-    Registry("memory", "no memory", left_out, "_ASK", _qualified),
-    Registry("collective", "method", collectives, "_METHODS", _collective),
-    Registry("time", "kernels", costs, "_NO_KERNEL", _opname),
-    Registry("time", "kernels", costs, "_KERNELS", _opname),
-    Registry("time", "kernels", costs, "KERNEL_AMONG_OTHERS", _itself),
-    Registry("time", "bytes", costs, "_OVERWRITTEN", _opname),
-    Registry("time", "bytes", costs, "ROWS_READ", _opname),
-    Registry("time", "bytes", costs, "_ROWS_WRITTEN", _opname),
-    Registry("time", "bytes", costs, "READ_TWICE", _opname),
-    Registry("time", "bytes", sorts, "_ALONG_A_DIM", _opname),
-    Registry("time", "bytes", sorts, "OPERATORS", _opname),
-    Registry("time", "operations", costs, "_PRODUCTS", _packet),
-    Registry("time", "operations", costs, "_COUNTED_AS", _packet),
-    Registry("time", "operations", costs, "flop_registry", _packet),
-    Registry("time", "operations", uncounted, "PRODUCTS", _packet),
-    Registry("time", "operations", uncounted, "FACTORIZATIONS", _packet),
-    Registry("time", "fusion", fusion, "_GENERATED", _opname),
-    Registry("values", "values", values, "_OVERWRITING", _itself),
-    Registry("values", "values", values, "_DECIDED_BY", _itself),
-    Registry("values=True", "on the CPU", calls, "_equivalents", _itself),
-    Registry("values=True", "on the CPU", follow, "_IN_SINGLE", _opname),
-    Registry("backward", "formula's call", formulas, "_calls", _itself),
-    Registry("backward", "formula's guess", formulas, "GUESSES", _itself),
-    Registry("backward", "has a formula", formulas, "FORWARD", _itself),
-    Registry("backward", "accumulation", formulas, "_ACCUMULATING", _itself),
-    Registry("stub engine", "known values", known, "FILLED", _plain),
-    Registry("stub engine", "known values", known, "LIKE", _plain),
-    Registry("stub engine", "known values", known, "MOVES", _plain),
-    Registry("stub engine", "known values", known, "ROUNDED", _plain),
-    Registry("stub engine", "known values", known, "SUMS", _plain),
-    Registry("stub engine", "known values", known, "COMPUTED", _plain),
-    Registry("stub engine", "known values", known, "SIZED", _plain),
+STAGES = (
+    "call from Python",
+    "above autograd",
+    "outside the modes",
+    "placement",
+    "check",
+    "decomposition",
+    "shapes",
+    "memory",
+    "collective",
+    "time",
+    "values",
+    "values=True",
+    "backward",
+    "stub engine",
 )
-"""Every registry, in the order in which a call goes through them."""
+"""The stages of a call, in their order."""
+
+TABLES = (
+    Table("call from Python", "handler", handlers, "_handlers", _functions),
+    Table("above autograd", "autocast", autocast, "LOWER", _plain),
+    Table("above autograd", "autocast", autocast, "FP32", _plain),
+    Table("above autograd", "autocast", autocast, "FP32_RESULT", _plain),
+    Table("above autograd", "autocast", autocast, "NORM", _plain),
+    Table("above autograd", "autocast", autocast, "WIDEST", _plain),
+    Table("above autograd", "autocast", autocast, "BANNED", _plain),
+    Table("outside the modes", "refusal", unseen, "FACTORIES", _plain),
+    Table("placement", "one device", wrong_device, "_ONE_DEVICE", _out_of_place, wrong_device.wants_one_device),
+    Table("placement", "error text", wrong_device, "_FOUND_BY_ITERATOR", _opname),
+    Table("placement", "error text", wrong_device, "_CALLS", _opname),
+    Table("check", "absent", absent, "_NAMES", _plain),
+    Table("check", "absent", absent, "_CALLING", _plain),
+    Table("check", "overlap", overlaps, "_ALONE", _out_of_place, overlaps.check_of),
+    Table("check", "overlap", overlaps, "_COPIED", _out_of_place, overlaps.check_of),
+    Table("check", "overlap", overlaps, "_WITH_INPUTS", _out_of_place, overlaps.check_of),
+    Table("check", "overlap", overlaps, "_APART", _out_of_place, overlaps.check_of),
+    Table("check", "dtypes", dtype_checks, "BY_HAND", lambda operator: _name_of_dtypes(operator)),
+    Table("decomposition", "not decomposed", any_device, "_PLAIN", _opname, any_device.kernel_of),
+    Table("decomposition", "not decomposed", any_device, "_ON_GPU", _opname, any_device.kernel_of),
+    Table("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
+    Table("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
+    Table("shapes", "shapes", in_place, "OPERATORS", _itself),
+    Table("shapes", "shapes", lists, "_UNARY", _of_each, lambda operator: lists._writes(operator) is not None),
+    Table("shapes", "shapes", lists, "_MORE", _of_each, lambda operator: lists._writes(operator) is not None),
+    Table("memory", "excluded", left_out, "_LIBRARY_OF", _qualified),
+    Table("memory", "no memory", left_out, "_ASK", _qualified),
+    Table("collective", "method", collectives, "_METHODS", _collective),
+    Table("time", "kernels", costs, "_NO_KERNEL", _opname),
+    Table("time", "kernels", costs, "_KERNELS", _opname),
+    Table("time", "bytes", costs, "_OVERWRITTEN", _opname),
+    Table("time", "bytes", costs, "ROWS_READ", _opname),
+    Table("time", "bytes", costs, "_ROWS_WRITTEN", _opname),
+    Table("time", "bytes", costs, "READ_TWICE", _opname),
+    Table("time", "bytes", sorts, "_ALONG_A_DIM", _opname),
+    Table("time", "bytes", sorts, "OPERATORS", _opname),
+    Table("time", "operations", costs, "_PRODUCTS", _packet),
+    Table("time", "operations", costs, "_COUNTED_AS", _packet),
+    Table("time", "operations", costs, "flop_registry", _packet),
+    Table("time", "operations", uncounted, "PRODUCTS", _packet),
+    Table("time", "operations", uncounted, "FACTORIZATIONS", _packet),
+    Table("time", "fusion", fusion, "_GENERATED", _opname),
+    Table("values=True", "on the CPU", follow, "_IN_SINGLE", _opname),
+    Table("stub engine", "known values", known, "FILLED", _plain),
+    Table("stub engine", "known values", known, "LIKE", _plain),
+    Table("stub engine", "known values", known, "MOVES", _plain),
+    Table("stub engine", "known values", known, "ROUNDED", _plain),
+    Table("stub engine", "known values", known, "SUMS", _plain),
+    Table("stub engine", "known values", known, "COMPUTED", _plain),
+    Table("stub engine", "known values", known, "SIZED", _plain),
+)
+"""Every table of names of operators that is not a field of `op_spec.OpSpec`."""
 
 
 def entries(operator) -> list[Entry]:
-    """Returns what every registry has for an OpOverload, in the order in which a call goes through them."""
-    found = []
-    for asked in REGISTRIES:
-        held = _held(asked)
-        for key in asked.keys(operator):
-            if key in held and asked.applies(operator):
-                found.append(_entry(asked, held[key]))
-                break
-        if (asked.stage, asked.word) == ("check", "dtypes"):
-            found += _dtypes_of_files(operator)
-    return found
+    """Returns all that there is for an OpOverload, in the order of a call's stages."""
+    found = [*_of_record(operator)]
+    for table in TABLES:
+        held = _held(table)
+        key = next((key for key in table.keys(operator) if key in held), None)
+        if key is not None and table.applies(operator):
+            line, comment = _assigned(Path(table.module.__file__ or "")).get(table.variable, (1, ""))
+            place = Place(table.module.__file__ or "", line, comment)
+            found.append(_entry(table.stage, table.word, table.variable, held[key], place))
+    found += _dtypes_of_files(operator)
+    return sorted(found, key=lambda entry: STAGES.index(entry.stage))
+
+
+def _of_record(operator) -> Iterator[Entry]:
+    """Yields an entry for each field of the operator's record that was declared, and has an effect."""
+    record = op_spec.spec(operator)
+    for name in op_spec.FIELDS:
+        if name not in record.declared or (name == "allocate_as_variant" and record.allocate is not None):
+            continue
+        file, line = record.declared[name]
+        about = op_spec.FIELDS[name].metadata
+        value = getattr(record, name)
+        value = None if op_spec.FIELDS[name].default is False else value  # a flag
+        yield _entry(about["stage"], about["word"], name, value, Place(file, line))
 
 
 @cache
-def _held(asked: Registry) -> dict:
-    """Returns a registry's keys and values; the value is None if it is a set or a text of names."""
-    held = getattr(asked.module, asked.variable)
+def _held(table: Table) -> dict:
+    """Returns a table's keys and values; the value is None if it is a set or a text of names."""
+    held = getattr(table.module, table.variable)
     held = held.split() if isinstance(held, str) else held
     return held if isinstance(held, dict) else dict.fromkeys(held)
 
 
-def _entry(asked: Registry, value) -> Entry:
-    """Returns the entry for one value: a function, a function and its condition, or something of the registry's own."""
+def _entry(stage: str, word: str, variable: str, value, place: Place) -> Entry:
+    """Returns the entry for one value: a function with or without a condition, or data of a table's own."""
     condition = ""
-    if isinstance(value, tuple) and len(value) == 2 and (value[1] is None or callable(value[1])):
-        value, when = value
-        condition = "" if when is None else f" (only if {_function(when).__name__} holds)"
-        if value is None:
-            return _of_variable(asked, "PyTorch's own device-independent kernel" + condition)
+    if isinstance(value, op_spec.Conditional):
+        condition = "" if value.when is None else f" (only if {_function(value.when).__name__} holds)"
+        value = value.function or "PyTorch's own device-independent kernel" + condition
     function = _function(value)
     if isinstance(function, FunctionType):
         line = function.__code__.co_firstlineno
         text = _first_paragraph(function.__doc__) + condition
-        return Entry(asked.stage, asked.word, function.__qualname__, _short(function.__code__.co_filename), line, text)
-    return _of_variable(asked, _as_text(value))
-
-
-def _of_variable(asked: Registry, value: str) -> Entry:
-    file = Path(asked.module.__file__ or "")
-    line, comment = _assigned(file).get(asked.variable, (1, ""))
-    short = len(value) <= SHORT
-    name = f"{asked.variable}: {value}" if value and short else asked.variable
-    return Entry(asked.stage, asked.word, name, _short(file), line, comment if short else value)
+        return Entry(stage, word, function.__qualname__, _short(function.__code__.co_filename), line, text)
+    text = "" if value is None else _as_text(value)
+    short = len(text) <= SHORT
+    name = f"{variable}: {text}" if text and short else variable
+    return Entry(stage, word, name, _short(place.file), place.line, place.comment if short else text)
 
 
 def _function(value) -> Any:
@@ -268,12 +273,10 @@ def _function(value) -> Any:
 
 
 def _as_text(value) -> str:
-    """Returns a registry's value in words."""
-    if value is None:
-        return ""
+    """Returns a value in words."""
     if isinstance(value, formulas.Guess):
         return f"{value.name}: {value.why}"
-    if isinstance(value, list) and value and isinstance(value[0], formulas.Call):
+    if isinstance(value, tuple) and value and isinstance(value[0], formulas.Call):
         return "; ".join(f"{'/'.join(sorted(one.nodes)) or 'any formula'}: {one.does}" for one in value)
     if isinstance(value, list) and value and isinstance(value[0], dtype_checks.Entry):
         return "; ".join(dict.fromkeys(one.says.partition(":")[2].strip() for one in value))

@@ -3,18 +3,10 @@
 import math
 from typing import Any
 
-import torch
-
 from simgpu.kernels import any_device, custom
 from simgpu.kernels.siblings import siblings
+from simgpu.op_spec import Conditional, declare, named, overloads, spec
 from simgpu.tensors import arguments
-from simgpu.tensors.registry import add, overloads
-
-_rules = {}
-_of_siblings = {}  # used unless there is a rule
-_made_of_others = {}
-_prepared = {}
-_refusals = {}
 
 
 def rule(*names: str, only: bool = False):
@@ -26,8 +18,10 @@ def rule(*names: str, only: bool = False):
 
     def register(function):
         for key in overloads(names):
-            add(_rules, key, function, "rules")
-            _of_siblings.update(dict.fromkeys([] if only else siblings(key), function))
+            declare(key, allocate=function)
+            for variant in () if only else siblings(key):
+                if spec(variant).allocate_as_variant is None:
+                    declare(variant, allocate_as_variant=function)
         return function
 
     return register
@@ -41,15 +35,13 @@ def made_of_others(*names: str, when=None):
     (CompositeExplicitAutograd). As a decorator, it registers a function that does what CUDA's code does. It is called
     with the operator's arguments, and each operator that it calls is seen in turn.
     """
-    operators = []
-    for name in names:
-        packet, _, overload = name.partition(".")
-        operators.append(getattr(getattr(torch.ops.aten, packet), overload))
+    operators = named(" ".join(names))
     for operator in operators:
-        add(_made_of_others, operator, (None, when), "decompositions")
+        declare(operator, decompose=Conditional(None, when))
 
     def register(function):
-        _made_of_others.update(dict.fromkeys(operators, (function, when)))
+        for operator in operators:
+            spec(operator).decompose = Conditional(function, when)
         return function
 
     return register
@@ -60,9 +52,9 @@ def others_of(operator, args, kwargs):
 
     Returns None if the operator has a kernel.
     """
-    if operator in _made_of_others:
-        function, when = _made_of_others[operator]
-        return (function,) if when is None or when(*args, **kwargs) else None
+    declared = spec(operator).decompose
+    if declared is not None:
+        return (declared.function,) if declared.when is None or declared.when(*args, **kwargs) else None
     if operator.namespace not in ("aten", "fsdp"):
         function = custom.function_of(operator)
         return None if function is None else (function,)
@@ -73,12 +65,12 @@ def has_others(operator) -> bool:
     """Returns whether `others_of` returns a decomposition of an OpOverload for at least some calls."""
     if operator.namespace not in ("aten", "fsdp"):
         return custom.function_of(operator) is not None
-    return operator in _made_of_others or (rule_for(operator) is None and any_device.on_gpu_too(operator))
+    return is_made_of_others(operator) or (rule_for(operator) is None and any_device.on_gpu_too(operator))
 
 
 def is_made_of_others(operator) -> bool:
     """Returns whether an OpOverload was declared with `made_of_others`."""
-    return operator in _made_of_others
+    return spec(operator).decompose is not None
 
 
 def prepared(*names: str, when):
@@ -89,9 +81,8 @@ def prepared(*names: str, when):
     """
 
     def register(function):
-        for name in names:
-            packet, _, overload = name.partition(".")
-            add(_prepared, getattr(getattr(torch.ops.aten, packet), overload), (function, when), "preparations")
+        for operator in named(" ".join(names)):
+            declare(operator, preprocess=Conditional(function, when))
         return function
 
     return register
@@ -99,13 +90,13 @@ def prepared(*names: str, when):
 
 def preparation_of(operator, args, kwargs):
     """Returns the function that `prepared` registered for this call of an OpOverload, or None."""
-    function, when = _prepared.get(operator, (None, None))
-    return function if function is not None and when(*args, **kwargs) else None
+    declared = spec(operator).preprocess
+    return declared.function if declared is not None and declared.when(*args, **kwargs) else None
 
 
 def has_preparation(operator) -> bool:
     """Returns whether `prepared` registered a function for an OpOverload."""
-    return operator in _prepared
+    return spec(operator).preprocess is not None
 
 
 def refuses(*names: str):
@@ -117,7 +108,7 @@ def refuses(*names: str):
 
     def register(function):
         for operator in overloads(names):
-            add(_refusals, operator, function, "refusals")
+            declare(operator, refuse=function)
         return function
 
     return register
@@ -125,12 +116,13 @@ def refuses(*names: str):
 
 def refusal_of(operator):
     """Returns the function that `refuses` registered for an OpOverload, or None."""
-    return _refusals.get(operator)
+    return spec(operator).refuse
 
 
 def rule_for(operator):
     """Returns the rule of an OpOverload, or None."""
-    return _rules.get(operator) or _of_siblings.get(operator)
+    known = spec(operator)
+    return known.allocate or known.allocate_as_variant
 
 
 class Launch:

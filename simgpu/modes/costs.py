@@ -17,6 +17,7 @@ from simgpu.hardware.gpus import Spec
 from simgpu.kernels.foreach import CHUNK
 from simgpu.kernels.transfer import temporaries
 from simgpu.modes import grouped_convolutions, layout_changes, sorts, uncounted
+from simgpu.op_spec import mark
 from simgpu.tensors import arguments, residence
 from simgpu.tensors.identity import once_for_each
 from simgpu.timing import rates, reached
@@ -88,10 +89,8 @@ _KERNELS = {
 }  # fmt: skip
 
 # Decomposed operators (see kernels.launch) with one kernel that is not an operator and appears as an empty tensor.
-KERNEL_AMONG_OTHERS = {
-    _aten.convolution.default, _aten.convolution_backward.default, _aten._thnn_fused_lstm_cell_backward_impl.default,
-    _aten._thnn_fused_gru_cell_backward.default,
-}  # fmt: skip
+mark("convolution convolution_backward", kernel_among_others=True)
+mark("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward", kernel_among_others=True)
 
 _PRODUCTS = {
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addmm_, _aten.baddbmm_, _aten._addmm_activation,

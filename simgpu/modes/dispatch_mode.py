@@ -25,6 +25,7 @@ from simgpu.memory.allocator import OutOfMemory
 from simgpu.modes import costs, size_probe, stacks
 from simgpu.modes.operators import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, facts_of
 from simgpu.on_cpu import follow as on_cpu
+from simgpu.op_spec import mark, spec
 from simgpu.ranks import operators
 from simgpu.stand_ins import zeros_like
 from simgpu.tensors import (
@@ -63,10 +64,9 @@ OTHER_LAYOUT = (
 )
 
 
-# Operators that Python functions decompose, although values are computed for the whole operator and not per part.
-# AS_THEY_ARE are those whose parts give the right values one by one, and ASKING those that read values on the way.
-AS_THEY_ARE = {_aten.masked_select.default, _aten.index_put.default, _aten.equal.default}
-ASKING = {_aten.repeat_interleave.Tensor, _aten.segment_reduce.default}
+# Values of an operator that a Python function decomposes are computed for the operator as a whole, but for these.
+mark("masked_select index_put equal", parts_have_values=True)
+mark("repeat_interleave.Tensor segment_reduce", parts_read_values=True)
 
 
 def refuse_simulated(operator, arguments) -> None:
@@ -190,7 +190,7 @@ class DispatchMode(TorchDispatchMode):
     # depth of calls from Python; 0 within backward means that autograd's engine calls
     function_depth = _of_thread("function_depth")
     count = _of_thread("count")  # number of operators that have run
-    seen = _of_thread("seen")  # the operators of formulas.FORWARD that have run
+    seen = _of_thread("seen")  # the operators with a formula that have run
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -268,12 +268,12 @@ class DispatchMode(TorchDispatchMode):
         here.
         """
         operator = facts.operator
-        here = self.here
+        here, declared = self.here, spec(operator)
         depth, apart = here.function_depth, here.apart
-        whole = function is not None and operator not in AS_THEY_ARE and not facts.made_in_python
+        whole = function is not None and not declared.parts_have_values and not facts.made_in_python
         try:
             here.function_depth = depth + 1
-            here.apart = apart or (whole and operator not in ASKING)
+            here.apart = apart or (whole and not declared.parts_read_values)
             with self:
                 if function is None:
                     result = operator._op_dk(any_device.kernel_of(operator), *args, **kwargs)

@@ -3,34 +3,19 @@
 import torch
 
 from simgpu.kernels import dtype_checks, has_others, has_preparation, is_made_of_others, refusal_of, rule_for
-from simgpu.modes import costs
-from simgpu.tensors import absent, formulas, overlaps, scalars, wrong_device
+from simgpu.op_spec import mark, spec
+from simgpu.tensors import absent, overlaps, wrong_device
 from simgpu.tensors.identity import once_for_each
 
-_aten = torch.ops.aten
 HIGHER_ORDER, QUESTION, COLLECTIVE = "higher order", "question", "collective"
 VIEW, COMPOSITE, KERNEL = "view", "composite", "kernel"
 
-# Operators that read or write across devices, so their arguments may be on different ones.
-CROSSING = {
-    _aten.copy_.default,
-    _aten._foreach_copy_.default,
-    _aten._to_copy.default,
-    _aten.set_.source_Storage,
-    _aten.set_.source_Tensor,
-}
-# Operators that accept host index tensors and copy them to the device themselves.
-HOST_INDEX = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
-# Operators that read a tensor's values on the host, and are decomposed on the device.
-HOST_VALUES = {
-    _aten._pack_padded_sequence.default,
-    _aten._foreach_addcdiv.Tensor,
-    _aten._foreach_addcdiv_.Tensor,
-    _aten._foreach_addcmul.Tensor,
-    _aten._foreach_addcmul_.Tensor,
-}
-# Operators that accept a scalar tensor from the host, which their meta kernels refuse.
-HOST_SCALAR = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
+mark("copy_ _foreach_copy_ _to_copy set_.source_Storage set_.source_Tensor", crosses_devices=True)
+mark("index.Tensor index_put index_put_ _index_put_impl_", index_on_host=True)
+mark("_pack_padded_sequence", values_on_host=True)
+mark("_foreach_addcdiv.Tensor _foreach_addcdiv_.Tensor", values_on_host=True)
+mark("_foreach_addcmul.Tensor _foreach_addcmul_.Tensor", values_on_host=True)
+mark("masked_fill.Tensor masked_fill_.Tensor", scalar_on_host=True)
 
 
 def is_view(operator) -> bool:
@@ -88,8 +73,8 @@ class Facts:
     `wants_one_device` says that even a host tensor without dims is refused. `dtypes` is CUDA's check of dtypes,
     `overlaps` its check of the written memory, and `refusal` a function that raises for what CUDA refuses of other
     arguments; each may be None. `absent` is the name of the kernel that CUDA lacks, for which it refuses the operator,
-    or None. For `has_kernel_among_others` see `costs`, for `is_forward` see `formulas`, and for `converts_number` see
-    `scalars`.
+    or None. `op_spec.OpSpec` describes `has_kernel_among_others` (kernel_among_others), `is_forward` (has_formula)
+    and `converts_number` (converted_number).
     """
 
     __slots__ = (
@@ -115,7 +100,7 @@ class Facts:
     )
 
     def __init__(self, operator):
-        self.operator = operator
+        self.operator, declared = operator, spec(operator)
         self.kind = _kind(operator)
         self.absent = absent.missing(operator) if self.kind is KERNEL else None
         self.dtypes = dtype_checks.checks_of(operator) if self.kind is KERNEL else None
@@ -126,14 +111,14 @@ class Facts:
         self.makes_by_others = is_made_of_others(operator) and not takes_tensors(operator)
         self.made_in_python = self.may_be_others and operator.namespace not in ("aten", "fsdp")
         self.may_be_prepared = has_preparation(operator)
-        self.converts_number = operator in scalars.CONVERTED
-        self.crosses = operator in CROSSING
-        self.takes_host_values = operator in HOST_VALUES
+        self.converts_number = declared.converted_number is not None
+        self.crosses = declared.crosses_devices
+        self.takes_host_values = declared.values_on_host
         self.wants_one_device = wrong_device.wants_one_device(operator)
-        self.takes_host_index = operator in HOST_INDEX
-        self.takes_host_scalar = operator in HOST_SCALAR
-        self.is_forward = operator in formulas.FORWARD
-        self.has_kernel_among_others = operator in costs.KERNEL_AMONG_OTHERS
+        self.takes_host_index = declared.index_on_host
+        self.takes_host_scalar = declared.scalar_on_host
+        self.is_forward = declared.has_formula
+        self.has_kernel_among_others = declared.kernel_among_others
 
 
 facts_of = once_for_each(Facts)

@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
+from simgpu.op_spec import declare, overloads, spec
 from simgpu.tensors import arguments
-from simgpu.tensors.registry import add, overloads
-
-_equivalents: dict = {}
 
 
 class Call:
@@ -45,7 +43,7 @@ def equivalent(*names: str):
 
     def register(function: Callable) -> Callable:
         for operator in overloads(names):
-            add(_equivalents, operator, function, "computations on the CPU")
+            declare(operator, cpu=function)
         return function
 
     return register
@@ -53,4 +51,4 @@ def equivalent(*names: str):
 
 def equivalent_of(operator) -> Callable | None:
     """Returns the function registered for an OpOverload, or None."""
-    return _equivalents.get(operator)
+    return spec(operator).cpu

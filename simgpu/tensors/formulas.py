@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from simgpu.op_spec import declare, mark, named, spec
+
 _aten = torch.ops.aten
 _ADD, _SUB, _MUL = _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor
 IN_PLACE, IN_PLACE_ONCE, ANEW = "in place", "in place, unless its own gradient may be asked for", "anew"
@@ -47,9 +49,8 @@ class Call(NamedTuple):
 
 
 def _of(names: str) -> frozenset:
-    """Returns OpOverloads of aten by name: "mul.Tensor exp" includes exp's default overload."""
-    pairs = (name.partition(".") for name in names.split())
-    return frozenset(getattr(getattr(_aten, packet), overload or "default") for packet, _, overload in pairs)
+    """Returns OpOverloads of aten by name, as `op_spec.named` does."""
+    return frozenset(named(names))
 
 
 def _sum(nodes: str, forward: str, made_by: str, within: int) -> Call:
@@ -146,31 +147,33 @@ GUESSES = {
 
 
 def guessed(operator, seen: set) -> Guess | None:
-    """Returns the Guess to report when a formula calls `operator`, or None. `seen` holds the operators of FORWARD that
-    ran.
+    """Returns the Guess to report when a formula calls `operator`, or None. `seen` holds the operators with a
+    formula that ran.
     """
-    guess = GUESSES.get(operator)
+    guess = spec(operator).formula_guess
     return guess if guess is not None and guess.forward & seen and _node() in guess.nodes else None
 
 
-_calls: dict = {}
-for _call in CALLS:
-    _calls.setdefault(_call.operator, []).append(_call)
-FORWARD = frozenset().union(*(one.forward for one in (*CALLS, *GUESSES.values())))
+for _operator in dict.fromkeys(one.operator for one in CALLS):
+    declare(_operator, formula_calls=tuple(one for one in CALLS if one.operator is _operator))
+for _operator, _guess in GUESSES.items():
+    declare(_operator, formula_guess=_guess)
+for _operator in frozenset().union(*(one.forward for one in (*CALLS, *GUESSES.values()))) - {TWICE}:
+    declare(_operator, has_formula=True)
 
 
 def concerns(operator) -> bool:
     """Returns whether formulas or the engine call this operator differently on meta tensors than on CUDA."""
-    return operator in _calls
+    return bool(spec(operator).formula_calls)
 
 
 def made_by_formula(operator, made: Made | None, count: int, seen: set) -> str | None:
     """Returns what CUDA does (`Call.does`) when a formula calls `operator` on a tensor that nothing else holds.
 
-    `operator` is the `count`-th operator to run. `made` is the tensor's origin, and `seen` holds the operators of
-    FORWARD that have run. Returns None if CUDA does the same as here.
+    `operator` is the `count`-th operator to run. `made` is the tensor's origin, and `seen` holds the operators
+    with a formula that have run. Returns None if CUDA does the same as here.
     """
-    for call in _calls.get(operator, ()):
+    for call in spec(operator).formula_calls:
         if made is None or (call.made_by is not None and made.operator not in call.made_by):
             continue
         if count - made.count > call.within or not (not call.forward or call.forward & seen):
@@ -187,12 +190,12 @@ def _node() -> str:
 
 
 # Operators that formulas call in the CPU's accumulation dtype (at::toAccumulateType): renorm_backward.
-_ACCUMULATING = _of("linalg_vector_norm sum.dim_IntList")
+mark("linalg_vector_norm sum.dim_IntList", accumulates=True)
 _DOUBLED = {(torch.float64, torch.float32), (torch.complex128, torch.complex64)}
 
 
 def as_on_cuda(operator, args, kwargs) -> dict:
     """Returns the keyword arguments of a formula's call as on CUDA, where float32 sums don't use float64."""
-    if operator in _ACCUMULATING and (kwargs.get("dtype"), args[0].dtype) in _DOUBLED:
+    if spec(operator).accumulates and (kwargs.get("dtype"), args[0].dtype) in _DOUBLED:
         return {**kwargs, "dtype": args[0].dtype}
     return kwargs

@@ -10,41 +10,16 @@ called inside others. There are two kinds, each a Python function in the file of
 `hold` registers them all (and what `autocast` needs), and `let_go` removes them. Nested GPUs share them by a count.
 """
 
-from collections.abc import Iterable, Iterator
 from functools import cache, wraps
 
 import torch
 
+from simgpu.op_spec import declare, named, spec, specs
 from simgpu.tensors import residence
 
-_aten = torch.ops.aten
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
-_branches = {}
-_above = {}  # the kernels made from them
-_metas = {}
 _libraries: list[torch.library.Library] = []
 _holders = 0
-
-
-def overloads(names: Iterable[str]) -> Iterator:
-    """Yields the OpOverloads of aten by name: "mm" is all of its overloads, "mm.default" is one."""
-    for name in names:
-        packet, _, overload = name.partition(".")
-        packet = getattr(_aten, packet)
-        for one in [overload] if overload else packet.overloads():
-            yield getattr(packet, one)
-
-
-def add(registry: dict, operator, entry, what: str) -> None:
-    """Adds an operator's entry to a registry. Raises ValueError if it has one; `what` names it there."""
-    if operator in registry:
-        raise ValueError(f"two {what} for {operator}: {_name(registry[operator])}, {_name(entry)}")
-    registry[operator] = entry
-
-
-def _name(entry) -> str:
-    function = entry[0] if isinstance(entry, tuple) else entry
-    return getattr(function, "__qualname__", str(function))
 
 
 def branch(*names: str):
@@ -54,11 +29,8 @@ def branch(*names: str):
     """
 
     def register(function):
-        for name in names:
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(_aten, packet), overload or "default")
-            add(_branches, operator, function, "branches")
-            _above[operator] = _above_autograd(operator, function)
+        for operator in named(" ".join(names)):
+            declare(operator, composite=function)
         return function
 
     return register
@@ -68,9 +40,8 @@ def meta(*names: str):
     """Registers the shapes of these operators of aten: "_fused_sgd_" is its default overload."""
 
     def register(function):
-        for name in names:
-            packet, _, overload = name.partition(".")
-            add(_metas, getattr(getattr(_aten, packet), overload or "default"), function, "shapes")
+        for operator in named(" ".join(names)):
+            declare(operator, shapes=function)
         return function
 
     return register
@@ -78,12 +49,12 @@ def meta(*names: str):
 
 def has_shapes(operator) -> bool:
     """Returns whether `meta` has the shapes of an operator."""
-    return operator in _metas
+    return spec(operator).shapes is not None
 
 
 def branch_of(operator):
     """Returns CUDA's implementation of an operator, or None."""
-    return _branches.get(operator)
+    return spec(operator).composite
 
 
 def decomposed(operator, args, kwargs):
@@ -161,13 +132,13 @@ def hold(*more) -> None:
 
 
 def _register(more) -> None:
-    above = library("AutogradMeta")
-    for operator, kernel in _above.items():
-        above.impl(operator, kernel)
-    below = library("Meta")
-    for operator, function in _metas.items():
-        # not Library.impl, which refuses these because it would decompose them, as CUDA does not
-        below.m.impl(operator.name().removeprefix("aten::"), "Meta", function)  # pyright: ignore[reportOptionalMemberAccess]
+    above, below = library("AutogradMeta"), library("Meta")
+    for one in specs():
+        if one.composite is not None:
+            above.impl(one.operator, _above_autograd(one.operator, one.composite))
+        if one.shapes is not None:
+            # not Library.impl, which refuses these because it would decompose them, as CUDA does not
+            below.m.impl(one.operator.name().removeprefix("aten::"), "Meta", one.shapes)  # pyright: ignore[reportOptionalMemberAccess]
     for register in more:
         register()
 

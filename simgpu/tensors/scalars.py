@@ -5,30 +5,19 @@ import math
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from simgpu.op_spec import mark, spec
 from simgpu.tensors import arguments
-
-_aten = torch.ops.aten
 
 # Operators whose CUDA kernel converts a number to the result's dtype (Scalar::to: cuda/FillKernel.cu, cuda/Indexing.cu,
 # cuda/IndexKernel.cu), with its name in their schema. A meta kernel does not check it.
-CONVERTED = {
-    _aten.fill.Scalar: "value",
-    _aten.fill_.Scalar: "value",
-    _aten.full.default: "fill_value",
-    _aten.full_like.default: "fill_value",
-    _aten.new_full.default: "fill_value",
-    _aten.index_fill.int_Scalar: "value",
-    _aten.index_fill_.int_Scalar: "value",
-    _aten.masked_fill.Scalar: "value",
-    _aten.masked_fill_.Scalar: "value",
-    _aten.masked_fill.Tensor: "value",
-    _aten.masked_fill_.Tensor: "value",
-}
+mark("fill.Scalar fill_.Scalar index_fill.int_Scalar index_fill_.int_Scalar", converted_number="value")
+mark("masked_fill.Scalar masked_fill_.Scalar masked_fill.Tensor masked_fill_.Tensor", converted_number="value")
+mark("full full_like new_full", converted_number="fill_value")
 
 
 def check(operator, args, kwargs, result: torch.Tensor) -> None:
-    """Raises PyTorch's RuntimeError for a number that `result`, from one of CONVERTED, cannot hold."""
-    value = arguments.given(operator, CONVERTED[operator], args, kwargs)
+    """Raises PyTorch's RuntimeError if `result` cannot hold the `converted_number` of a call."""
+    value = arguments.given(operator, spec(operator).converted_number, args, kwargs)
     if result.dtype == torch.bool or not result.numel():
         return
     with torch._C.DisableTorchFunction(), _disable_current_modes():

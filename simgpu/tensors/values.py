@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simgpu import machine as machines
 from simgpu import stand_in_numbers
 from simgpu.errors import NoValueError
+from simgpu.op_spec import mark, spec
 from simgpu.tensors import arguments, buffers, residence
 from simgpu.tensors.buffers import Buffer
 from simgpu.tensors.expressions import Call, Expression, taking_numbers, view
@@ -28,16 +29,12 @@ FLOATS = 4096  # elements of one tensor from the host
 
 _aten = torch.ops.aten
 # Operators for which the previous content of the tensor does not matter.
-_OVERWRITING = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
+mark("fill_.Scalar fill_.Tensor zero_ copy_", overwrites=True)
 # Operators whose result is decided by one operand that is false, or true, everywhere, whatever the other one is.
-_DECIDED_BY = {
-    getattr(getattr(_aten, f"{kind}_{name}{place}"), overload): name == "or"
-    for name in ("and", "or")
-    for kind, one, other in (("bitwise", "Tensor", "Tensor_out"), ("logical", "default", "out"))
-    for place, overload in (("", one), ("_", one), ("", other))
-}
-_DECIDED_BY |= {_aten.__and__.Tensor: False, _aten.__iand__.Tensor: False}
-_DECIDED_BY |= {_aten.__or__.Tensor: True, _aten.__ior__.Tensor: True}
+for _name, _value in (("and", False), ("or", True)):
+    mark(f"bitwise_{_name}.Tensor bitwise_{_name}_.Tensor bitwise_{_name}.Tensor_out", decided_by=_value)
+    mark(f"logical_{_name} logical_{_name}_ logical_{_name}.out", decided_by=_value)
+    mark(f"__{_name}__.Tensor __i{_name}__.Tensor", decided_by=_value)
 _DECIDING = 4096  # elements of such an operand, which is computed immediately
 _ALLOCATING = ("empty", "resize")  # parts of names of operators that leave values undefined
 
@@ -214,8 +211,8 @@ class _Plan:
         self.writes = bool(_written(operator).arguments)
         self.outs = _outs(operator)
         self.gives_values = _gives_values(operator)
-        self.overwrites = operator in _OVERWRITING
-        self.decided = operator in _DECIDED_BY
+        self.overwrites = spec(operator).overwrites
+        self.decided = spec(operator).decided_by is not None
         self.moves = operator._schema.name in ("aten::set_", "aten::resize_")
 
 
@@ -247,7 +244,10 @@ def follow(operator, args, kwargs, outputs) -> None:
         for place in written:
             place.values = None
         if plan.decided and _decided(operator, args, outputs[0].dtype):
-            keep(outputs[0], torch.full(outputs[0].shape, _DECIDED_BY[operator], dtype=outputs[0].dtype, device="cpu"))
+            keep(
+                outputs[0],
+                torch.full(outputs[0].shape, spec(operator).decided_by, dtype=outputs[0].dtype, device="cpu"),
+            )
         return
     _note(operator, given, named, written, outputs)
 
@@ -261,7 +261,7 @@ def _any_small(outputs) -> bool:
 
 def _decided(operator, args, dtype) -> bool:
     """Returns whether one known operand decides the result: `True or x`, `0 and x`."""
-    wanted = _DECIDED_BY[operator]
+    wanted = spec(operator).decided_by
     if wanted and dtype != torch.bool:
         return False  # 1 or 6 is 7
     for one in args[:2]:
@@ -276,7 +276,7 @@ def _decided(operator, args, dtype) -> bool:
 def _note(operator, given, named, written, outputs) -> None:
     """Sets the expressions of the storages of a call's results, and of those that it wrote to."""
     before = [(place, place.values) for place in written if place.values is not None]
-    if operator in _OVERWRITING:
+    if _plan_of(operator).overwrites:
         before = [(written[0], given[0].of)]
     elif _outs(operator):
         given_to = [named[name].of for name in _outs(operator)]

@@ -11,6 +11,7 @@ from functools import wraps
 
 import torch
 
+from simgpu.op_spec import mark, specs
 from simgpu.tensors import registry, residence
 
 _aten = torch.ops.aten
@@ -92,12 +93,10 @@ def _quotient(one, other) -> torch.Tensor:
     return torch.full(shape, value, dtype=dtype, device=device)
 
 
-KERNELS = {
-    _aten.add.Tensor: _sum,
-    _aten.sub.Tensor: _difference,
-    _aten.mul.Tensor: _product,
-    _aten.div.Tensor: _quotient,
-}
+mark("add.Tensor", zero_tensor=_sum)
+mark("sub.Tensor", zero_tensor=_difference)
+mark("mul.Tensor", zero_tensor=_product)
+mark("div.Tensor", zero_tensor=_quotient)
 
 
 def register() -> None:
@@ -109,8 +108,10 @@ def register() -> None:
     library = registry.library("ZeroTensor")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Warning only once for all operators")  # a kernel is replaced
-        for operator, function in KERNELS.items():
-            library.impl(operator, _here(function, torch.library.get_kernel(operator, "ZeroTensor")))
+        for one in specs():
+            if one.zero_tensor is not None:
+                elsewhere = torch.library.get_kernel(one.operator, "ZeroTensor")
+                library.impl(one.operator, _here(one.zero_tensor, elsewhere))
 
 
 def _here(function, elsewhere):
