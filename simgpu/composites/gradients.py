@@ -33,7 +33,7 @@ def make_dual(mode, function, args, kwargs):
     return function(*args, **kwargs)
 
 
-def branch(name: str):
+def cuda_gradient(name: str):
     """Registers CUDA's decomposition of a backward formula, except in the transforms of torch.func.
 
     In these transforms CUDA does the same as PyTorch does on the simulated GPU.
@@ -52,13 +52,13 @@ def branch(name: str):
     return register
 
 
-@branch("index_select_backward")
+@cuda_gradient("index_select_backward")
 def index_select_backward(grad, self_sizes, dim, index):
     """Adds the gradient into new zeros at `index` (aten/src/ATen/native/TensorAdvancedIndexing.cpp)."""
     return grad.new_zeros(self_sizes).index_add_(dim, index, grad)
 
 
-@branch("gather_backward")
+@cuda_gradient("gather_backward")
 def gather_backward(grad, self, dim, index, sparse_grad):
     """Adds the gradient into new zeros at `index`, or returns a sparse one (TensorAdvancedIndexing.cpp)."""
     if sparse_grad:
@@ -66,14 +66,14 @@ def gather_backward(grad, self, dim, index, sparse_grad):
     return grad.new_zeros(self.shape).scatter_add_(dim, index, grad)
 
 
-@branch("masked_select_backward")
+@cuda_gradient("masked_select_backward")
 def masked_select_backward(grad, input, mask):
     """Copies the gradient into new zeros at the positions of `mask` (TensorAdvancedIndexing.cpp)."""
     shape = torch.broadcast_shapes(input.shape, mask.shape)
     return torch.zeros_like(input.expand(shape), memory_format=torch.preserve_format).masked_scatter_(mask, grad)
 
 
-@branch("value_selecting_reduction_backward")
+@cuda_gradient("value_selecting_reduction_backward")
 def value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim):
     """Scatters the gradient of max, min, sort, topk and similar operators along a dim into new zeros.
 
@@ -84,7 +84,7 @@ def value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim):
     return torch.zeros(sizes, dtype=grad.dtype, device=grad.device).scatter_(dim, indices, grad)
 
 
-@branch("cummaxmin_backward")
+@cuda_gradient("cummaxmin_backward")
 def cummaxmin_backward(grad, input, indices, dim):
     """Adds the gradient into new zeros at `indices` (ReduceOps.cpp)."""
     if input.numel() == 0:
@@ -92,7 +92,7 @@ def cummaxmin_backward(grad, input, indices, dim):
     return torch.zeros(input.shape, dtype=input.dtype, device=input.device).scatter_add_(dim, indices, grad)
 
 
-@branch("trace_backward")
+@cuda_gradient("trace_backward")
 def trace_backward(grad, sizes):
     """Fills the diagonal of new zeros by an index per diagonal element.
 
@@ -107,7 +107,7 @@ def trace_backward(grad, sizes):
     return flat.index_fill_(0, indices, grad).view(sizes)
 
 
-@branch("cumprod_backward")
+@cuda_gradient("cumprod_backward")
 def cumprod_backward(grad, input, dim, output):
     """Decomposes cumprod_backward; CUDA reads whether an element is 0 (ReduceOps.cpp).
 

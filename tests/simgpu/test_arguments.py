@@ -103,13 +103,13 @@ def test_a_launch_finds_an_argument_however_it_was_given(operator, data):
             break
         by_position.append(argument.name)
     by_name = {name: name for name in given_names if name not in by_position}
-    launch = Launch(operator, tuple(by_position), by_name, (), None, False, None)
+    call = Launch(operator, tuple(by_position), by_name, (), None, False, None)
     for argument in schema:
-        assert launch[argument.name] == (argument.name if argument.name in given_names else argument.default_value)
+        assert call[argument.name] == (argument.name if argument.name in given_names else argument.default_value)
     names = tuple(argument.name for argument in schema)
-    assert launch[names] == tuple(launch[name] for name in names)
-    assert launch.first == schema[0].name
-    assert launch.get("no such argument") is None
+    assert call[names] == tuple(call[name] for name in names)
+    assert call.first == schema[0].name
+    assert call.get("no such argument") is None
 
 
 def test_a_name_that_the_schema_does_not_have_is_an_error():
