@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import labkit
 from benchmarks.training_step import ROUNDS, bert, step
-from simgpu.modes import costs
+from simgpu.dispatch import costs
 
 
 def processor_seconds(model, optimizer) -> float:

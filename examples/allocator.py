@@ -2,8 +2,8 @@
 
 import sys
 
-from simgpu.memory.allocator import CachingAllocator
-from simgpu.memory.physical import Device
+from simgpu.allocator.caching import CachingAllocator
+from simgpu.allocator.physical import Device
 
 MiB = 2**20
 allocator = CachingAllocator(Device(total_memory=16 * 2**30, context=0))

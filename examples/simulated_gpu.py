@@ -14,4 +14,4 @@ with simgpu.simulated_gpu("H100") as gpu:
         optimizer.zero_grad()
     print(f"{gpu.name}: {torch.cuda.max_memory_allocated():,} B allocated at the peak")
     print(f"{torch.cuda.memory_reserved():,} B reserved")
-    print(f"left out: {gpu.left_out}" if gpu.left_out else "to the byte")
+    print(f"left out: {gpu.unmodeled}" if gpu.unmodeled else "to the byte")

@@ -3,7 +3,7 @@
 use_gpu, simulated_gpu   choose which GPU device "cuda" is: the machine's own, or a simulated one
 one_rank                 makes this process one rank of N, to see what one of many GPUs holds and sends
 this_host                measures how fast this machine issues operators, for a simulated GPU's host
-left_out                 names what a simulated GPU's figures don't include
+unmodeled                 names what a simulated GPU's figures don't include
 Ledger                   measures memory by stage and compares it with predictions
 requested                counts requested bytes, before they are rounded up to blocks
 nvidia_smi               reads the bytes used on the GPU by all processes, as nvidia-smi shows them
@@ -29,7 +29,7 @@ import labkit.needs  # noqa: F401 - imported first, because it lists missing pac
 from labkit import formulas, guesses, plots, published, techniques
 from labkit.exercise import judge
 from labkit.gpu import advise_after_cells as _advise_after_cells
-from labkit.gpu import left_out, nvidia_smi, one_rank, requested, simulated_gpu, this_host, use_gpu
+from labkit.gpu import nvidia_smi, one_rank, requested, simulated_gpu, this_host, unmodeled, use_gpu
 from labkit.ledger import Ledger
 from labkit.published import course_file
 from labkit.timing import host_work, memory_rate, product_rate, seconds, stopwatch
@@ -43,7 +43,6 @@ __all__ = [
     "guesses",
     "host_work",
     "judge",
-    "left_out",
     "memory_rate",
     "mib",
     "nvidia_smi",
@@ -57,6 +56,7 @@ __all__ = [
     "stopwatch",
     "techniques",
     "this_host",
+    "unmodeled",
     "use_gpu",
 ]
 

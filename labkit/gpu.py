@@ -16,10 +16,10 @@ from labkit import guesses
 from labkit.live_tensors import living
 from labkit.units import whole_bytes
 
-__all__ = ["current", "left_out", "nvidia_smi", "one_rank", "requested", "simulated_gpu", "this_host", "use_gpu"]
+__all__ = ["current", "nvidia_smi", "one_rank", "requested", "simulated_gpu", "this_host", "unmodeled", "use_gpu"]
 
 if TYPE_CHECKING:
-    from simgpu.ranks.world import one_rank as OneRank
+    from simgpu.distributed.world import one_rank as OneRank
 
 _LISTED = 4  # tensors that a message names
 
@@ -57,8 +57,8 @@ def current() -> GPU:
 
 
 def simulated_machine() -> Any:
-    """Returns the `simgpu.machine.Machine` that "cuda" is now, or None if "cuda" is not a simulated GPU."""
-    machines = sys.modules.get("simgpu.machine")  # the simulator is not imported unless it is in use
+    """Returns the `simgpu.device.machine.Machine` that "cuda" is now, or None if "cuda" is not a simulated GPU."""
+    machines = sys.modules.get("simgpu.device.machine")  # the simulator is not imported unless it is in use
     return machines.current() if machines else None
 
 
@@ -79,19 +79,19 @@ def another(real: str, name: str) -> bool:
     return not all(part.lower() in real.lower() for part in re.split(r"[-\s]", name))
 
 
-def left_out() -> str:
+def unmodeled() -> str:
     """Returns in one line what the figures of the simulated GPU in use don't include.
 
     Returns "" if they include everything, and on a real GPU.
     """
-    machines = sys.modules.get("simgpu.machine")
+    machines = sys.modules.get("simgpu.device.machine")
     machine = machines.current() if machines else None
-    return "" if machine is None else str(machine.left_out)
+    return "" if machine is None else str(machine.unmodeled)
 
 
 def label() -> str:
     """Returns the name of the device in use for tables and figures, with what its figures don't include."""
-    return " · ".join(filter(None, (str(current()), left_out())))
+    return " · ".join(filter(None, (str(current()), unmodeled())))
 
 
 def this_host() -> float:
@@ -101,7 +101,7 @@ def this_host() -> float:
         labkit.use_gpu("H100", host=labkit.this_host())
 
     A result of 2 means half as fast. It times a loop of small layers on the CPU for about a second
-    (simgpu/this_host.py), so a machine that is busy with other work appears slower than it is.
+    (simgpu/host_calibration.py), so a machine that is busy with other work appears slower than it is.
     """
     import simgpu
 

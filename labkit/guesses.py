@@ -7,7 +7,7 @@ A cell asks for a number, and a later one compares it::
     guesses.compare("forward adds", guess=guess_forward, estimate=outputs, measured=ledger["forward"].added)
 
 Three dots mean that there is no guess yet. In the course's notebooks the output says so and shows the measurement. In
-the reader's own copy (tools/readers_copy.py) it shows the measurement only after a guess or "skip". Either way the
+the reader's own copy (tools/workspace_copy.py) it shows the measurement only after a guess or "skip". Either way the
 notebook continues.
 """
 
@@ -29,7 +29,7 @@ UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MiB, "GiB": 2**30}
 WANTED = "a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'"
 NEAR, CLOSE = Fraction(1, 10), Fraction(1, 100)  # shares of the measured value by which a guess may be off
 SKIP = "skip"  # in place of a guess, to see the measurement without one
-READERS_COPY = Path(".made.json")  # is in the working directory of a reader's copy: tools.readers_copy.NOTE
+READERS_COPY = Path(".made.json")  # is in the working directory of a reader's copy: tools.workspace_copy.NOTE
 
 
 class Nonsense(ValueError):

@@ -77,7 +77,7 @@ def any_living() -> bool:
     """
     machine = _simulated()
     if machine is not None:
-        return sys.modules["simgpu.tensors.residence"].any_on(machine)
+        return sys.modules["simgpu.storage.storage_map"].any_on(machine)
     with torch._C.DisableTorchFunctionSubclass():
         return bool(_by_storage())
 
@@ -113,13 +113,13 @@ def _on_this_gpu(t: Tensor) -> bool:
     machine = _simulated()
     if machine is None:
         return t.is_cuda
-    found = sys.modules["simgpu.tensors.residence"].of(t)
+    found = sys.modules["simgpu.storage.storage_map"].of(t)
     return found is not None and found.on_gpu and found.machine is machine
 
 
 def _simulated():
     """Returns the simulated GPU in use, or None."""
-    machines = sys.modules.get("simgpu.machine")  # the simulator is not imported unless it is in use
+    machines = sys.modules.get("simgpu.device.machine")  # the simulator is not imported unless it is in use
     return machines.current() if machines else None
 
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from labkit.gpu import current, left_out
+from labkit.gpu import current, unmodeled
 from labkit.timing import along_the_pipeline
 from labkit.units import MiB, mib
 
@@ -160,7 +160,7 @@ def new(
         axes.set_title(title + ("\n" if len(title) > _BESIDE else ""), fontweight="bold")  # the GPU's name is below it
         axes.set_title(str(current()), loc="right", color=palette.grey, fontsize=8)
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        if missing := left_out():
+        if missing := unmodeled():
             figure.supxlabel("\n".join(wrap(missing, 110)), color=palette.orange, fontsize=7, x=0.01, ha="left")
     plt.close(figure)
     assert isinstance(figure, Drawing)

@@ -118,7 +118,7 @@ def stopwatch(name: str = "", lanes: bool = False) -> Iterator[Timing]:
 @contextlib.contextmanager
 def _recording(timing: Timing) -> Iterator[None]:
     """Records lanes with the simulated GPU's clock, also for stopwatches around this one."""
-    from simgpu.timing.lanes import Lanes
+    from simgpu.clock.tracks import Lanes
 
     clock = _clock()
     clock.synchronize()
@@ -166,7 +166,7 @@ def host_work(seconds: float, name: str = "host work") -> None:
     """
     if not seconds >= 0:
         raise ValueError(f"the host cannot work for {seconds} s")
-    workers = sys.modules.get("simgpu.timing.workers")
+    workers = sys.modules.get("simgpu.clock.workers")
     if workers is not None and workers.here is not None:
         workers.here.pass_time(seconds, name)
         return
@@ -183,7 +183,7 @@ def _host_seconds(gpu: GPU) -> float:
 
 
 def _clock():
-    from simgpu.machine import on
+    from simgpu.device.machine import on
 
     return on().clock
 

@@ -10,38 +10,38 @@ together         combines several ranks into one timeline that shows which rank 
 host_slowness    measures how fast this machine issues operators, relative to the clock's host
 run              runs an unmodified script on a simulated GPU and reports on one page what it needs
 
-Importing this package does not import torch: `simgpu.memory`, the caching allocator, works without it.
+Importing this package does not import torch: `simgpu.allocator`, the caching allocator, works without it.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     __version__: str
+    from simgpu.distributed.log import record_rank
+    from simgpu.distributed.timeline import together
+    from simgpu.distributed.world import one_rank, traffic
     from simgpu.fitting.fit import fit
-    from simgpu.left_out import LeftOutWarning, coverage
-    from simgpu.ranks.log import record_rank
-    from simgpu.ranks.timeline import together
-    from simgpu.ranks.world import one_rank, traffic
+    from simgpu.host_calibration import host_slowness
     from simgpu.running.run import run
     from simgpu.session import SimulatedGPU, simulated_gpu
-    from simgpu.this_host import host_slowness
+    from simgpu.unmodeled import IncompleteEstimateWarning, coverage
 
 _PUBLIC = {
-    "LeftOutWarning": "simgpu.left_out",
+    "IncompleteEstimateWarning": "simgpu.unmodeled",
     "SimulatedGPU": "simgpu.session",
-    "coverage": "simgpu.left_out",
+    "coverage": "simgpu.unmodeled",
     "fit": "simgpu.fitting.fit",
-    "host_slowness": "simgpu.this_host",
-    "one_rank": "simgpu.ranks.world",
-    "record_rank": "simgpu.ranks.log",
+    "host_slowness": "simgpu.host_calibration",
+    "one_rank": "simgpu.distributed.world",
+    "record_rank": "simgpu.distributed.log",
     "run": "simgpu.running.run",
     "simulated_gpu": "simgpu.session",
-    "together": "simgpu.ranks.timeline",
-    "traffic": "simgpu.ranks.world",
+    "together": "simgpu.distributed.timeline",
+    "traffic": "simgpu.distributed.world",
 }
 
 __all__ = [
-    "LeftOutWarning",
+    "IncompleteEstimateWarning",
     "SimulatedGPU",
     "coverage",
     "fit",

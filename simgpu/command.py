@@ -6,7 +6,7 @@ import re
 import sys
 
 import simgpu
-from simgpu.hardware.gpus import SPECS
+from simgpu.gpus.specs import SPECS
 from simgpu.stub.engine import EngineError
 
 FIT = (

@@ -22,24 +22,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simgpu import handlers, left_out, op_spec, session
-from simgpu.composites import autocast
-from simgpu.kernels import any_device, custom, dtype_checks, launch
-from simgpu.modes import costs, fusion, operators, sorts, uncounted
-from simgpu.on_cpu import follow
-from simgpu.ranks import operators as collectives
+from simgpu import handlers, session, unmodeled
+from simgpu.autograd import formulas
+from simgpu.checks import devices, dtypes, missing_cuda_kernels, overlaps
+from simgpu.cpu_reference import execute
+from simgpu.dispatch import costs, extra_flops, fusion, no_mode_guard, op_traits, sorts
+from simgpu.distributed import operators as collectives
+from simgpu.op_info import composite_explicit, op_spec
+from simgpu.ops import autocast, custom, dispatcher, op_call
 from simgpu.running.stub import known
-from simgpu.tensors import (
-    absent,
-    formulas,
-    in_place,
-    lists,
-    meta_kernels,
-    overlaps,
-    registry,
-    unseen,
-    wrong_device,
-)
+from simgpu.shapes import foreach_lists, in_place, meta_kernels
 
 FOLDER = Path(__file__).parent
 NAMESPACES = ("aten", "c10d")
@@ -163,26 +155,40 @@ TABLES = (
     Table("above autograd", "autocast", autocast, "NORM", _plain),
     Table("above autograd", "autocast", autocast, "WIDEST", _plain),
     Table("above autograd", "autocast", autocast, "BANNED", _plain),
-    Table("outside the modes", "refusal", unseen, "FACTORIES", _plain),
-    Table("placement", "one device", wrong_device, "_ONE_DEVICE", _out_of_place, wrong_device.wants_one_device),
-    Table("placement", "error text", wrong_device, "_FOUND_BY_ITERATOR", _opname),
-    Table("placement", "error text", wrong_device, "_CALLS", _opname),
-    Table("check", "absent", absent, "_NAMES", _plain),
-    Table("check", "absent", absent, "_CALLING", _plain),
+    Table("outside the modes", "refusal", no_mode_guard, "FACTORIES", _plain),
+    Table("placement", "one device", devices, "_ONE_DEVICE", _out_of_place, devices.wants_one_device),
+    Table("placement", "error text", devices, "_FOUND_BY_ITERATOR", _opname),
+    Table("placement", "error text", devices, "_CALLS", _opname),
+    Table("check", "absent", missing_cuda_kernels, "_NAMES", _plain),
+    Table("check", "absent", missing_cuda_kernels, "_CALLING", _plain),
     Table("check", "overlap", overlaps, "_ALONE", _out_of_place, overlaps.check_of),
     Table("check", "overlap", overlaps, "_COPIED", _out_of_place, overlaps.check_of),
     Table("check", "overlap", overlaps, "_WITH_INPUTS", _out_of_place, overlaps.check_of),
     Table("check", "overlap", overlaps, "_APART", _out_of_place, overlaps.check_of),
-    Table("check", "dtypes", dtype_checks, "BY_HAND", lambda operator: _name_of_dtypes(operator)),
-    Table("decomposition", "not decomposed", any_device, "_PLAIN", _opname, any_device.kernel_of),
-    Table("decomposition", "not decomposed", any_device, "_ON_GPU", _opname, any_device.kernel_of),
+    Table("check", "dtypes", dtypes, "BY_HAND", lambda operator: _name_of_dtypes(operator)),
+    Table("decomposition", "not decomposed", composite_explicit, "_PLAIN", _opname, composite_explicit.kernel_of),
+    Table("decomposition", "not decomposed", composite_explicit, "_ON_GPU", _opname, composite_explicit.kernel_of),
     Table("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
     Table("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
     Table("shapes", "shapes", in_place, "OPERATORS", _itself),
-    Table("shapes", "shapes", lists, "_UNARY", _of_each, lambda operator: lists._writes(operator) is not None),
-    Table("shapes", "shapes", lists, "_MORE", _of_each, lambda operator: lists._writes(operator) is not None),
-    Table("memory", "excluded", left_out, "_LIBRARY_OF", _qualified),
-    Table("memory", "no memory", left_out, "_ASK", _qualified),
+    Table(
+        "shapes",
+        "shapes",
+        foreach_lists,
+        "_UNARY",
+        _of_each,
+        lambda operator: foreach_lists._writes(operator) is not None,
+    ),
+    Table(
+        "shapes",
+        "shapes",
+        foreach_lists,
+        "_MORE",
+        _of_each,
+        lambda operator: foreach_lists._writes(operator) is not None,
+    ),
+    Table("memory", "excluded", unmodeled, "_LIBRARY_OF", _qualified),
+    Table("memory", "no memory", unmodeled, "_ASK", _qualified),
     Table("collective", "method", collectives, "_METHODS", _collective),
     Table("time", "kernels", costs, "_NO_KERNEL", _opname),
     Table("time", "kernels", costs, "_KERNELS", _opname),
@@ -195,10 +201,10 @@ TABLES = (
     Table("time", "operations", costs, "_PRODUCTS", _packet),
     Table("time", "operations", costs, "_COUNTED_AS", _packet),
     Table("time", "operations", costs, "flop_registry", _packet),
-    Table("time", "operations", uncounted, "PRODUCTS", _packet),
-    Table("time", "operations", uncounted, "FACTORIZATIONS", _packet),
+    Table("time", "operations", extra_flops, "PRODUCTS", _packet),
+    Table("time", "operations", extra_flops, "FACTORIZATIONS", _packet),
     Table("time", "fusion", fusion, "_GENERATED", _opname),
-    Table("values=True", "on the CPU", follow, "_IN_SINGLE", _opname),
+    Table("values=True", "on the CPU", execute, "_IN_SINGLE", _opname),
     Table("stub engine", "known values", known, "FILLED", _plain),
     Table("stub engine", "known values", known, "LIKE", _plain),
     Table("stub engine", "known values", known, "MOVES", _plain),
@@ -278,24 +284,24 @@ def _as_text(value) -> str:
         return f"{value.name}: {value.why}"
     if isinstance(value, tuple) and value and isinstance(value[0], formulas.Call):
         return "; ".join(f"{'/'.join(sorted(one.nodes)) or 'any formula'}: {one.does}" for one in value)
-    if isinstance(value, list) and value and isinstance(value[0], dtype_checks.Entry):
+    if isinstance(value, list) and value and isinstance(value[0], dtypes.Entry):
         return "; ".join(dict.fromkeys(one.says.partition(":")[2].strip() for one in value))
     return str(value)
 
 
 def _name_of_dtypes(operator) -> tuple:
     """Returns the name under which an OpOverload's dtype checks are stored: its own, or that of its sibling."""
-    if dtype_checks.checks_of(operator) is None:
+    if dtypes.checks_of(operator) is None:
         return ()
-    kept = dtype_checks._table()
+    kept = dtypes._table()
     if operator.name() in kept:
         return (operator.name(),)
-    return next((one.name(),) for one in dtype_checks._same_code(operator) if one.name() in kept)
+    return next((one.name(),) for one in dtypes._same_code(operator) if one.name() in kept)
 
 
 @cache
 def _dtype_files() -> list[tuple[Path, dict]]:
-    files = (dtype_checks.FILE, dtype_checks.SELDOM_FILE)
+    files = (dtypes.FILE, dtypes.SELDOM_FILE)
     return [(file, json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
@@ -368,20 +374,20 @@ HAPPENS = {
 def defaults(operator) -> list[str]:
     """Returns the keys of HAPPENS for an OpOverload, in the order of a call."""
     kind = _kind(operator)
-    if kind is operators.COMPOSITE:
-        return [] if registry.branch_of(operator) else ["composite"]
-    if kind is not operators.KERNEL:
+    if kind is op_traits.COMPOSITE:
+        return [] if dispatcher.cuda_composite_of(operator) else ["composite"]
+    if kind is not op_traits.KERNEL:
         return [kind]
-    if absent.missing(operator):
+    if missing_cuda_kernels.missing(operator):
         return ["absent"]
-    if launch.has_others(operator):
-        decided = launch.is_made_of_others(operator)
+    if op_call.has_decomposition(operator):
+        decided = op_call.declares_decomposition(operator)
         return [] if decided else ["in Python" if custom.function_of(operator) else "device-independent"]
-    return [*_shapes(operator), *([] if launch.rule_for(operator) else ["outputs only"])]
+    return [*_shapes(operator), *([] if op_call.rule_for(operator) else ["outputs only"])]
 
 
 def _shapes(operator) -> list[str]:
-    if registry.has_shapes(operator):
+    if dispatcher.has_shapes(operator):
         return []
     if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
         return ["shapes of values"]
@@ -448,15 +454,15 @@ def _near(namespace: str, name: str) -> str:
 @contextmanager
 def _as_simulated():
     """Registers the shapes of `meta` as on a simulated GPU, because they decide what kind of operator some are."""
-    registry.hold()
+    dispatcher.hold()
     try:
         yield
     finally:
-        registry.let_go()
+        dispatcher.let_go()
 
 
 def _kind(operator) -> str:
-    return operators.Facts(operator).kind  # not `facts_of`, which would keep what holds for this moment
+    return op_traits.OpTraits(operator).kind  # not `traits_of`, which would keep what holds for this moment
 
 
 def explained(text: str) -> str:
@@ -478,7 +484,7 @@ def _explained(same: list, kind: str, found: tuple[Entry, ...], rest: list[str])
     if not found:
         lines.append("  No rule of this project.")
     lines += [f"  {HAPPENS[one]}" for one in rest]
-    compared = {left_out.coverage(one) for one in same} if kind is operators.KERNEL else ()
+    compared = {unmodeled.coverage(one) for one in same} if kind is op_traits.KERNEL else ()
     lines += [f"  Coverage (simgpu.coverage): {one}." for one in sorted(compared)]
     return "\n".join([*lines, ""])
 

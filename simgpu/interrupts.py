@@ -62,7 +62,7 @@ class Deferred:
 
 _getsignal, _set_signal = _signal.getsignal, _signal.signal
 _numbers: tuple[int, ...] = (int(signal.SIGINT),)
-_handlers: dict = {}  # original handlers of the signals, while `uninterrupted` runs a function
+_handlers: dict = {}  # original handlers of the signals, while `run_deferring_signals` runs a function
 _came: list = []  # number and frame of the signals that arrived during that time
 _outside: Callable = contextlib.nullcontext
 
@@ -73,7 +73,7 @@ def _note(number, frame):
 
 @contextlib.contextmanager
 def other_handlers_wait(outside: Callable):
-    """Extends `uninterrupted` to all signals with Python handlers, inside the `with`.
+    """Extends `run_deferring_signals` to all signals with Python handlers, inside the `with`.
 
     These handlers then run inside `outside()`, a context manager, where they see what they would see between two
     operators.
@@ -107,7 +107,7 @@ def _look() -> None:
     _numbers = (int(signal.SIGINT), *others)
 
 
-def uninterrupted(function, *args, **kwargs):
+def run_deferring_signals(function, *args, **kwargs):
     """Calls `function` and returns its result; handlers of signals that arrive during the call run after it.
 
     This applies to Ctrl-C above all. It costs about a microsecond, and half of one more per further signal with a
@@ -157,14 +157,14 @@ def _handle() -> None:
                 handler(number, frame)
 
 
-def in_one_piece(function):
-    """Wraps a function so that Ctrl-C does not interrupt it (see `uninterrupted`)."""
+def defers_signals(function):
+    """Wraps a function so that Ctrl-C does not interrupt it (see `run_deferring_signals`)."""
 
     @wraps(function)
     def call(*args, **kwargs):
         if _handlers:  # inside another such function
             return function(*args, **kwargs)
-        return uninterrupted(function, *args, **kwargs)
+        return run_deferring_signals(function, *args, **kwargs)
 
     return call
 

@@ -16,7 +16,7 @@ class Patch(NamedTuple):
     """One attribute that was replaced.
 
     `exists` says whether its owner had it, or inherited it, and `new` why it need not. `place` is the line that
-    replaces it, as "simgpu/torch_face/cuda.py:30".
+    replaces it, as "simgpu/torch_patches/cuda.py:30".
     """
 
     owner: Any

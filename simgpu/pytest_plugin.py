@@ -44,14 +44,15 @@ def simulated_gpu(request):
     """Provides a simulated GPU for one test: that of its mark `gpu_memory`, or the fixture's parameter, or an
     A100-80GB.
     """
-    from simgpu import machine, session
+    from simgpu import session
+    from simgpu.device import machine
 
     if _on_stub():
         yield _of_the_stub_engine()
         return
     if request.node.get_closest_marker(MARK) is not None:  # the mark's GPU is in use around the test
         spec = machine.on().spec
-        yield session.SimulatedGPU(spec.key, spec.total_memory, machine.on().left_out)
+        yield session.SimulatedGPU(spec.key, spec.total_memory, machine.on().unmodeled)
         return
     with session.simulated_gpu(getattr(request, "param", DEFAULT)) as gpu:
         yield gpu
@@ -100,11 +101,11 @@ def _of_the_stub_engine():
     """Returns the fixture's GPU for a test on the stub engine."""
     import torch
 
-    from simgpu.left_out import LeftOut
     from simgpu.session import SimulatedGPU
+    from simgpu.unmodeled import Unmodeled
 
     key = os.environ["MOCK_KEY"]
-    return SimulatedGPU(key, torch.cuda.mem_get_info()[1], LeftOut(key))
+    return SimulatedGPU(key, torch.cuda.mem_get_info()[1], Unmodeled(key))
 
 
 class _OnStub:

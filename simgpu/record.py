@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from simgpu.memory.out_of_memory import format_size
+from simgpu.allocator.out_of_memory import format_size
 from simgpu.recording import provenance, replay, worker
 from simgpu.recording.trace import Trace
 from simgpu.recording.workloads import WORKLOADS

@@ -16,27 +16,24 @@ import torch
 from torch.utils import _device
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu.composites import autocast
-from simgpu.hardware.gpus import Spec, spec
+from simgpu.autograd import accumulation, sequence_numbers
+from simgpu.clock.clock import checked_slowness
+from simgpu.device.machine import Machine
+from simgpu.dispatch import costs, no_mode_guard, stacks
+from simgpu.dispatch.dispatch_mode import DispatchMode
+from simgpu.dispatch.function_mode import FunctionMode
+from simgpu.distributed import patches
+from simgpu.distributed import world as worlds
+from simgpu.distributed.links import Links
+from simgpu.distributed.world import World, world_of
+from simgpu.gpus.specs import Spec, spec
 from simgpu.interrupts import Deferred, other_handlers_wait
-from simgpu.left_out import LeftOut
-from simgpu.machine import Machine
-from simgpu.modes import (
-    asked_values,  # noqa: F401  (it registers what it holds)
-    costs,
-    stacks,
-)
-from simgpu.modes.dispatch_mode import DispatchMode
-from simgpu.modes.function_mode import FunctionMode
+from simgpu.ops import autocast, dispatcher, zero_tensors
 from simgpu.patches import Patches
-from simgpu.ranks import face
-from simgpu.ranks import world as worlds
-from simgpu.ranks.links import Links
-from simgpu.ranks.world import World, world_of
-from simgpu.tensors import engine, meta_kernels, numbering, registry, remembered, unseen, zero_tensors
-from simgpu.tensors.host_memory import HostMemory
-from simgpu.timing.clock import checked_slowness
-from simgpu.torch_face import (
+from simgpu.shapes import meta_kernels
+from simgpu.storage import meta_cache
+from simgpu.storage.host_memory import HostMemory
+from simgpu.torch_patches import (
     attributes,
     build,
     compiled_code,
@@ -45,14 +42,15 @@ from simgpu.torch_face import (
     fakes,
     legacy_types,
     loading,
-    lost_interrupts,
     model_files,
     nvml,
     storages,
     threads,
     torchscript,
+    unraisable_hook,
 )
 from simgpu.tracebacks import PATHS
+from simgpu.unmodeled import Unmodeled
 
 COMPARED = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 """The versions of PyTorch whose CUDA host code was compared with the simulated GPU.
@@ -188,12 +186,12 @@ class Session:
         self._default_device, self._below_default_device = _device.CURRENT_DEVICE, stacks.below_default_device()
         with torch.inference_mode(False), torch.enable_grad(), _disable_current_modes():
             meta_kernels.prepare()
-            engine.prepare()
-        remembered.forget()
-        numbering.forget()
+            accumulation.prepare()
+        meta_cache.forget()
+        sequence_numbers.forget()
         costs.forget()
         self.machine.activate()
-        registry.hold(autocast.register, unseen.register, zero_tensors.register)
+        dispatcher.hold(autocast.register, no_mode_guard.register, zero_tensors.register)
         self._holds = True
         cuda.patch(self._patches, self.machine)
         nvml.patch(self._patches, self.machine)
@@ -206,13 +204,13 @@ class Session:
         storages.patch(self._patches, functions)
         legacy_types.patch(self._patches, functions)
         fakes.patch(self._patches, (dispatch, functions))
-        face.patch(self._patches, self.machine, dispatch.face)
+        patches.patch(self._patches, self.machine, dispatch.face)
         loading.patch(self._patches)
         model_files.patch(self._patches)
         torchscript.patch(self._patches)
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(attributes.open_hooks_seen(functions))
-        self._leave.enter_context(lost_interrupts.raised_again())
+        self._leave.enter_context(unraisable_hook.raised_again())
         self._leave.enter_context(compiled_code.refused(self._patches))
         threads.patch(self._patches, self.machine, (dispatch, functions))
         self._leave.enter_context(other_handlers_wait(partial(stacks.as_outside, (dispatch, functions))))
@@ -231,7 +229,7 @@ class Session:
             self._patches.undo,
             self._leave.close,
             self._let_go,
-            remembered.forget,
+            meta_cache.forget,
             costs.forget,
             self.machine.deactivate,
             autocast.stop,
@@ -255,7 +253,7 @@ class Session:
     def _let_go(self) -> None:
         if self._holds:
             self._holds = False
-            registry.let_go()
+            dispatcher.let_go()
 
     def _forget(self) -> None:
         if self in _sessions:
@@ -286,13 +284,13 @@ def _no_task() -> None:
 class SimulatedGPU:
     """Describes a simulated GPU in use: its name ("A100-80GB") and its memory in bytes.
 
-    `left_out` is what its figures exclude so far, an iterable of (name, reason) that is false if empty. `host` is the
+    `unmodeled` is what its figures exclude so far, an iterable of (name, reason) that is false if empty. `host` is the
     factor on the host's times.
     """
 
     name: str
     total_memory: int
-    left_out: LeftOut = field(repr=False, compare=False)
+    unmodeled: Unmodeled = field(repr=False, compare=False)
     simulated: bool = True
     host: float = 1.0
 
@@ -318,11 +316,11 @@ class simulated_gpu(contextlib.ContextDecorator):
     but torch.distributed answers as if they did. `per_node` is the number of GPUs per machine, and `link` what connects
     them (see `simgpu.one_rank` for all of these).
 
-    `host` is the factor by which this host is slower than the one that the clock assumes (timing/rates.py), for an
+    `host` is the factor by which this host is slower than the one that the clock assumes (clock/rates.py), for an
     operator, a launch, a view. `simgpu.host_slowness()` measures it for this machine.
 
     On exit, also by an exception, torch, torch.cuda and pynvml are restored. Threads that are started inside see the
-    GPU too. Raises ValueError if `name` is not a GPU of `simgpu.hardware.gpus` (the message lists them), if
+    GPU too. Raises ValueError if `name` is not a GPU of `simgpu.gpus.specs` (the message lists them), if
     `total_memory` is too small for the CUDA context, if `host` is not a positive number, and if the GPU does not have
     the `link`. Raises TypeError if `total_memory` is not a whole number, and RuntimeError if a different thread or task
     has a simulated GPU on.
@@ -375,7 +373,7 @@ class simulated_gpu(contextlib.ContextDecorator):
             self._sessions.remove(session)
             raise
         machine = session.machine
-        return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.left_out, host=self._host)
+        return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.unmodeled, host=self._host)
 
     @property
     def is_on(self) -> bool:

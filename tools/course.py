@@ -39,7 +39,7 @@ import urllib.request
 import venv
 from pathlib import Path
 
-from tools import readers_copy
+from tools import workspace_copy
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -157,7 +157,7 @@ def gradable(arguments: list[str]) -> None:
 def known(gpu: str) -> None:
     """Ends the program if a GPU is none of those that can be simulated."""
     sys.path.insert(0, str(ROOT))
-    from simgpu.hardware.gpus import spec  # it needs the standard library only
+    from simgpu.gpus.specs import spec  # it needs the standard library only
 
     try:
         spec(gpu)
@@ -372,7 +372,7 @@ def command_setup(python: Path, arguments: list[str]) -> int:
 def command_open(python: Path, arguments: list[str]) -> int:
     notebooks, others = split(arguments)
     try:
-        for line in readers_copy.refresh(NOTEBOOKS, ROOT / MINE):
+        for line in workspace_copy.refresh(NOTEBOOKS, ROOT / MINE):
             say(line)
     except OSError as error:
         sys.exit(f"course: your copy of the notebooks cannot be written: {error}{nearly_full(ROOT)}")
@@ -413,7 +413,7 @@ def other_gpu(python: Path) -> str | None:
 def real_gpu(python: Path) -> str | None:
     """labkit's name of the CUDA GPU that torch finds, or None. Ends the program if it is one that labkit lacks."""
     ask = (
-        "import torch; from simgpu.hardware.gpus import spec\n"
+        "import torch; from simgpu.gpus.specs import spec\n"
         "if torch.cuda.is_available(): print(spec(torch.cuda.get_device_name()).key)"
     )
     asked = subprocess.run([str(python), "-c", ask], cwd=ROOT, capture_output=True, text=True)

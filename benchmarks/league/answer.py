@@ -49,6 +49,6 @@ class Estimator(Protocol):
 
 def within(peak: float, gpu: str) -> bool:
     """The rule for tools without one: the GPU's memory less what a process's CUDA context holds."""
-    from simgpu.hardware.gpus import spec
+    from simgpu.gpus.specs import spec
 
     return peak <= spec(gpu).total_memory - spec(gpu).context

@@ -236,11 +236,11 @@ def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) 
     """Estimates the seconds of a step on GPUs of one model, by purpose; their sum is the step's time.
 
     `rate` is the operations per second that the GPU reaches in bfloat16. Links are those of the simulated clock
-    (simgpu/timing/communication.py). "compute", "tensor", "context" and "pipeline" add up over the micro-batches, and
+    (simgpu/clock/communication.py). "compute", "tensor", "context" and "pipeline" add up over the micro-batches, and
     "bubble" is the pipeline's idle time. "data" is the part of FSDP's and the replicas' traffic that "compute" cannot
     hide. With a pipeline none of it is hidden, because weights are gathered before the first micro-batch and gradients
     are reduced after the last. Not modelled are norms and other small kernels, the loss, the optimizer, the host, and
-    all that simgpu/timing/communication.py excludes. Raises what `simgpu.hardware.gpus.spec` raises for an unknown GPU.
+    all that simgpu/clock/communication.py excludes. Raises what `simgpu.gpus.specs.spec` raises for an unknown GPU.
     """
     moved, paths = sent(model, plan), _paths(plan, gpu, per_node)
     layers, micro = max(layers_of(model.layers, plan.pipeline)), plan.micro_batches
@@ -263,9 +263,9 @@ def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) 
 
 
 def _paths(plan: Plan, gpu: str, per_node: int) -> dict:
-    from simgpu.hardware.gpus import spec
-    from simgpu.ranks.links import Links
-    from simgpu.ranks.world import world_of
+    from simgpu.distributed.links import Links
+    from simgpu.distributed.world import world_of
+    from simgpu.gpus.specs import spec
 
     links = Links(spec(gpu), world_of(0, plan.gpus, min(per_node, plan.gpus)))
     groups = {

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from torch import nn
 
 from labkit import plots
-from labkit.gpu import current, left_out
+from labkit.gpu import current, unmodeled
 from labkit.units import MiB
 
 SHARD, WHOLE, COMING = "shard", "whole", "coming"
@@ -69,7 +69,7 @@ class Moments:
         """Returns a row per moment: the state of each layer, and the MiB allocated."""
         rows = [{**one.layers, "allocated (MiB)": one.allocated / MiB} for one in self.noted]
         frame = pd.DataFrame(rows, index=[one.name for one in self.noted])
-        frame.index.name = frame.attrs["gpu"] = " · ".join(filter(None, (str(current()), left_out())))
+        frame.index.name = frame.attrs["gpu"] = " · ".join(filter(None, (str(current()), unmodeled())))
         return frame
 
     def plot(self, about: str = ""):

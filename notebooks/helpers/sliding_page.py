@@ -11,7 +11,7 @@ from hashlib import sha256
 from html import escape
 from typing import Any
 
-from labkit.gpu import left_out
+from labkit.gpu import unmodeled
 from labkit.units import mib
 
 STYLE = """
@@ -63,7 +63,7 @@ def page(found, title: str, cards: Mapping[str, int], start: Mapping[str, Any], 
     name = sha256((title + data).encode()).hexdigest()[:8]
     sliders = [_slider(axis, values, values.index(start[axis])) for axis, values in found.axes.items()]
     lines = [_line(card, room / scale) for card, room in cards.items()]
-    missing = left_out()
+    missing = unmodeled()
     return "\n".join(
         [
             f'<div class="labkit-sliding" data-sliding="{name}" role="group" aria-label="{escape(alt)}">',

@@ -10,7 +10,7 @@ from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.search import Search
 from simgpu.fitting.subject import Subject, subject_of
-from simgpu.hardware.gpus import SPECS, spec
+from simgpu.gpus.specs import SPECS, spec
 from simgpu.report.owners import ACTIVATIONS, DATA, TEMPORARIES
 from simgpu.report.report import Report
 from simgpu.report.sizes import capacity, mib, size
@@ -30,7 +30,7 @@ OF_THE_BATCH = (ACTIVATIONS, TEMPORARIES, DATA)
 
 _OF_THE_REPORT = (
     *("fits", "completed", "verdict", "peak", "reserved", "nvidia_smi", "total_memory"),
-    *("at", "parts", "lines", "left_out", "status"),
+    *("at", "parts", "lines", "unmodeled", "status"),
 )
 
 
@@ -235,18 +235,18 @@ class Fit:
             for batch in batches:
                 plan = dataclasses.replace(self.plan, batch=batch)
                 outcome, needs = self._on(name, plan)
-                close = " ?" if outcome == UNDECIDED and not self.report.left_out else ""
+                close = " ?" if outcome == UNDECIDED and not self.report.unmodeled else ""
                 cells.append("–" if outcome == DOES_NOT_FIT else f"{needs / 2**20:,.0f}{close}")
             rows.append(f"| {name}, {mib(spec(name).total_memory)} | {' | '.join(cells)} |")
         plan = dataclasses.replace(self.plan, batch=batches[0])
-        left_out = self.report.left_out
+        unmodeled = self.report.unmodeled
         words = str(plan).replace(f"batch {plan.batch}", "batch as above", 1)
         own = (
             f"Reserved as on the {self.gpu}, with each GPU's own context; near its limit each was run; "
             "–: does not fit; ?: too close to call."
         )
         rows += ["", f"{self.subject.name}: {words}; simulated. {own}"]
-        return "\n".join(rows + ([left_out] if left_out else [])) + "\n"
+        return "\n".join(rows + ([unmodeled] if unmodeled else [])) + "\n"
 
     def _on(self, gpu: str, plan: Plan) -> tuple[str, int]:
         """Returns the verdict on a plan on another GPU, and the bytes that nvidia-smi shows there.

@@ -8,19 +8,19 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from simgpu import machine as machines
+from simgpu.device import machine as machines
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
 from simgpu.fitting import lora, on_stub, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
-from simgpu.left_out import LeftOutWarning
 from simgpu.report.owners import PARAMETERS, TEMPORARIES
 from simgpu.report.report import Report, report_of
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
+from simgpu.unmodeled import IncompleteEstimateWarning
 
 STEPS = 2
 """Number of steps; the optimizer's states exist after the first step, so the second one has the peak."""
@@ -61,7 +61,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         return Measured(plan, on_stub.measured(subject, plan, gpu, memory), 0.0, retried=True)
     world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
     with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
-        warnings.simplefilter("ignore", LeftOutWarning)  # the report names them
+        warnings.simplefilter("ignore", IncompleteEstimateWarning)  # the report names them
         # an operator that needs a value raises an error
         warnings.filterwarnings("ignore", message="simulated tensors have no values")
         machine = machines.on()

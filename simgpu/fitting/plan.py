@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from simgpu.distributed.world import world_of
 from simgpu.engines import META, STUB
 from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.parallel import WAYS
-from simgpu.ranks.world import world_of
 
 DTYPES = {
     "fp32": torch.float32,

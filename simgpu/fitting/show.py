@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from simgpu.fitting.fit import Fit
 from simgpu.fitting.techniques import answer, rows_so_far, techniques, within
-from simgpu.hardware.gpus import SPECS
+from simgpu.gpus.specs import SPECS
 from simgpu.report.sizes import capacity, mib, size
 from simgpu.report.verdict import CONTEXT_UNCERTAINTY, DOES_NOT_FIT, FITS, UNDECIDED
 

@@ -74,7 +74,7 @@ class Techniques:
     together: tuple[Row, ...]
     budget: int | None
     best: Row | None
-    left_out: str
+    unmodeled: str
 
     def __str__(self) -> str:
         text = [
@@ -88,7 +88,7 @@ class Techniques:
         text += [_line(row, self.before, f"+ {row.applied[-1]}") for row in self.together]
         if self.budget is not None:
             text += ["", self._answer()]
-        text += [f"left out: {self.left_out}"] if self.left_out else []
+        text += [f"left out: {self.unmodeled}"] if self.unmodeled else []
         return "\n".join(text) + "\n"
 
     def _answer(self) -> str:
@@ -139,7 +139,7 @@ def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = Non
         best = min(fitting + ([] if quick is None else [quick]), key=lambda row: row.step, default=None)
         best = best and _fewer(runner, best, found, best.applied)
     return Techniques(
-        fit.subject.name, fit.gpu, before, tuple(alone), tuple(together), budget, best, fit.report.left_out
+        fit.subject.name, fit.gpu, before, tuple(alone), tuple(together), budget, best, fit.report.unmodeled
     )
 
 

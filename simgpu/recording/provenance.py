@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from simgpu.torch_face.build import INSTALLED
+from simgpu.torch_patches.build import INSTALLED
 
 CHECKOUT = Path(__file__).parents[2]
 GPU = "a GPU"
@@ -139,7 +139,7 @@ def _git(checkout: Path, *arguments: str) -> str | None:
 
 def is_simulated() -> bool:
     """Returns whether "cuda" is a simulated GPU. With a real one it imports nothing of the simulator."""
-    machine = sys.modules.get("simgpu.machine")
+    machine = sys.modules.get("simgpu.device.machine")
     return machine is not None and machine.current() is not None
 
 

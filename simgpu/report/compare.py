@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from simgpu.memory import snapshot
+from simgpu.allocator import snapshot
 from simgpu.report import folder
 from simgpu.report.report import Report
 from simgpu.report.sizes import mib, size
@@ -29,7 +29,7 @@ class Side:
     gpu: str
     peak: int
     held: Counter
-    left_out: str = ""
+    unmodeled: str = ""
 
 
 def side_of(path: str | Path) -> Side:
@@ -49,7 +49,7 @@ def _of_report(name: str, report: Report) -> Side:
     held = Counter()
     for one in report.lines:
         held[_key(one.library or one.place, one.operator, one.part)] += one.nbytes
-    return Side(name, f"simulated {report.gpu}", sum(held.values()), held, report.left_out)
+    return Side(name, f"simulated {report.gpu}", sum(held.values()), held, report.unmodeled)
 
 
 class Key(NamedTuple):
@@ -234,6 +234,6 @@ class Difference:
                 f"{'+' if rest >= 0 else '-'}{mib(abs(rest)):>13}{'':>28}  of {len(self.rows) - SHOWN} more lines"
             )
         for side in (one, other):
-            if side.left_out:
-                text.append(f"{side.name}: {side.left_out}")
+            if side.unmodeled:
+                text.append(f"{side.name}: {side.unmodeled}")
         return "\n".join(text) + "\n"

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from simgpu.machine import Machine
-from simgpu.memory import snapshot
+from simgpu.allocator import snapshot
+from simgpu.device.machine import Machine
 from simgpu.report.report import Report
 from simgpu.report.timeline import Timeline
 from simgpu.report.watch import Watch

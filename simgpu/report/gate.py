@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import torch
 
-from simgpu import machine as machines
+from simgpu.device import machine as machines
 from simgpu.report import folder, page
 from simgpu.report.findings import Finding, of_parts
 from simgpu.report.report import Report, facts_of, report_of

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.report.growth import Grown
-from simgpu.tensors import residence
+from simgpu.storage import storage_map
 
 ASKED = 8
 """Tensors of one origin whose containers are looked for."""
@@ -25,7 +25,7 @@ def find(grown: list[Grown], live: dict, machine) -> None:
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         for one in gc.get_objects() if addresses else ():
             if issubclass(type(one), torch.Tensor):  # isinstance would ask proxies for their class
-                place = residence.of(one)
+                place = storage_map.of(one)
                 block = None if place is None or place.machine is not machine else place.block
                 if block is not None and block.address in addresses:
                     tensors[addresses[block.address]].append(one)

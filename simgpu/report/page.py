@@ -1,6 +1,6 @@
 """The page that a run ends with: the verdict, the peak and what it consists of, findings, and what is not modelled."""
 
-from simgpu.report import files, processes, stand_ins
+from simgpu.report import files, placeholder_values, processes
 from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
@@ -23,7 +23,7 @@ def page(report: Report) -> str:
 def body(report: Report) -> list[str]:
     """Returns the sections that follow the verdict, about one process. Sections may be empty."""
     sections = [_numbers(report), where(report), parts(report), lines(report), findings(report)]
-    return [*sections, _traffic(report), not_modelled(report), stand_ins.section(report)]
+    return [*sections, _traffic(report), not_modelled(report), placeholder_values.section(report)]
 
 
 def _headline(report: Report) -> str:
@@ -58,7 +58,7 @@ def _at_most(report: Report) -> str:
     """How the figure is to be read: "up to", or "at least" or "about" where it depends on what did not run."""
     if report.branches or not all(smallest for *_, smallest in report.sizes):
         return "about"
-    return "at least" if report.left_out or report.bounds else "up to"
+    return "at least" if report.unmodeled or report.bounds else "up to"
 
 
 def _failure(report: Report) -> str:
@@ -176,7 +176,7 @@ def _traffic(report: Report) -> str:
 
 def not_modelled(report: Report) -> str:
     """Returns the section about what the figures do not include."""
-    text = [f"  {report.left_out}"] if report.left_out else []
+    text = [f"  {report.unmodeled}"] if report.unmodeled else []
     text += [f"  at least: {one}" for one in report.bounds]
     text += [f"  {note}" for note in report.notes]
     if report.branches:

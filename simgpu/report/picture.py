@@ -42,8 +42,8 @@ def draw(report: Report, timeline: Timeline, path: Path) -> None:
     axes.set_title(f"{report.what}, simulated {report.gpu}", loc="left", fontsize=10)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    if report.left_out:
-        figure.supxlabel(report.left_out[:160], fontsize=7, color="#D55E00")
+    if report.unmodeled:
+        figure.supxlabel(report.unmodeled[:160], fontsize=7, color="#D55E00")
     figure.savefig(path)
 
 

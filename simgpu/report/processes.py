@@ -49,7 +49,7 @@ def _title(report: Report) -> str:
 
 def _figures(report: Report) -> str:
     """All that the page says of a process's memory."""
-    return repr((report.ending, report.peak, report.reserved, report.parts, report.lines, report.at, report.left_out))
+    return repr((report.ending, report.peak, report.reserved, report.parts, report.lines, report.at, report.unmodeled))
 
 
 def _end(report: Report) -> str:

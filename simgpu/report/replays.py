@@ -6,8 +6,8 @@ replay at the run's own capacity reserves exactly what the run reserved.
 
 from dataclasses import dataclass
 
-from simgpu.memory.requests import Replayed, Requests
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.allocator.requests import Replayed, Requests
+from simgpu.allocator.settings import AllocatorSettings
 
 SETTINGS = ("expandable_segments:True", "max_split_size_mb:128", "garbage_collection_threshold:0.8")
 """Settings of the allocator that can reduce fragmentation, in the order of PyTorch's documentation."""

@@ -5,16 +5,16 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from simgpu.machine import Machine
-from simgpu.modes import costs
+from simgpu.device.machine import Machine
+from simgpu.dispatch import costs
 from simgpu.report.files import File
 from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
 from simgpu.report.owners import PARTS
+from simgpu.report.placeholder_values import sentence
 from simgpu.report.replays import Attempt, Replays
-from simgpu.report.stand_ins import sentence
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
-from simgpu.torch_face.build import INSTALLED
+from simgpu.torch_patches.build import INSTALLED
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Report:
     """A run's use of a simulated GPU's memory. Sizes in bytes, times in seconds of the simulated clock.
 
     `ending`: how the program ended: "completed", "out of memory" or "stopped" (by a different error). `smallest`: the
-    smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `left_out` for
+    smallest capacity that was found to fit, None if no other one was tried. `bounds`: reasons beyond `unmodeled` for
     which the figures are lower bounds. `engine`: the engine that ran the program, and why, where that was chosen.
     `unused`: why no GPU memory was used, where that is known. `findings`: what the memory shows, with remedies.
     `compared`: why no smaller capacity was tried. `to_come`: why the program is known to need more than the request
@@ -76,13 +76,13 @@ class Report:
     at: Spot | None
     parts: dict[str, int]
     lines: tuple[Line, ...]
-    left_out: str
+    unmodeled: str
     steps: int
     seconds: float
     ended: str = ""
     failure: tuple[int, int, str] | None = None
     caught: int = 0
-    stand_ins: tuple[tuple[str, str, int], ...] = ()
+    placeholder_values: tuple[tuple[str, str, int], ...] = ()
     sizes: tuple[tuple[str, str, int, bool], ...] = ()
     branches: tuple[tuple[str, str, int], ...] = ()
     files: tuple[File, ...] = ()
@@ -167,7 +167,17 @@ class Report:
         if found.get("rank") is not None:
             found["rank"] = tuple(found["rank"])
         found["findings"] = tuple(Finding(**{**one, "lines": tuple(one["lines"])}) for one in found.get("findings", ()))
-        for name in ("stand_ins", "sizes", "branches", "files", "written", "notes", "traffic", "bounds", "started"):
+        for name in (
+            "placeholder_values",
+            "sizes",
+            "branches",
+            "files",
+            "written",
+            "notes",
+            "traffic",
+            "bounds",
+            "started",
+        ):
             found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
         found["files"] = tuple(File(*one) for one in found["files"])
         found["processes"] = tuple(map(cls._of, found.get("processes", ())))
@@ -188,12 +198,12 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     machine: Machine = watch.machine
     ran_out = ending == OUT_OF_MEMORY
     moment = watch.at_peak(ran_out)
-    stand_ins = machine.stand_ins
-    sizes = tuple((one.what, one.place, one.count, one.at_least) for one in stand_ins or () if one.sizes)
+    placeholder_values = machine.placeholder_values
+    sizes = tuple((one.what, one.place, one.count, one.at_least) for one in placeholder_values or () if one.sizes)
     more["bounds"] = (*more.get("bounds", ()), *((sentence(sizes),) if sizes else ()))
     parts, lines = _parts(moment), lines_of(moment.held if moment else ())
     peak = watch.peak.allocated if watch.peak else 0
-    unread = sorted(costs.unread & machine.left_out.names)
+    unread = sorted(costs.unread & machine.unmodeled.names)
     if unread:
         counted = (
             f"in the time: operations of {', '.join(unread)}, of which some calls are timed by their memory traffic"
@@ -222,17 +232,17 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         at=None if moment is None else _spot(moment),
         parts=parts,
         lines=lines,
-        left_out=str(machine.left_out),
-        not_in_nvidia_smi=machine.left_out.of_nvidia_smi,
+        unmodeled=str(machine.unmodeled),
+        not_in_nvidia_smi=machine.unmodeled.of_nvidia_smi,
         rank=None if machine.world is None else (machine.world.rank, machine.world.ranks),
         traffic=tuple((kind, one.count, one.nbytes, one.sent) for kind, one in _traffic(machine).items()),
         steps=watch.owners.steps,
         seconds=max(machine.clock.host, machine.clock.done()),
         failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure and ran_out else None,
         caught=watch.failures - ran_out,
-        stand_ins=tuple((one.what, one.place, one.count) for one in stand_ins or ()),
+        placeholder_values=tuple((one.what, one.place, one.count) for one in placeholder_values or ()),
         sizes=sizes,
-        branches=tuple((one.what, one.place, one.count) for one in stand_ins or () if one.branches),
+        branches=tuple((one.what, one.place, one.count) for one in placeholder_values or () if one.branches),
         to_come=watch.to_come if ran_out else "",
         **more,
     )
@@ -250,7 +260,7 @@ def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None
         dtypes=watch.dtypes,
         autocast=watch.autocast,
         attention=machine.math_attention,
-        fused_attention=any("scaled_dot_product" in name for name in machine.left_out.names),
+        fused_attention=any("scaled_dot_product" in name for name in machine.unmodeled.names),
         grown=watch.grown,
         grown_per=watch.grown_per,
         attempts=attempts or [],

@@ -82,12 +82,12 @@ def _of_one(report: Report) -> Verdict:
     spare = report.total_memory - (report.smallest or report.nvidia_smi)
     if report.reserved == 0:
         return Verdict(UNDECIDED, "no GPU memory was used" + (f", {report.unused}" if report.unused else ""), spare)
-    if report.bounds or report.left_out.startswith("about"):
-        return Verdict(UNDECIDED, "; ".join(filter(None, (*report.bounds, report.left_out))), spare)
-    aside = max(ALLOWANCE, round(report.reserved * ALLOWANCE_SHARE)) if report.left_out else 0
+    if report.bounds or report.unmodeled.startswith("about"):
+        return Verdict(UNDECIDED, "; ".join(filter(None, (*report.bounds, report.unmodeled))), spare)
+    aside = max(ALLOWANCE, round(report.reserved * ALLOWANCE_SHARE)) if report.unmodeled else 0
     if aside and spare < CONTEXT_UNCERTAINTY + aside:
         reason = f"{size(max(spare, 0))} are to spare, and {size(aside)} are set aside for what is not modelled"
-        return Verdict(UNDECIDED, f"too close to call: {reason} ({report.left_out})", spare)
+        return Verdict(UNDECIDED, f"too close to call: {reason} ({report.unmodeled})", spare)
     if aside:
         return Verdict(FITS, f"{size(aside)} of them are set aside for what is not modelled", spare)
     if spare < CONTEXT_UNCERTAINTY:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from simgpu.kernels.launch import Launch
-from simgpu.machine import Machine
-from simgpu.memory.out_of_memory import OutOfMemory
-from simgpu.memory.requests import Requests
-from simgpu.modes import host_copies
+from simgpu.allocator.out_of_memory import OutOfMemory
+from simgpu.allocator.requests import Requests
+from simgpu.device.machine import Machine
+from simgpu.dispatch import host_copies
+from simgpu.ops.op_call import OpCall
 from simgpu.report import holders
 from simgpu.report.failing import model_of
 from simgpu.report.growth import Grown, Growth
@@ -27,16 +27,16 @@ from simgpu.report.owners import (
 )
 from simgpu.report.places import Place, Seen, codes_of, seen, stack
 from simgpu.report.timeline import EVENTS, Timeline
-from simgpu.tensors import residence
+from simgpu.storage import storage_map
 
 FORWARD, NO_GRAD, BACKWARD, STEP = "forward", "without gradients", "backward", "optimizer step"
 INPUT = "input"
 COPIES = "contiguous copies"  # inside operators: temporaries
 _CODES = {
     Machine.take_blas_workspace.__code__: WORKSPACES,
-    Launch.scratch.__code__: WORKSPACES,
-    Launch.scratch_like.__code__: TEMPORARIES,
-    Launch.contiguous.__code__: COPIES,
+    OpCall.scratch.__code__: WORKSPACES,
+    OpCall.scratch_like.__code__: TEMPORARIES,
+    OpCall.contiguous.__code__: COPIES,
     torch.nn.Module._apply.__code__: PARAMETERS,
     host_copies.copied.__code__: DATA,
 }
@@ -387,7 +387,7 @@ class Watch:
 
 def _block_of(tensor: torch.Tensor, machine):
     """The block of a simulated tensor on this GPU, or None."""
-    place = residence.of(tensor)
+    place = storage_map.of(tensor)
     return place.block if place is not None and place.machine is machine else None
 
 

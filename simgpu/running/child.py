@@ -17,9 +17,9 @@ from functools import wraps
 from pathlib import Path
 from typing import NoReturn
 
-from simgpu.machine import VISIBLE
+from simgpu.device.machine import VISIBLE
+from simgpu.distributed.world import enter, world_of
 from simgpu.patches import Patches
-from simgpu.ranks.world import enter, world_of
 from simgpu.report.report import report_of
 from simgpu.running import files, processes
 from simgpu.running.endings import ended_by

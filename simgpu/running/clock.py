@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import time
 
-from simgpu.machine import Machine
+from simgpu.device.machine import Machine
 from simgpu.patches import Patches
 
 READING = 1e-6

@@ -9,7 +9,7 @@ import io
 import sys
 from collections.abc import Callable
 
-from simgpu.ranks.messages import Enough, NotSentError, clear, until_sent
+from simgpu.distributed.messages import Enough, NotSentError, clear, until_sent
 
 
 def in_turn(attempt: Callable, rank: int):

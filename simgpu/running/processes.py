@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 
-from simgpu import machine as machines
-from simgpu.machine import VISIBLE
+from simgpu.device import machine as machines
+from simgpu.device.machine import VISIBLE
+from simgpu.distributed.world import world_of
 from simgpu.patches import Patches
-from simgpu.ranks.world import world_of
 from simgpu.report.report import Report
 from simgpu.report.sizes import size
 from simgpu.running.startup import sitecustomize
@@ -329,7 +329,7 @@ def _spawned(spawn, folder: str, other: Callable[[], None]):
 
 
 def _begun(start, other: Callable[[], None]):
-    from simgpu.torch_face import loading
+    from simgpu.torch_patches import loading
 
     @wraps(start)
     def begun(process):

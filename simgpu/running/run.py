@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simgpu import engines
-from simgpu.ranks.messages import Enough, NotSentError
+from simgpu.distributed.messages import Enough, NotSentError
 from simgpu.report import folder
 from simgpu.report.report import Report, report_of
 from simgpu.report.sizes import capacity

@@ -4,15 +4,15 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simgpu import machine as machines
+from simgpu.device import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.patches import Patches
+from simgpu.placeholder_values import PlaceholderValues
 from simgpu.report.watch import Watch
 from simgpu.running import builds, clock, files
 from simgpu.running.endings import NOT_OF_VALUES, OF_VALUES
 from simgpu.running.steps import Limit
 from simgpu.session import simulated_gpu
-from simgpu.stand_ins import StandIns
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Simulated:
     def hint(self, error: BaseException) -> str:
         if advice := builds.advice(error):
             return f"\n{advice}"
-        if isinstance(error, NoValueError) and self.watch.machine.stand_ins is not None:
+        if isinstance(error, NoValueError) and self.watch.machine.placeholder_values is not None:
             return "\nWith --values its tensors have values."
-        read = list(self.watch.machine.stand_ins or ()) and not isinstance(error, NOT_OF_VALUES)
+        read = list(self.watch.machine.placeholder_values or ()) and not isinstance(error, NOT_OF_VALUES)
         return OF_VALUES if read else ""
 
 
@@ -65,7 +65,7 @@ def simulation(settings: dict, rank: int | None = None, apart: files.KeptApart |
         if rank is None:
             machine.gpus = settings["per_node"] or 1
         if not values:
-            machine.stand_ins = StandIns()
+            machine.placeholder_values = PlaceholderValues()
         with Watch(machine) as watch, contextlib.ExitStack() as leave:
             patches = Patches()
             leave.callback(patches.undo)

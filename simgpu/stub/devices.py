@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simgpu.hardware import gpus
+from simgpu.gpus import specs
 
 
 def environment(gpu: str) -> dict[str, str]:
     """The `MOCK_*` variables that make the stub libraries answer as `gpu` ("A100-80GB", "H100", ...).
 
-    Raises ValueError, listing the known names, for a GPU that `simgpu.hardware.gpus` does not have.
+    Raises ValueError, listing the known names, for a GPU that `simgpu.gpus.specs` does not have.
     """
-    spec = gpus.spec(gpu)
+    spec = specs.spec(gpu)
     major, minor = spec.compute_capability
     return {
         "MOCK_KEY": spec.key,
@@ -34,6 +34,6 @@ def kernels_of(gpu: str, architectures: Sequence[int]) -> int:
     It is the highest one of `architectures` that is not above the GPU's and has the same major version. CUB chooses
     its block sizes by it (`cudaFuncAttributes.ptxVersion`). Without one, the GPU's own.
     """
-    major, minor = gpus.spec(gpu).compute_capability
+    major, minor = specs.spec(gpu).compute_capability
     own = 10 * major + minor
     return max((one for one in architectures if one // 10 == major and one <= own), default=own)

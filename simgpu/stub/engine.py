@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simgpu.hardware import gpus
+from simgpu.gpus import specs
 from simgpu.stub import compiler, devices, libraries
 
 DEFAULT_VERSION = "2.13.0"
@@ -258,7 +258,7 @@ def device(engine: Engine, stubs: Path, gpu: str) -> dict[str, str]:
     return {
         **devices.environment(gpu),
         "MOCK_PTX": str(devices.kernels_of(gpu, architectures)),
-        "MOCK_BANDWIDTH": str(int(gpus.spec(gpu).bandwidth)),
+        "MOCK_BANDWIDTH": str(int(specs.spec(gpu).bandwidth)),
     }
 
 

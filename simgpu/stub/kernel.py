@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from simgpu.hardware import gpus
+from simgpu.gpus import specs
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine, EngineError
 
@@ -23,7 +23,7 @@ def install(gpu: str, version: str | None = None) -> str:
 
     Raises ValueError for an unknown GPU, and EngineError where the engine or Jupyter is not installed.
     """
-    spec = gpus.spec(gpu)
+    spec = specs.spec(gpu)
     build = engine.find(version)
     try:
         from jupyter_client.kernelspec import KernelSpecManager

@@ -11,7 +11,7 @@ from helpers.saved import layer_keeps, owners
 from labkit import formulas, published
 from labkit.gpu import requested
 from labkit.units import MiB
-from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
+from simgpu.gpus.cublas_workspace import cublas_workspace_bytes
 
 
 def count(module):

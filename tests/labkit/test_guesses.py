@@ -6,7 +6,7 @@ import torch
 import labkit
 from labkit import guesses
 from labkit.units import MiB
-from tools.readers_copy import refresh
+from tools.workspace_copy import refresh
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_factor_of_two(guess, measured, inside):
 
 
 @pytest.fixture
-def readers_copy(tmp_path, monkeypatch):
+def workspace_copy(tmp_path, monkeypatch):
     """A working directory as a kernel has it that runs a notebook of the reader's copy."""
     (tmp_path / "notebooks").mkdir()
     refresh(tmp_path / "notebooks", tmp_path / "mine")
@@ -108,7 +108,7 @@ def readers_copy(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("guess", "why"), [(..., "no guess yet"), ("many", "a guess is a number of")])
-def test_the_readers_copy_shows_nothing_before_a_guess(readers_copy, capsys, guess, why):
+def test_the_readers_copy_shows_nothing_before_a_guess(workspace_copy, capsys, guess, why):
     guesses.compare("after", guess=guess, estimate=123 * MiB, measured=124 * MiB)
     out = capsys.readouterr().out
     assert out.startswith(f"after: {why}")
@@ -117,7 +117,7 @@ def test_the_readers_copy_shows_nothing_before_a_guess(readers_copy, capsys, gue
     assert guesses.score() == "no guess yet: 1 question to go back to, each a cell with three dots"
 
 
-def test_the_readers_copy_shows_it_after_a_guess_or_skip(readers_copy, capsys):
+def test_the_readers_copy_shows_it_after_a_guess_or_skip(workspace_copy, capsys):
     guesses.compare("after", guess="skip", measured=124 * MiB)
     assert lines(capsys) == ["after", "  your guess    skipped", "  measured    124.0 MiB"]
     assert guesses.score() == "0 guesses; 1 question skipped"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit import memory_rate, product_rate, simulated_gpu
-from simgpu.hardware.gpus import spec
+from simgpu.gpus.specs import spec
 
 
 @pytest.mark.parametrize("name", ["T4", "A100-80GB", "H100"])

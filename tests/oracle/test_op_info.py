@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from simgpu import left_out
+from simgpu import unmodeled
 from tests import versions
 from tests.exactness import ORACLE
 from tools.oracle.op_info import apart, digests, jobs, judge, page, proved, runs
@@ -65,8 +65,8 @@ def _told(job: jobs.Job, facts: dict) -> bool:
     """Whether a program that runs this sample hears of what its figures leave out, or that it is not modelled."""
     if facts.get("told") or (facts.get("error") or "").startswith(judge.REFUSALS):
         return True
-    known = left_out.differing().keys() | left_out.proved()
-    return any(one in left_out.differing() or one not in known for one in facts["operators"])
+    known = unmodeled.differing().keys() | unmodeled.proved()
+    return any(one in unmodeled.differing() or one not in known for one in facts["operators"])
 
 
 @of_this_torch

@@ -5,8 +5,8 @@ The oracle is PyTorch's own allocator under stub libraries; no GPU was involved.
 
 import pytest
 
-from simgpu.memory.allocator import CachingAllocator
-from simgpu.memory.physical import Device
+from simgpu.allocator.caching import CachingAllocator
+from simgpu.allocator.physical import Device
 from simgpu.recording.trace import Trace
 from tests.exactness import ORACLE
 from tools.oracle import store

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgpu.hardware import gpus
+from simgpu.gpus import specs
 from simgpu.recording.trace import Event, Stage, Trace
 from simgpu.stub import devices
 from tools.oracle import labels
@@ -145,10 +145,10 @@ def test_casts_that_autocast_kept_go_in_any_order():
     assert not Comparison(freed(1, 2), freed(2, 2)).equal
 
 
-@pytest.mark.parametrize("gpu", gpus.SPECS)
+@pytest.mark.parametrize("gpu", specs.SPECS)
 def test_the_stubs_can_be_any_gpu(gpu):
     variables = devices.environment(gpu)
-    assert variables["MOCK_NAME"] == gpus.spec(gpu).name and all(isinstance(v, str) for v in variables.values())
+    assert variables["MOCK_NAME"] == specs.spec(gpu).name and all(isinstance(v, str) for v in variables.values())
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import Device
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.allocator.caching import CachingAllocator, OutOfMemory
+from simgpu.allocator.physical import Device
+from simgpu.allocator.settings import AllocatorSettings
 from tests.playground.wandering import MIB
 
 FRAMES = [{"filename": "torch/cuda/memory.py", "line": 233, "name": "empty_cache"}]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simgpu.memory import snapshot as snapshots
+from simgpu.allocator import snapshot as snapshots
 from tests.playground.recorded import recorded
 from tests.playground.wandering import MIB, wander
 from tools import chromium

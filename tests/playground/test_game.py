@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import Device
+from simgpu.allocator.caching import CachingAllocator, OutOfMemory
+from simgpu.allocator.physical import Device
 from simgpu.session import simulated_gpu
 from tests.playground.wandering import wander
 from tools.playground import build, state

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from simgpu.memory import snapshot as snapshots
-from simgpu.memory.snapshot import SnapshotError
+from simgpu.allocator import snapshot as snapshots
+from simgpu.allocator.snapshot import SnapshotError
 from simgpu.session import simulated_gpu
 from tests.playground.recorded import recorded
 from tests.playground.wandering import MIB

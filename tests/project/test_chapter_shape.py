@@ -140,10 +140,10 @@ def test_minutes_count_words_code_and_output_and_leave_exercises_out():
     code = new_code_cell("x = 1\n\n" * 12, outputs=[printing("line\n" * 15)])
     html = "<table><tr></tr>" + "<tr></tr>" * 99
     code.outputs.append(new_output("execute_result", {"text/plain": "x\n" * 15, "text/html": html}))
-    left_out = [new_markdown_cell("word " * 1000) for _ in range(3)]
-    left_out[0].metadata["tags"], left_out[1].metadata["tags"] = ["exercise"], ["solution"]
-    left_out[2].metadata["slideshow"] = {"slide_type": "notes"}
-    notebook = new_notebook(cells=[text, code, *left_out])
+    unmodeled = [new_markdown_cell("word " * 1000) for _ in range(3)]
+    unmodeled[0].metadata["tags"], unmodeled[1].metadata["tags"] = ["exercise"], ["solution"]
+    unmodeled[2].metadata["slideshow"] = {"slide_type": "notes"}
+    notebook = new_notebook(cells=[text, code, *unmodeled])
     assert minutes.computed(notebook) == pytest.approx(180 / 180 + 1 + 1)
     assert minutes.claimed(notebook) == 9
     assert minutes.claimed(new_notebook(cells=[new_markdown_cell("| time | 10 minutes |")])) == 10

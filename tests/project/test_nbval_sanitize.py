@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.hardware.gpus import SPECS
+from simgpu.gpus.specs import SPECS
 
 CONFIG = Path(__file__).parents[1] / "nbval_sanitize.cfg"
 

@@ -323,7 +323,7 @@ def test_without_an_address_nothing_is_invented_and_a_second_staging_writes_noth
     monkeypatch.setenv("LABKIT_REPOSITORY", "")
     stage = Stage(tmp_path)
     stage.run()
-    page = (tmp_path / "sources/simgpu/memory/allocator.py.md").read_text(encoding="utf-8")
+    page = (tmp_path / "sources/simgpu/allocator/caching.py.md").read_text(encoding="utf-8")
     assert stage.address is None and "In the repository" not in page and "class " in page
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     times = {path: path.stat().st_mtime_ns for path in before if path.suffix != ".svg"}

@@ -41,7 +41,7 @@ def row_of(table, model):
     return next(row for row in rows.rows() if row.table == table and row.model == model)
 
 
-@pytest.mark.filterwarnings("ignore::simgpu.LeftOutWarning")
+@pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
 @pytest.mark.parametrize(("model", "make"), [("vgg16", vision.vgg16), ("resnet50", vision.resnet50)])
 def test_the_clock_still_gives_the_stored_time(model, make):
     """With models of the same shape that need no timm."""

@@ -140,7 +140,7 @@ def test_the_cell_and_the_buttons_are_as_written():
     from tools import elsewhere
 
     assert {path: path.read_text(encoding="utf-8") for path in elsewhere.pages()} == elsewhere.pages(), (
-        "run: python -m tools.elsewhere"
+        "run: python -m tools.launch_badges"
     )
 
 

@@ -1,6 +1,6 @@
 """Published times beside the clock's: every one with its error, and those that cannot be simulated by name.
 
-The clock is an estimate from assumptions (simgpu/timing/rates.py), of which none was changed to come closer to a
+The clock is an estimate from assumptions (simgpu/clock/rates.py), of which none was changed to come closer to a
 time here. Two numbers were fitted, and are named so: what the host of the book takes for a sample, and how fast it is,
 from the first two rungs of its ladder of speed; the other rungs are the test. docs/times.md has timm's tables.
 

@@ -28,7 +28,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import labkit
 from labkit import published
 from simgpu import session
-from simgpu.hardware import gpus
+from simgpu.gpus import specs
 
 MIB = 2**20
 CONTEXT, LOADED, TRAINED = (
@@ -86,7 +86,7 @@ class Sentences(Dataset):
 @pytest.fixture
 def v100(monkeypatch):
     """The recording's GPU, with its context."""
-    spec = dataclasses.replace(gpus.spec("V100-16GB"), context=(CONTEXT - 2) * MIB)
+    spec = dataclasses.replace(specs.spec("V100-16GB"), context=(CONTEXT - 2) * MIB)
     monkeypatch.setattr(session, "spec", lambda name: spec)
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "torch_1_10", attention)
     with labkit.simulated_gpu("V100-16GB") as gpu:

@@ -20,8 +20,8 @@ import torch
 
 import labkit
 from simgpu import session
-from simgpu.memory.allocator import CachingAllocator
-from simgpu.memory.physical import Device
+from simgpu.allocator.caching import CachingAllocator
+from simgpu.allocator.physical import Device
 from tests import versions
 from tools.oracle.workloads import recorded_transformer
 

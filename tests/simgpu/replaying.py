@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from simgpu.memory.allocator import CachingAllocator
-from simgpu.memory.physical import Device
+from simgpu.allocator.caching import CachingAllocator
+from simgpu.allocator.physical import Device
 
 
 class RecordedDevice(Device):

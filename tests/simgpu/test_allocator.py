@@ -2,11 +2,11 @@
 
 import pytest
 
-from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.out_of_memory import format_size
-from simgpu.memory.physical import MIB, Device
-from simgpu.memory.rounding import round_size, segment_size
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.allocator.caching import CachingAllocator, OutOfMemory
+from simgpu.allocator.out_of_memory import format_size
+from simgpu.allocator.physical import MIB, Device
+from simgpu.allocator.rounding import round_size, segment_size
+from simgpu.allocator.settings import AllocatorSettings
 
 KIB = 2**10
 

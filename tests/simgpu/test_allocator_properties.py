@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import MIB, Device
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.allocator.caching import CachingAllocator, OutOfMemory
+from simgpu.allocator.physical import MIB, Device
+from simgpu.allocator.settings import AllocatorSettings
 
 TOTAL = 300 * MIB
 CONFS = (

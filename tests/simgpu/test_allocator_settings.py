@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import simgpu
+from simgpu.allocator.physical import MIB
+from simgpu.allocator.settings import AllocatorSettings, SettingsError
+from simgpu.allocator.settings_text import signed
 from simgpu.errors import NotModelledError
-from simgpu.memory.physical import MIB
-from simgpu.memory.settings import AllocatorSettings, SettingsError
-from simgpu.memory.settings_text import signed
 from tools.oracle import settings_texts
 
 parse = AllocatorSettings.parse

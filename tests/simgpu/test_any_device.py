@@ -6,8 +6,9 @@ import torch
 
 import labkit
 from simgpu.errors import NotModelledError, NoValueError
-from simgpu.kernels import any_device, rule_for
-from simgpu.kernels.siblings import siblings
+from simgpu.op_info import composite_explicit
+from simgpu.op_info.inplace_out_variants import siblings
+from simgpu.ops import rule_for
 
 aten = torch.ops.aten
 
@@ -21,7 +22,7 @@ def test_which_operators_are_taken_apart():
         aten._grouped_mm.default,
         aten.sum.dim_IntList,
     )
-    assert [any_device.on_gpu_too(one) for one in (*apart, *whole)] == [True] * 4 + [False] * 5
+    assert [composite_explicit.on_gpu_too(one) for one in (*apart, *whole)] == [True] * 4 + [False] * 5
 
 
 def test_rules_hold_for_what_runs_the_same_code():

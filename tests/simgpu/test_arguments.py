@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu import op_spec
-from simgpu.kernels.launch import Launch
-from simgpu.tensors import arguments
+from simgpu.op_info import arguments, op_spec
+from simgpu.ops.op_call import OpCall
 
 aten = torch.ops.aten
 HALF, LONG = torch.float16, torch.int64
@@ -103,7 +102,7 @@ def test_a_launch_finds_an_argument_however_it_was_given(operator, data):
             break
         by_position.append(argument.name)
     by_name = {name: name for name in given_names if name not in by_position}
-    call = Launch(operator, tuple(by_position), by_name, (), None, False, None)
+    call = OpCall(operator, tuple(by_position), by_name, (), None, False, None)
     for argument in schema:
         assert call[argument.name] == (argument.name if argument.name in given_names else argument.default_value)
     names = tuple(argument.name for argument in schema)

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import labkit
-from simgpu import machine
-from simgpu.composites import sdpa
+from simgpu.device import machine
+from simgpu.ops import sdpa
 
 MATH, FLASH, EFFICIENT, CUDNN = (
     SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION,
@@ -161,4 +161,4 @@ def test_an_encoder_in_evaluation_keeps_the_padding_and_says_where_cuda_drops_it
         padded = torch.randn(2, 4, device="cuda") < 9 if tokens is None else torch.tensor(tokens, device="cuda") == 0
         assert encoder(torch.zeros(2, 4, 64, device="cuda"), src_key_padding_mask=padded).shape == (2, 4, 64)
         if not (values and tokens is None):  # then every token is padding, and CUDA refuses
-            assert ("nn.TransformerEncoder (that CUDA drops the padding" in str(gpu.left_out)) == told
+            assert ("nn.TransformerEncoder (that CUDA drops the padding" in str(gpu.unmodeled)) == told

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import labkit
-from simgpu.composites import autocast
+from simgpu.ops import autocast
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import labkit
-from simgpu.hardware.gpus import SPECS, spec
-from simgpu.machine import current
-from simgpu.modes import costs
-from simgpu.timing import rates, reached
-from simgpu.timing.clock import KERNELS, TO_GPU, TO_HOST, Clock, Engine
+from simgpu.clock import achieved_rates, rates
+from simgpu.clock.clock import KERNELS, TO_GPU, TO_HOST, Clock, Engine
+from simgpu.device.machine import current
+from simgpu.dispatch import costs
+from simgpu.gpus.specs import SPECS, spec
 
 A100 = spec("A100-80GB")
 MiB = 2**20
@@ -138,13 +138,13 @@ def test_a_large_product_runs_at_the_rate_that_was_measured(name):
     for dtype, key in ((torch.float32, "float32"), (torch.float16, "float16")):
         left = torch.empty(8192, 8192, dtype=dtype, device="meta")
         _, seconds = costs.cost(spec(name), torch.ops.aten.mm.default, (left, left), {}, (left,))
-        rate = 2 * 8192**3 / seconds / reached.rate(spec(name), key)
+        rate = 2 * 8192**3 / seconds / achieved_rates.rate(spec(name), key)
         assert 0.93 < rate <= 1  # the last wave is not full
 
 
 def test_measured_rates_are_of_known_gpus_and_near_their_datasheets():
     """Of the datasheet's rate from a half (float32 from Ampere on, limited power) to a sixth more."""
-    for name, measured in reached.MEASURED.items():
+    for name, measured in achieved_rates.MEASURED.items():
         peaks = spec(name).peak_flops
         assert spec(name).key == name
         for key, tera in measured.items():
@@ -154,8 +154,8 @@ def test_measured_rates_are_of_known_gpus_and_near_their_datasheets():
 
 def test_where_nobody_measured_it_is_a_share_of_the_datasheets():
     for key in ("RTX 3060", "A10G"):
-        assert key not in reached.MEASURED
-        assert reached.rate(spec(key), "float16") == rates.COMPUTE * spec(key).peak_flops["float16"]
+        assert key not in achieved_rates.MEASURED
+        assert achieved_rates.rate(spec(key), "float16") == rates.COMPUTE * spec(key).peak_flops["float16"]
 
 
 def test_bfloat16_without_units_for_it_is_slower_than_float32():
@@ -251,7 +251,7 @@ def precisions():
 
 
 def test_tf32_only_where_it_is_allowed(gpu, precisions):
-    ratio = reached.rate(A100, "tf32") / reached.rate(A100, "float32")
+    ratio = achieved_rates.rate(A100, "tf32") / achieved_rates.rate(A100, "float32")
     x = torch.empty(4096, 4096, device="cuda")
     exact = device_seconds(lambda: x @ x)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -318,7 +318,7 @@ def test_a_group_fills_a_part_of_a_tile(gpu, channels, groups):
     forward, both, flops = convolutions(gpu, torch.float16, channels, groups)
     each = channels // groups
     lost = -(-each // 64) * 64 / each
-    peak = reached.rate(A100, "float16")
+    peak = achieved_rates.rate(A100, "float16")
     assert forward == pytest.approx(max(flops * lost / peak, 4 * 64 * 28 * 28 * channels / 2039e9 / 0.9), rel=0.01)
     columns = each * 9
     weight = lost * -(-columns // 64) * 64 / columns
@@ -327,7 +327,7 @@ def test_a_group_fills_a_part_of_a_tile(gpu, channels, groups):
 
 def test_depthwise_convolutions_use_no_tensor_cores(gpu):
     forward, both, flops = convolutions(gpu, torch.float16, 512, 512, size=31)
-    assert forward == pytest.approx(flops / reached.rate(A100, "float32"))
+    assert forward == pytest.approx(flops / achieved_rates.rate(A100, "float32"))
     assert both == pytest.approx(2 * forward)
 
 
@@ -343,7 +343,9 @@ def test_contiguous_images_are_transposed_around_a_convolution_on_tensor_cores(
     result = torch.empty(32, 128, 56, 56, dtype=torch.float16, device="meta").to(memory_format=layout)
     call = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     launched, seconds = costs.cost(A100, torch.ops.aten.convolution.default, call, {}, (result,))
-    plain = costs.operations(torch.ops.aten.convolution.default, call, {}, (result,)) / reached.rate(A100, "float16")
+    plain = costs.operations(torch.ops.aten.convolution.default, call, {}, (result,)) / achieved_rates.rate(
+        A100, "float16"
+    )
     moved = 2 * (images.nbytes + weight.nbytes + result.nbytes) if kernels else 0
     assert launched == 1 + kernels
     assert seconds == pytest.approx(plain + moved / (A100.bandwidth * rates.BANDWIDTH))
@@ -393,7 +395,7 @@ def test_float32_without_tf32_is_not_transposed(gpu, precisions):
 
 def test_one_group_is_as_it_was(gpu):
     forward, both, flops = convolutions(gpu, torch.float16, 1024, 1)
-    assert forward == pytest.approx(flops / reached.rate(A100, "float16"))
+    assert forward == pytest.approx(flops / achieved_rates.rate(A100, "float16"))
     assert both == pytest.approx(2 * forward)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 import simgpu
 from simgpu import patches
 from simgpu.errors import OTHER_ENGINE, NotModelledError
-from simgpu.torch_face import compiled_code
+from simgpu.torch_patches import compiled_code
 
 TRACED = {  # peak above what was there before the trace, B; None where the check of the trace has it, which is left out
     "BatchNorm2d": (lambda: nn.BatchNorm2d(3), (2, 3, 4, 4), 1536),
@@ -41,7 +41,7 @@ def test_a_module_is_traced_and_runs(name):
         traced: Any = torch.jit.trace(module, x)
         if peak is not None:
             assert torch.cuda.max_memory_allocated() - before == peak
-        assert "torch.jit.trace" in dict(gpu.left_out)
+        assert "torch.jit.trace" in dict(gpu.unmodeled)
         result, eager = (one[0] if isinstance(one, tuple) else one for one in (traced(x), module(x)))
         assert result.is_cuda and result.shape == eager.shape
         assert any(kind in str(traced.inlined_graph) for kind in ("aten::linear", "aten::lstm", "norm", "convolution"))
@@ -54,7 +54,7 @@ def test_a_trace_without_simulated_tensors_is_pytorchs_own():
     with simgpu.simulated_gpu("H100") as gpu:
         traced: Any = torch.jit.trace(module, x)
         assert torch.equal(traced(x), module(x))
-        assert not gpu.left_out
+        assert not gpu.unmodeled
 
 
 # The first product of a thread takes cuBLAS's workspace.

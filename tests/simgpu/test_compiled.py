@@ -10,13 +10,13 @@ from torch import nn
 
 import labkit
 import simgpu
-from simgpu.hardware.gpus import spec
-from simgpu.timing import rates
+from simgpu.clock import rates
+from simgpu.gpus.specs import spec
 
 A100 = spec("A100-80GB")
 RATE = A100.bandwidth * rates.BANDWIDTH
 MiB = 2**20
-pytestmark = pytest.mark.filterwarnings("ignore::simgpu.LeftOutWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ def test_a_backward_that_fails_ends_there():
         function(x).sum().backward()
     y = torch.ones(1000, device="cuda")
     assert names(lambda: y.sin().cos()) == ["sin", "cos"]
-    assert simgpu.machine.current().clock.region is None
+    assert simgpu.device.machine.current().clock.region is None
 
 
 def test_decorators_methods_and_what_stays_after_the_gpu():
@@ -222,9 +222,12 @@ def test_decorators_methods_and_what_stays_after_the_gpu():
 
 
 def test_it_says_what_it_does():
-    with simgpu.simulated_gpu("H100") as gpu, pytest.warns(simgpu.LeftOutWarning, match="time is an estimate"):
+    with (
+        simgpu.simulated_gpu("H100") as gpu,
+        pytest.warns(simgpu.IncompleteEstimateWarning, match="time is an estimate"),
+    ):
         torch.compile(nn.Linear(2, 2).cuda())(torch.ones(2, 2, device="cuda"))
-    assert [name for name, _ in gpu.left_out] == ["torch.compile"]
+    assert [name for name, _ in gpu.unmodeled] == ["torch.compile"]
 
 
 OPERATORS = {

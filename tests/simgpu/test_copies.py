@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import labkit
+from simgpu.device.machine import current
 from simgpu.errors import NoValueError
-from simgpu.machine import current
 
 MiB = 2**20
 

@@ -5,9 +5,9 @@ import warnings
 import pytest
 
 from labkit import formulas
-from simgpu.hardware.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
-from simgpu.hardware.gpus import SPECS, spec
-from simgpu.machine import Machine
+from simgpu.device.machine import Machine
+from simgpu.gpus.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
+from simgpu.gpus.specs import SPECS, spec
 from tests.pinned import of_pinned_torch
 from tools.oracle.cases import on_simulated
 

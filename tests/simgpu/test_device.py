@@ -2,7 +2,7 @@
 
 import pytest
 
-from simgpu.memory.physical import MIB, PAGE, Device
+from simgpu.allocator.physical import MIB, PAGE, Device
 
 
 def test_memory_is_counted_in_pages():

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
-from simgpu import machine as machines
-from simgpu.composites import autocast
+from simgpu.device import machine as machines
+from simgpu.ops import autocast
 
 REGISTERED = (
     ("aten::mm", autocast.KEY),

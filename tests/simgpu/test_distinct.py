@@ -98,4 +98,4 @@ def test_what_differs_is_told(gpu, dtype, told):
     """The oracle's sort of 1-byte keys for compute capability 9.0 takes 34,303 B for 300,000 of them, and ours more."""
     with simgpu.simulated_gpu(gpu) as on:
         torch.unique(torch.zeros(300_000, dtype=getattr(torch, dtype)).cuda())
-        assert ("torch.unique of bytes" in str(on.left_out)) == told
+        assert ("torch.unique of bytes" in str(on.unmodeled)) == told

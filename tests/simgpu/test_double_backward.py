@@ -6,7 +6,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 import simgpu
-from simgpu.tensors import numbering
+from simgpu.autograd import sequence_numbers
 
 
 def events(action) -> list[tuple[str, int]]:
@@ -34,7 +34,11 @@ def test_the_gradient_is_made_contiguous_before_the_convolution_that_reads_it():
 def number_of(node) -> int:
     """A node's number on CUDA."""
     number = node._sequence_nr()
-    return number - numbering._OURS if number >= numbering._OURS else numbering._counts.on_cuda(number)
+    return (
+        number - sequence_numbers._OURS
+        if number >= sequence_numbers._OURS
+        else sequence_numbers._counts.on_cuda(number)
+    )
 
 
 def test_what_backward_made_is_counted_apart_from_what_the_program_made():

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from simgpu.kernels import dtype_checks
+from simgpu.checks import dtypes
 from simgpu.recording.trace import LETTERS
 from tests.pinned import of_pinned_torch
 from tools.oracle import cases
@@ -143,7 +143,7 @@ def test_calls_that_the_table_was_not_made_from():
 
 
 def test_the_overload_with_out_is_checked_as_the_one_without():
-    assert dtype_checks.checks_of(torch.ops.aten.bitwise_xor.Tensor_out) is not None
+    assert dtypes.checks_of(torch.ops.aten.bitwise_xor.Tensor_out) is not None
     with simgpu.simulated_gpu("H100"), pytest.raises(NotImplementedError, match="bitwise_xor_cuda"):
         torch.bitwise_xor(ones(4), ones(4), out=ones(4))
 

@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 import simgpu
-from simgpu.machine import current
-from simgpu.modes import costs
+from simgpu.device.machine import current
+from simgpu.dispatch import costs
 
 aten = torch.ops.aten
 HALF = torch.bfloat16
@@ -94,7 +94,7 @@ def positional(operator, given):
     return args, {name: value for name, value in given.items() if name not in places}
 
 
-@pytest.mark.filterwarnings("ignore::simgpu.LeftOutWarning")
+@pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
 @pytest.mark.parametrize("packet", CALLS, ids=str)
 def test_odd_empty_and_named(gpu, packet):
     """The same estimate, however the arguments are given."""

@@ -11,9 +11,8 @@ import torch
 
 from simgpu import explain
 from simgpu.command import main
-from simgpu.kernels import launch
-from simgpu.on_cpu import calls
-from simgpu.tensors import registry
+from simgpu.cpu_reference import cpu_call
+from simgpu.ops import dispatcher, op_call
 from tests.pinned import of_pinned_torch
 
 ROOT = Path(__file__).parents[2]
@@ -21,32 +20,32 @@ GOLDEN = ROOT / "tests" / "data" / "operators_explained.txt"
 ASKED = {(one.module.__name__, one.variable) for one in explain.TABLES}
 # Names of operators that are no registry of their own: from what they are made, or what they are for.
 DERIVED = {
-    ("simgpu.kernels.any_device", "_MAKE"): "a part of _PLAIN",
-    ("simgpu.kernels.any_device", "_MAKE_NEW"): "a part of _PLAIN",
-    ("simgpu.kernels.any_device", "_WRITE"): "a part of _PLAIN",
-    ("simgpu.kernels.any_device", "_SEE"): "a part of _PLAIN",
-    ("simgpu.modes.costs", "_UNCOUNTED"): "PRODUCTS and FACTORIZATIONS of uncounted",
-    ("simgpu.tensors.absent", "_MISSING"): "_NAMES and _CALLING",
-    ("simgpu.tensors.lists", "_NAMES"): "_UNARY and _MORE",
-    ("simgpu.tensors.overlaps", "_ALLOWED"): "the four texts of names",
-    ("simgpu.tensors.wrong_device", "_NAMES_OF_THESE"): "_ONE_DEVICE",
-    ("simgpu.tensors.meta_kernels", "_kernels"): "PyTorch's own meta kernels in C++",
-    ("simgpu.tensors.meta_kernels", "_take_numbers"): "PyTorch's own meta kernels in C++",
-    ("simgpu.tensors.meta_kernels", "_take_number_first"): "PyTorch's own meta kernels in C++",
-    ("simgpu.composites.library_casts", "_known"): "operators of libraries that were met",
-    ("simgpu.modes.costs", "unread"): "operators that were met and not counted",
-    ("simgpu.tensors.values", "_ALLOCATING"): "parts of names",
-    ("simgpu.tensors.formulas", "GUESSES"): "the field formula_guess",
-    ("simgpu.ranks.refused", "_AS_PAIRS"): "kinds of collectives",
-    ("simgpu.ranks.refused", "_BY_TORCH_CUDA"): "kinds of collectives",
-    ("simgpu.ranks.traffic", "KINDS"): "kinds of collectives",
-    ("simgpu.ranks.transfers", "ONE_WAY"): "kinds of collectives",
-    ("simgpu.ranks.playing", "ONE_WAY"): "kinds of collectives",
-    ("simgpu.modes.costs", "TO_GPU"): "a name of the clock's",
-    ("simgpu.modes.costs", "TO_HOST"): "a name of the clock's",
-    ("simgpu.modes.dispatch_mode", "TO_HOST"): "a name of the clock's",
+    ("simgpu.op_info.composite_explicit", "_MAKE"): "a part of _PLAIN",
+    ("simgpu.op_info.composite_explicit", "_MAKE_NEW"): "a part of _PLAIN",
+    ("simgpu.op_info.composite_explicit", "_WRITE"): "a part of _PLAIN",
+    ("simgpu.op_info.composite_explicit", "_SEE"): "a part of _PLAIN",
+    ("simgpu.dispatch.costs", "_UNCOUNTED"): "PRODUCTS and FACTORIZATIONS of uncounted",
+    ("simgpu.checks.missing_cuda_kernels", "_MISSING"): "_NAMES and _CALLING",
+    ("simgpu.shapes.foreach_lists", "_NAMES"): "_UNARY and _MORE",
+    ("simgpu.checks.overlaps", "_ALLOWED"): "the four texts of names",
+    ("simgpu.checks.devices", "_NAMES_OF_THESE"): "_ONE_DEVICE",
+    ("simgpu.shapes.meta_kernels", "_kernels"): "PyTorch's own meta kernels in C++",
+    ("simgpu.shapes.meta_kernels", "_take_numbers"): "PyTorch's own meta kernels in C++",
+    ("simgpu.shapes.meta_kernels", "_take_number_first"): "PyTorch's own meta kernels in C++",
+    ("simgpu.ops.library_casts", "_known"): "operators of libraries that were met",
+    ("simgpu.dispatch.costs", "unread"): "operators that were met and not counted",
+    ("simgpu.storage.values", "_ALLOCATING"): "parts of names",
+    ("simgpu.autograd.formulas", "GUESSES"): "the field formula_guess",
+    ("simgpu.distributed.refused", "_AS_PAIRS"): "kinds of collectives",
+    ("simgpu.distributed.refused", "_BY_TORCH_CUDA"): "kinds of collectives",
+    ("simgpu.distributed.traffic", "KINDS"): "kinds of collectives",
+    ("simgpu.distributed.transfers", "ONE_WAY"): "kinds of collectives",
+    ("simgpu.distributed.replay", "ONE_WAY"): "kinds of collectives",
+    ("simgpu.dispatch.costs", "TO_GPU"): "a name of the clock's",
+    ("simgpu.dispatch.costs", "TO_HOST"): "a name of the clock's",
+    ("simgpu.dispatch.dispatch_mode", "TO_HOST"): "a name of the clock's",
 }
-ROOMS = ("tensors", "kernels", "composites", "modes", "on_cpu", "ranks", "left_out", "handlers")
+ROOMS = ("tensors", "kernels", "composites", "modes", "on_cpu", "ranks", "unmodeled", "handlers")
 
 
 def is_operator(one, names):
@@ -129,7 +128,7 @@ def test_file_and_line_are_where_it_is_defined(name):
             lines = path.read_text(encoding="utf-8").splitlines()[entry.line - 1 :]
             word = entry.name.partition(":")[0].rpartition(".")[2]
             defined = next(line for line in lines if not line.startswith(("@", "    ")) or "def " in line)
-            declares = re.search(r"\b(mark|declare|made_of_others)\(", lines[0])  # where it is not a function
+            declares = re.search(r"\b(mark|declare|decomposition)\(", lines[0])  # where it is not a function
             assert declares or re.search(rf"\b{word}\b", defined), (entry, defined)
 
 
@@ -137,7 +136,7 @@ def test_the_command_prints_rules_with_their_places(capsys):
     assert main(["explain", "aten::native_layer_norm"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("aten::native_layer_norm (kernel)\n")
-    assert re.search(r"memory +rule +simgpu/kernels/norms\.py:\d+  layer_norm\n +Rule of layer_norm_cuda", printed)
+    assert re.search(r"memory +rule +simgpu/ops/norms\.py:\d+  layer_norm\n +Rule of layer_norm_cuda", printed)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +175,12 @@ def test_a_wrong_name_is_an_error_with_near_ones(arguments, said, capsys):
 def test_explaining_changes_nothing_for_a_simulated_gpu_that_follows():
     """Some operators are composite while no shapes are registered for them, and kernels on a simulated GPU."""
     code = (
-        "import sys, torch, simgpu; from simgpu import explain; from simgpu.modes import operators\n"
+        "import sys, torch, simgpu; from simgpu import explain; from simgpu.dispatch import operators\n"
         "before = torch._C._dispatch_dump('aten::mish_backward')\n"
         "assert explain.explained('aten::mish_backward').startswith('aten::mish_backward (kernel)')\n"
         "assert torch._C._dispatch_dump('aten::mish_backward') == before\n"
         "with simgpu.simulated_gpu('T4'):\n"
-        "    assert operators.facts_of(torch.ops.aten.mish_backward.default).kind == 'kernel'\n"
+        "    assert operators.traits_of(torch.ops.aten.mish_backward.default).kind == 'kernel'\n"
         "assert 'transformers' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -191,12 +190,12 @@ def test_explaining_changes_nothing_for_a_simulated_gpu_that_follows():
 @pytest.mark.parametrize(
     ("register", "name", "what"),
     [
-        (launch.rule, "mm.default", "rules"),
-        (launch.refuses, "max.default", "refusals"),
-        (launch.made_of_others, "_trilinear.default", "decompositions"),
-        (registry.meta, "_fused_sgd_", "shapes"),
-        (registry.branch, "softmax.int", "branches"),
-        (calls.equivalent, "mm.dtype", "computations on the CPU"),
+        (op_call.rule, "mm.default", "rules"),
+        (op_call.refuses, "max.default", "refusals"),
+        (op_call.decomposition, "_trilinear.default", "decompositions"),
+        (dispatcher.meta, "_fused_sgd_", "shapes"),
+        (dispatcher.cuda_composite, "softmax.int", "branches"),
+        (cpu_call.cpu_impl, "mm.dtype", "computations on the CPU"),
     ],
 )
 def test_an_operator_is_registered_once(register, name, what):

@@ -125,7 +125,7 @@ class TestWhereItIs:
         assert allocated() == 512
 
     def test_back_on_the_cpu_it_takes_no_memory_and_is_counted(self, gpu):
-        from simgpu.machine import current
+        from simgpu.device.machine import current
 
         x = torch.ones(2**20, device="cuda", requires_grad=True)
         y = x.cpu()

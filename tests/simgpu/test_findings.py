@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import simgpu
-from simgpu.modes import costs
-from simgpu.ranks.traffic import sent_by_ring
+from simgpu.dispatch import costs
+from simgpu.distributed.traffic import sent_by_ring
 from simgpu.report.findings import Facts, findings
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, TEMPORARIES, WORKSPACES
 from simgpu.report.report import Line
@@ -155,16 +155,16 @@ def test_nothing_is_called_compared_that_did_not_run(run, text, said):
 def test_a_compiled_function_that_is_never_called_changes_nothing(run):
     unused = "@torch.compile\ndef f(x):\n    return x * 2\ng = torch.compile(nn.Linear(4, 4))\n"
     unused += "x = torch.ones(4, device='cuda')\n"
-    assert run(unused).left_out == "" and run(unused).fits
-    assert run(unused + "f(x)").left_out.startswith("about: without what compiling saves or adds")
+    assert run(unused).unmodeled == "" and run(unused).fits
+    assert run(unused + "f(x)").unmodeled.startswith("about: without what compiling saves or adds")
 
 
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
 @pytest.mark.parametrize("how", ["torch.compile(net, backend=B)(x)", "net.compile(backend=B); net(x)"])
 def test_a_compiled_module_counts_when_it_runs(run, how, backend):
     text = f"B = {backend!r}\nnet = nn.Linear(4, 4).cuda()\nx = torch.ones(1, 4, device='cuda')\n"
-    assert run(text + how).left_out.startswith("about: ")
-    assert run(text + how.replace("; net", "").replace("(x)", "")).left_out == ""
+    assert run(text + how).unmodeled.startswith("about: ")
+    assert run(text + how.replace("; net", "").replace("(x)", "")).unmodeled == ""
 
 
 def test_places_are_short_and_no_row_is_printed_twice(run):

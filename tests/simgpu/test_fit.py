@@ -25,7 +25,7 @@ from simgpu.fitting.progress import Progress
 from simgpu.fitting.search import Search
 from simgpu.fitting.subject import of_config, subject_of
 from simgpu.fitting.techniques import candidates, within
-from simgpu.hardware.gpus import SPECS
+from simgpu.gpus.specs import SPECS
 from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
 from simgpu.report.sizes import parse, size
 from tests.pinned import of_pinned_torch

@@ -94,7 +94,7 @@ def test_a_replay_is_one_launch_of_the_clock():
     with torch.cuda.graph(graph):
         for _ in range(10):
             w @ w
-    clock = simgpu.machine.current().clock
+    clock = simgpu.device.machine.current().clock
     torch.cuda.synchronize()
     before = clock.host
     graph.replay()
@@ -265,7 +265,7 @@ def test_a_graph_that_is_kept_is_made_executable_as_often_as_wanted():
 def test_graphed_callables_cost_the_host_a_launch_each_way():
     def step(model, x):
         model.zero_grad()
-        clock = simgpu.machine.current().clock
+        clock = simgpu.device.machine.current().clock
         torch.cuda.synchronize()
         begun = clock.host
         loss = model(x).sum()
@@ -298,7 +298,7 @@ def test_a_captured_training_step_takes_the_kernels_time_and_one_launch():
     with torch.cuda.stream(side):
         step()
     torch.cuda.current_stream().wait_stream(side)
-    clock, graph = simgpu.machine.current().clock, torch.cuda.CUDAGraph()
+    clock, graph = simgpu.device.machine.current().clock, torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
     capture = graph._capture

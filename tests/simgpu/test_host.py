@@ -5,15 +5,15 @@ import torch
 
 import labkit
 import simgpu
-from simgpu import this_host
-from simgpu.timing import rates
+from simgpu import host_calibration
+from simgpu.clock import rates
 
 
 def issued(host):
     """Seconds of the host for ten additions and as many views."""
     with labkit.simulated_gpu("H100", host=host):
         x = torch.ones(4, 4, device="cuda")
-        clock = simgpu.machine.current().clock
+        clock = simgpu.device.machine.current().clock
         before = clock.host
         for _ in range(10):
             x.add_(1)
@@ -65,19 +65,19 @@ def test_use_gpu_says_it(capsys):
 
 def test_the_reference_is_what_the_loop_s_operators_take(monkeypatch):
     taken = []
-    monkeypatch.setattr(this_host, "_fastest", lambda step: taken.append(step) or 1.0)
-    one = this_host.host_slowness()
+    monkeypatch.setattr(host_calibration, "_fastest", lambda step: taken.append(step) or 1.0)
+    one = host_calibration.host_slowness()
     with labkit.simulated_gpu("H100"):
         assert labkit.this_host() == one  # the same operators, wherever it is asked
-    monkeypatch.setattr(this_host, "_fastest", lambda step: 2.0)
-    assert this_host.host_slowness() == 2 * one
+    monkeypatch.setattr(host_calibration, "_fastest", lambda step: 2.0)
+    assert host_calibration.host_slowness() == 2 * one
     operators = 1 / one / rates.CPU_OPERATOR
-    assert 5 * this_host.LAYERS < operators < 20 * this_host.LAYERS
+    assert 5 * host_calibration.LAYERS < operators < 20 * host_calibration.LAYERS
     assert len(taken) == 2
 
 
 def test_measuring_changes_nothing(monkeypatch):
-    monkeypatch.setattr(this_host, "ENOUGH", 0.01)
+    monkeypatch.setattr(host_calibration, "ENOUGH", 0.01)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     with torch.no_grad():

@@ -15,8 +15,8 @@ import torch
 
 import simgpu
 from labkit import plots
-from simgpu.memory import snapshot as snapshots
-from simgpu.memory.snapshot import SnapshotError
+from simgpu.allocator import snapshot as snapshots
+from simgpu.allocator.snapshot import SnapshotError
 from simgpu.recording.trace import LARGEST, Trace
 
 DEEP = 100_000

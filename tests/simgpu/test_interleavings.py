@@ -16,8 +16,10 @@ from torch.utils import _device
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import simgpu
-from simgpu import machine, session
-from simgpu.tensors import registry, residence
+from simgpu import session
+from simgpu.device import machine
+from simgpu.ops import dispatcher
+from simgpu.storage import storage_map
 from tests.simgpu.states import assert_same, state
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA is not available")  # autocast("cuda") outside any GPU
@@ -59,7 +61,7 @@ def quick() -> tuple:
         torch.is_autocast_enabled("cpu"),
         torch.cuda.is_available(),
         torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutogradMeta"),
-        registry._holders,
+        dispatcher._holders,
         session._sessions,
         machine.current(),
     )
@@ -173,4 +175,4 @@ def test_torch_is_as_found(actions):
     assert_same(before, state())
     assert all(one.device.type == "meta" for one in program.kept)
     del program
-    assert not [one for one in residence._residences.values() if one.machine.active]
+    assert not [one for one in storage_map._residences.values() if one.machine.active]

@@ -16,12 +16,13 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import simgpu
-from simgpu import interrupts, machine, session
+from simgpu import interrupts, session
+from simgpu.allocator.blocks import Block
+from simgpu.device import machine
+from simgpu.dispatch import stacks
 from simgpu.errors import NotModelledError
 from simgpu.interrupts import Deferred
-from simgpu.memory.blocks import Block
-from simgpu.modes import stacks
-from simgpu.tensors import registry
+from simgpu.ops import dispatcher
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that send signals")
 TIMES = int(os.environ.get("SIMGPU_INTERRUPTS", 50))
@@ -60,7 +61,7 @@ def state() -> tuple:
         _get_current_function_mode_stack(),
         _get_current_dispatch_mode_stack(),
         torch._C._dispatch_has_kernel_for_dispatch_key("aten::softmax.int", "AutogradMeta"),
-        registry._holders,
+        dispatcher._holders,
         session._sessions,
         machine.current(),
     )
@@ -177,7 +178,7 @@ def test_a_step_is_interrupted_and_the_gpu_goes_on(alarm, interrupted_in):
             torch._C._cuda_clearCublasWorkspaces()
             assert torch.cuda.memory_allocated() == 0
             assert events_of_a_step() == expected
-            assert not gpu.left_out
+            assert not gpu.unmodeled
     assert interrupted
 
 
@@ -206,7 +207,7 @@ def test_another_signal_does_not_cut_the_allocator_short():
                     allocator.free(block)
                 stats = allocator.stats()["allocation"]["all"]
                 assert allocator.allocated == 512 * stats["current"] and stats["allocated"] > 0
-            assert not gpu.left_out
+            assert not gpu.unmodeled
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -237,7 +238,7 @@ def test_the_handlers_of_other_signals_see_the_gpu_between_operators():
             assert all(seen), seen
             gc.collect()
             assert torch.cuda.memory_allocated() == 0
-            assert not gpu.left_out
+            assert not gpu.unmodeled
         assert signal.getsignal(signal.SIGUSR1) is handler
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -262,7 +263,7 @@ def test_a_timeout_by_a_signal_leaves_nothing():
                 sys.last_traceback = None
                 gc.collect()
                 torch._C._cuda_clearCublasWorkspaces()
-                assert gpu.left_out or (torch.cuda.memory_allocated(), events_of_a_step()) == (0, expected)
+                assert gpu.unmodeled or (torch.cuda.memory_allocated(), events_of_a_step()) == (0, expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -6,10 +6,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader, g
 
 import labkit
 import simgpu
-from simgpu.hardware.gpus import spec
-from simgpu.timing import rates
-from simgpu.timing.clock import Clock
-from simgpu.timing.workers import Loading, WorkerHost
+from simgpu.clock import rates
+from simgpu.clock.clock import Clock
+from simgpu.clock.workers import Loading, WorkerHost
+from simgpu.gpus.specs import spec
 
 A100 = spec("A100-80GB")
 SAMPLES, BATCH, EACH = 24, 4, 1e-3
@@ -182,7 +182,7 @@ def test_what_a_worker_notes_is_sent_once():
 def test_nothing_is_kept_of_lanes_without_asking(gpu):
     with labkit.stopwatch() as timing:
         torch.ones(3, device="cuda")
-    assert timing.lanes == () and simgpu.machine.current().clock.lanes is None
+    assert timing.lanes == () and simgpu.device.machine.current().clock.lanes is None
 
 
 def test_stopwatches_with_lanes_nest(gpu):

@@ -7,11 +7,11 @@ import torch
 
 import labkit
 import simgpu
-from simgpu.hardware.gpus import SPECS, spec
-from simgpu.machine import current
-from simgpu.modes import costs, sorts, uncounted
-from simgpu.timing import rates, reached
-from simgpu.timing.workers import WorkerHost
+from simgpu.clock import achieved_rates, rates
+from simgpu.clock.workers import WorkerHost
+from simgpu.device.machine import current
+from simgpu.dispatch import costs, extra_flops, sorts
+from simgpu.gpus.specs import SPECS, spec
 
 aten = torch.ops.aten
 MODERN = ("RTX 4090", "RTX 5090", "L4", "L40S", "H100", "H200", "B200")  # they multiply 8-bit floats
@@ -38,7 +38,7 @@ def test_no_product_is_faster_than_its_units(name):
     assert rate[torch.complex128] == pytest.approx(rate[torch.float64] / 4)
     whole = meta(n, n, dtype=torch.int8)
     integers = 2 * n**3 / work(name, aten._int_mm.default, whole, whole)
-    assert 0.5 * rates.COMPUTE < integers / gpu.peak_flops.get("int8", reached.rate(gpu, "float32")) <= 1
+    assert 0.5 * rates.COMPUTE < integers / gpu.peak_flops.get("int8", achieved_rates.rate(gpu, "float32")) <= 1
     short = meta(n, n, dtype=torch.float8_e4m3fn)
     scaled = (short, short.t(), meta(), meta(), None, None, torch.bfloat16)
     output = (meta(n, n, dtype=torch.bfloat16),)
@@ -46,7 +46,7 @@ def test_no_product_is_faster_than_its_units(name):
     if name in MODERN:
         assert 1.2 < 2 * n**3 / seconds / rate[torch.float16] <= 2
     else:
-        assert not reached.known(gpu, reached.FLOAT8)  # PyTorch refuses the call
+        assert not achieved_rates.known(gpu, achieved_rates.FLOAT8)  # PyTorch refuses the call
 
 
 def test_groups_and_packed_weights_are_products():
@@ -92,12 +92,12 @@ def test_factorizations_have_the_operations_of_textbooks(operator):
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     assert costs.operations(operator, args, named, outputs) == pytest.approx(cubes * n**3, rel=0.01)
     seconds = costs.cost(spec("A100-80GB"), operator, args, named, outputs)[1]
-    assert seconds >= cubes * n**3 / reached.rate(spec("A100-80GB"), "float32") * 0.99
+    assert seconds >= cubes * n**3 / achieved_rates.rate(spec("A100-80GB"), "float32") * 0.99
     batch = tuple(one.expand(3, *one.shape) for one in args)
     assert costs.operations(operator, batch, named, outputs) >= 2.9 * cubes * n**3 or "solve" in operator._schema.name
 
 
-@pytest.mark.parametrize("packet", [*uncounted.PRODUCTS, *uncounted.FACTORIZATIONS], ids=str)
+@pytest.mark.parametrize("packet", [*extra_flops.PRODUCTS, *extra_flops.FACTORIZATIONS], ids=str)
 def test_a_count_that_cannot_read_a_call_says_nothing(packet):
     operator = getattr(packet, packet.overloads()[0])
     assert costs.operations(operator, (), {}, ()) == 0
@@ -119,10 +119,12 @@ def test_a_factorization_takes_no_tf32():
 def test_a_sort_passes_through_memory_for_each_8_bits():
     rows = meta(2**24)
     pair = 4 + 8
-    expected = 2**24 * (8 + 4 + 4 * 2 * pair) / reached.bandwidth(spec("A100-80GB"))
+    expected = 2**24 * (8 + 4 + 4 * 2 * pair) / achieved_rates.bandwidth(spec("A100-80GB"))
     assert work("A100-80GB", aten.sort.default, rows) == pytest.approx(expected)
     short = work("A100-80GB", aten.sort.default, meta(2**14, 2**10))
-    assert short == pytest.approx(2 * 2**24 * pair / reached.bandwidth(spec("A100-80GB")))  # in shared memory: once
+    assert short == pytest.approx(
+        2 * 2**24 * pair / achieved_rates.bandwidth(spec("A100-80GB"))
+    )  # in shared memory: once
     assert 4 * short < expected
     few = work("A100-80GB", aten.sort.default, meta(16, 2**19))
     many = work("A100-80GB", aten.sort.default, meta(2**10, 2**14))
@@ -132,7 +134,7 @@ def test_a_sort_passes_through_memory_for_each_8_bits():
 
 
 def test_the_largest_of_a_long_row_takes_several_passes_and_of_a_short_one_one():
-    rate = reached.bandwidth(spec("A100-80GB"))
+    rate = achieved_rates.bandwidth(spec("A100-80GB"))
     long = work("A100-80GB", aten.topk.default, meta(2**24), 10)
     assert long == pytest.approx(5 * 2**26 / rate, rel=1e-3)
     short = work("A100-80GB", aten.topk.default, meta(2**20, 16), 2)
@@ -161,7 +163,7 @@ def test_a_permutation_is_sorted_numbers():
     with simgpu.simulated_gpu("A100-80GB"):
         with labkit.stopwatch() as timing:
             torch.randperm(2**24, device="cuda")
-        written = 8 * 2**24 / reached.bandwidth(spec("A100-80GB"))
+        written = 8 * 2**24 / achieved_rates.bandwidth(spec("A100-80GB"))
         assert 10 * written < timing.seconds < 100 * written
         torch.randperm(0, device="cuda")
     assert {"sort", "topk", "randperm"} <= sorts.OPERATORS
@@ -179,9 +181,9 @@ def test_the_host_s_work_ends(seconds):
 
 
 def test_copies_are_as_fast_as_somebody_measured_them():
-    for key, measured in reached.COPIES.items():
+    for key, measured in achieved_rates.COPIES.items():
         assert 0.5 < measured * 1e9 / spec(key).bandwidth < rates.BANDWIDTH
-        assert reached.bandwidth(spec(key)) == measured * 1e9
-    assert reached.bandwidth(spec("A100-80GB")) == spec("A100-80GB").bandwidth * rates.BANDWIDTH
+        assert achieved_rates.bandwidth(spec(key)) == measured * 1e9
+    assert achieved_rates.bandwidth(spec("A100-80GB")) == spec("A100-80GB").bandwidth * rates.BANDWIDTH
     gib = meta(2**28)
     assert work("RTX 5090", aten.clone.default, gib) == pytest.approx(2 * 2**30 / 1490e9)

@@ -10,7 +10,7 @@ import simgpu
 from simgpu import patches, session
 from simgpu.command import main
 from simgpu.patch_manifest import Manifest, known_to_python
-from simgpu.torch_face import bindings
+from simgpu.torch_patches import cuda_c_api
 
 
 class Base:
@@ -114,13 +114,13 @@ def test_the_command_prints_each_attribute_with_its_place(capsys):
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head.startswith(f"{len(rows)} attributes are replaced, of which torch {torch.__version__} lacks ")
     place = next(row for row in rows if row.startswith("torch.Tensor.record_stream ")).split()
-    assert place[1] == "exists" and place[2].startswith("simgpu/torch_face/attributes.py:")
+    assert place[1] == "exists" and place[2].startswith("simgpu/torch_patches/attributes.py:")
 
 
 def test_names_that_the_installed_torch_lacks_are_drift(monkeypatch, capsys):
     added = {"_cuda_not_in_any_torch": lambda *given: None}
-    functions = bindings.functions
-    monkeypatch.setattr(bindings, "functions", lambda machine: functions(machine) | added)
+    functions = cuda_c_api.functions
+    monkeypatch.setattr(cuda_c_api, "functions", lambda machine: functions(machine) | added)
     monkeypatch.setattr(session.loading, "patch", lambda given: given.apply(torch.cuda, "gone_from_torch", None))
     assert main(["patches", "--missing"]) == 1
     head, *rows = capsys.readouterr().out.splitlines()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu.torch_face import bindings
+from simgpu.torch_patches import cuda_c_api
 from tests import versions
 from tools.oracle import face
 
@@ -95,8 +95,8 @@ def used_by_pytorch():
 def test_every_binding_that_pytorch_uses_answers_or_is_refused():
     classes = {"_cuda_CUDAAllocator", "_cuda_CUDAAllocator_AllocatorState"}
     with simgpu.simulated_gpu(face.GPU):
-        machine = simgpu.machine.current()
-        here = bindings.functions(machine).keys()
+        machine = simgpu.device.machine.current()
+        here = cuda_c_api.functions(machine).keys()
         assert {name for name in used_by_pytorch() if name not in here} <= classes
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import machine
 from simgpu.command import main
+from simgpu.device import machine
 from simgpu.patches import Patches
 from simgpu.report import watch
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, PARTS, STATES, TEMPORARIES, WORKSPACES
@@ -78,7 +78,7 @@ def test_parts_of_a_training_step_are_those_of_the_formulas(script):
     assert sum(report.parts[part] for part in PARTS if part in report.parts) == report.peak
     assert report.parts[CACHE] == report.reserved - report.peak
     assert report.nvidia_smi == report.reserved + report.context
-    assert report.left_out == ""
+    assert report.unmodeled == ""
 
 
 def test_a_script_that_takes_no_memory_has_no_parts(script):
@@ -194,8 +194,8 @@ def test_the_page_of_a_run_that_fits(script, capsys):
 
 def test_the_page_names_what_is_left_out(script):
     report = simgpu.run(script("import torch\ntorch.fft.rfft(torch.ones(64, device='cuda'))\n"))
-    assert "cuFFT's workspaces" in report.left_out
-    assert report.left_out in str(report)
+    assert "cuFFT's workspaces" in report.unmodeled
+    assert report.unmodeled in str(report)
 
 
 # --- when it does not fit, or fails ------------------------------------------------------------------
@@ -635,9 +635,9 @@ def test_values_that_do_not_exist_are_zeros_and_counted(script, capsys):
         "3 0.000",
         "equal",
     ]
-    asked = {what: count for what, _, count in report.stand_ins}
+    asked = {what: count for what, _, count in report.placeholder_values}
     assert asked["tolist()"] == 1 and asked["bool()"] == 1
-    assert all(re.search(r"train\.py:\d+$", where) for _, where, _ in report.stand_ins)
+    assert all(re.search(r"train\.py:\d+$", where) for _, where, _ in report.placeholder_values)
     assert "answered as 0" in str(report)
 
 
@@ -672,7 +672,7 @@ def test_an_assert_holds_where_its_value_does_not_exist(script, capsys):
     )
     assert printed(capsys).split() == ["False", "False", "equal"]  # two zeros are equal
     assert report.status == 2 and "AssertionError" in report.ended
-    assert sum(n for what, _, n in report.stand_ins if what == "assert, as one that holds") == 5
+    assert sum(n for what, _, n in report.placeholder_values if what == "assert, as one that holds") == 5
 
 
 def test_without_a_run_there_are_no_stand_ins():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import stand_ins
+from simgpu import placeholder_values
 from simgpu.report.files import TENSORS
 from tests.pinned import of_pinned_torch
 from tools.oracle.scripts import SCRIPTS, STORED
@@ -50,7 +50,7 @@ def test_it_ends_with_the_oracles_peaks(name, values, tmp_path, monkeypatch, cap
     report = simgpu.run(path.name, SCRIPTS[name].arguments.split(), **how)
     assert report.ended == "" and report.completed
     assert (report.peak, report.reserved) == (ORACLE[name]["peak"], ORACLE[name]["reserved"])
-    assert bool(report.stand_ins) == (not values)
+    assert bool(report.placeholder_values) == (not values)
     SAID[name](capsys.readouterr().out, report, values, path.parent)
 
 
@@ -80,7 +80,7 @@ SAID = {"nano": nano, "clm": clm, "vision": vision}
 
 def test_a_loop_that_waits_for_a_value_ends(tmp_path, monkeypatch):
     """Rejection sampling, as torch.distributions.VonMises does it: every stand-in is 0."""
-    monkeypatch.setattr(stand_ins, "IN_A_ROW", 50)
+    monkeypatch.setattr(placeholder_values, "IN_A_ROW", 50)
     path = tmp_path / "draws.py"
     path.write_text(
         "import torch\n"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import simgpu
+from simgpu.checks import missing_cuda_kernels
 from simgpu.errors import NotModelledError
-from simgpu.tensors import absent
 from tests.pinned import of_pinned_torch
 from tools.oracle import cases
 
@@ -129,7 +129,7 @@ def test_what_only_the_cpu_has_is_refused_in_pytorch_s_words(name, call):
 
 
 def test_the_operators_that_only_the_cpu_has_exist():
-    for name in absent._MISSING:
+    for name in missing_cuda_kernels._MISSING:
         packet, _, overload = name.removeprefix("aten::").partition(".")
         if hasattr(torch.ops.aten, packet):  # some came with a later torch
             assert hasattr(getattr(torch.ops.aten, packet), overload or "default"), name
@@ -139,9 +139,9 @@ def test_forward_mode_says_what_it_leaves_out_and_functions_of_torch_func_do_not
     with simgpu.simulated_gpu("H100") as gpu:
         x = torch.ones(6, 4, device="cuda")
         torch.func.jvp(lambda x: x.softmax(-1), (x,), (x,))
-        assert "torch.autograd.forward_ad" not in str(gpu.left_out)
+        assert "torch.autograd.forward_ad" not in str(gpu.unmodeled)
         with (
-            pytest.warns(simgpu.LeftOutWarning, match="forward-mode derivatives of softmax"),
+            pytest.warns(simgpu.IncompleteEstimateWarning, match="forward-mode derivatives of softmax"),
             torch.autograd.forward_ad.dual_level(),
         ):
             torch.autograd.forward_ad.make_dual(x, x).softmax(-1)

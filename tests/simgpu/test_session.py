@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import labkit
 import simgpu
-from simgpu import machine, session
+from simgpu import session
+from simgpu.device import machine
 from simgpu.errors import NotModelledError
 from tests.simgpu.states import assert_same, state
 from tests.versions import TORCH

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu.tensors import in_place, layout, lists, remembered
+from simgpu.shapes import foreach_lists, in_place
+from simgpu.storage import layout, meta_cache
 
 _aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -15,9 +16,9 @@ sizes = st.integers(0, 7)
 
 @pytest.fixture(autouse=True)
 def nothing_remembered():
-    remembered.forget()
+    meta_cache.forget()
     yield
-    remembered.forget()
+    meta_cache.forget()
 
 
 @st.composite
@@ -110,9 +111,9 @@ def test_what_is_remembered_is_what_pytorch_said(name):
             theirs = operator(*args, **kwargs)
         except RuntimeError:
             with pytest.raises(RuntimeError):
-                remembered.run(operator, args, kwargs)
+                meta_cache.run(operator, args, kwargs)
             return
-        first, second = (remembered.run(operator, args, kwargs) for _ in range(2))
+        first, second = (meta_cache.run(operator, args, kwargs) for _ in range(2))
         assert described(first) == described(second) == described(theirs)
 
     check()
@@ -120,16 +121,16 @@ def test_what_is_remembered_is_what_pytorch_said(name):
 
 def test_an_operator_is_asked_once(monkeypatch):
     tensor = torch.empty(3, 4, device="meta")
-    first = remembered.run(_aten.clone.default, (tensor,), {})
+    first = meta_cache.run(_aten.clone.default, (tensor,), {})
     monkeypatch.setattr(torch._ops.OpOverload, "__call__", None)
-    second = remembered.run(_aten.clone.default, (tensor,), {})
+    second = meta_cache.run(_aten.clone.default, (tensor,), {})
     assert first.untyped_storage()._cdata != second.untyped_storage()._cdata
 
 
 def test_results_that_share_memory_are_not_remembered():
     tensor = torch.empty(3, 4, device="meta")
     for _ in range(2):
-        result = remembered.run(_aten._unsafe_view.default, (tensor, [12]), {})
+        result = meta_cache.run(_aten._unsafe_view.default, (tensor, [12]), {})
         assert result.untyped_storage()._cdata == tensor.untyped_storage()._cdata
 
 
@@ -137,13 +138,13 @@ def test_neither_are_values_of_the_host():
     """How a tensor is split may stand in another one."""
     tensor = torch.empty(6, device="meta")
     for where in ([2], [4]):
-        parts = remembered.run(_aten.tensor_split.tensor_indices_or_sections, (tensor, torch.tensor(where)), {})
+        parts = meta_cache.run(_aten.tensor_split.tensor_indices_or_sections, (tensor, torch.tensor(where)), {})
         assert len(parts[0]) == where[0]
 
 
 def test_nor_what_deterministic_algorithms_would_refuse():
     tensor = torch.empty(6, device="meta")
-    remembered.run(_aten.median.dim, (tensor, 0), {})
+    meta_cache.run(_aten.median.dim, (tensor, 0), {})
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.raises(RuntimeError, match="deterministic"), simgpu.simulated_gpu():
@@ -154,11 +155,11 @@ def test_nor_what_deterministic_algorithms_would_refuse():
 
 def overloads():
     """Every operator on lists whose results `lists` may find, overload by overload."""
-    for name in sorted(lists._NAMES | {f"{name}_" for name in lists._NAMES}):
+    for name in sorted(foreach_lists._NAMES | {f"{name}_" for name in foreach_lists._NAMES}):
         packet = getattr(_aten, name, None)
         for overload in packet.overloads() if packet else ():
             operator = getattr(packet, overload)
-            if lists._writes(operator) is not None:
+            if foreach_lists._writes(operator) is not None:
                 yield operator
 
 
@@ -207,9 +208,9 @@ def test_lists_come_out_as_pytorch_s(operator):
         writes = operator._opname.endswith("_") and operator._opname != "_foreach_zero_"
         if writes and any(map(is_expanded, args[0])):  # meta tensors would take it
             with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
-                lists.results(operator, args, {})
+                foreach_lists.results(operator, args, {})
             return
-        ours = lists.results(operator, args, {})
+        ours = foreach_lists.results(operator, args, {})
         if ours is not NotImplemented:
             theirs = operator(*args)
             assert described(ours) == described(None if theirs is None else list(theirs))
@@ -220,7 +221,7 @@ def test_lists_come_out_as_pytorch_s(operator):
 @pytest.mark.parametrize("operator", OVERLOADS, ids=str)
 def test_lists_as_optimizers_have_them_are_answered(operator):
     alike = [[torch.empty(3, 4, device="meta"), torch.empty(5, device="meta")] for _ in range(4)]
-    assert lists.results(operator, operands(operator, alike), {}) is not NotImplemented
+    assert foreach_lists.results(operator, operands(operator, alike), {}) is not NotImplemented
 
 
 @pytest.mark.parametrize(
@@ -238,10 +239,10 @@ def test_other_lists_are_left_to_pytorch(change):
         changed = [[change(one[0])] if i == position else one for i, one in enumerate(alike)]
         if position == 0 and is_expanded(changed[0][0]):
             with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
-                lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {})
+                foreach_lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {})
         elif position == 0 or change(alike[0][0]).shape != (3, 4) or not change(alike[0][0]).is_meta:
-            assert lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {}) is NotImplemented
-        assert lists.results(_aten._foreach_addcmul.Scalar, (*changed, 0.5), {}) is NotImplemented
+            assert foreach_lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {}) is NotImplemented
+        assert foreach_lists.results(_aten._foreach_addcmul.Scalar, (*changed, 0.5), {}) is NotImplemented
 
 
 @given(st.data(), st.sampled_from(in_place.OPERATORS), st.sampled_from(FLOATS), st.lists(sizes, max_size=4))

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu import simulated_gpu, stand_in_numbers
-from simgpu.report import stand_ins as section
-from simgpu.stand_ins import StandIn, StandIns
+from simgpu import placeholder_numbers, simulated_gpu
+from simgpu.placeholder_values import PlaceholderLine, PlaceholderValues
+from simgpu.report import placeholder_values as section
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_value_that_decides_none_is_not(run, text):
 
 def test_with_values_nothing_is_made_up(run):
     report = run(BEFORE + "x[x > 0].mean().item()\ntorch.zeros((x > 0).sum().item())", values=True)
-    assert (report.ended, report.sizes, report.stand_ins) == ("", (), ())
+    assert (report.ended, report.sizes, report.placeholder_values) == ("", (), ())
 
 
 def test_the_direction_of_a_bound(run):
@@ -170,8 +170,8 @@ def test_a_program_that_fails_without_one_does_not(run):
 
 
 def number(value):
-    line = StandIn("item()", "train.py", 1)
-    return stand_in_numbers.depending(value, (line,)), line
+    line = PlaceholderLine("item()", "train.py", 1)
+    return placeholder_numbers.depending(value, (line,)), line
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_loss_of_nothing_is_not_nan(run, loss):
 
 def test_a_mean_of_an_empty_tensor_is_nan_where_no_size_is_unknown(run):
     report = run("import math, torch\nassert math.isnan(torch.zeros(0, device='cuda').mean().item())")
-    assert report.ending == "completed" and not report.stand_ins
+    assert report.ending == "completed" and not report.placeholder_values
 
 
 @given(st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False, width=32))
@@ -227,24 +227,24 @@ def test_arithmetic_is_the_plain_one_and_keeps_the_line(value, other, two):
     found, wanted = compute(made, other), compute(value, other)
     assert found == wanted
     for one in found if isinstance(found, tuple) else (found,):
-        assert stand_in_numbers.of(one) == (line,)
+        assert placeholder_numbers.of(one) == (line,)
     if value and (isinstance(value, float) or isinstance(other, int)):
         back = compute(other, made)
         assert back == compute(other, value)
-        assert all(map(stand_in_numbers.of, back if isinstance(back, tuple) else (back,)))
+        assert all(map(placeholder_numbers.of, back if isinstance(back, tuple) else (back,)))
 
 
 @given(st.floats(-99, 99))
 def test_rounding_keeps_the_line(value):
     made, line = number(value)
     for do in (math.floor, math.ceil, math.trunc, round, abs, lambda one: round(one, 1), lambda one: -one):
-        assert do(made) == do(value) and stand_in_numbers.of(do(made)) == (line,)
+        assert do(made) == do(value) and placeholder_numbers.of(do(made)) == (line,)
 
 
 def test_records_are_counted_by_line():
     with simulated_gpu("T4") as gpu:
         del gpu
-        found = StandIns()
+        found = PlaceholderValues()
         for _ in range(3):
             found.note("item()")
         found.note("bool()")

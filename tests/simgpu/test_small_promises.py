@@ -18,25 +18,25 @@ from torch import overrides
 
 import simgpu
 from simgpu import interrupts
+from simgpu.allocator.caching import CachingAllocator
+from simgpu.allocator.invalid_free import InvalidFree
+from simgpu.allocator.out_of_memory import OutOfMemory
+from simgpu.allocator.physical import Device
+from simgpu.clock.clock import Clock
 from simgpu.command import _parser, main
+from simgpu.device.machine import current
+from simgpu.dispatch import costs, stacks
+from simgpu.distributed.replay import PendingTransfer
 from simgpu.errors import NotModelledError
-from simgpu.hardware.gpus import spec
-from simgpu.kernels import reduction_scratch, sorting
-from simgpu.machine import current
-from simgpu.memory.allocator import CachingAllocator
-from simgpu.memory.invalid_free import InvalidFree
-from simgpu.memory.out_of_memory import OutOfMemory
-from simgpu.memory.physical import Device
-from simgpu.modes import costs, stacks
-from simgpu.ranks.playing import Awaited
+from simgpu.gpus.specs import spec
+from simgpu.ops import reduction_scratch, sorting
 from simgpu.recording import history, worker
 from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Event, Trace
 from simgpu.recording.workloads import WORKLOADS, language, models, sweeps, vision
-from simgpu.report.findings import Facts, fragmentation
-from simgpu.tensors import residence
-from simgpu.timing.clock import Clock
+from simgpu.report.findings import OpTraits, fragmentation
+from simgpu.storage import storage_map
 
 aten = torch.ops.aten
 
@@ -57,7 +57,7 @@ def ranks():
 # One GPU after another
 
 
-@pytest.mark.filterwarnings("ignore::simgpu.LeftOutWarning")
+@pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
 def test_shapes_of_a_user_s_operator_are_asked_anew_on_each_gpu():
     rows = [3]
 
@@ -345,7 +345,7 @@ def test_objects_come_from_a_rank_that_is_named(ranks):
 
 def test_two_transfers_of_the_same_ranks_are_two():
     same = {"player": None, "own": 1, "transfer": None, "place": 0, "ready": 0.0, "before": None}
-    one, other = Awaited(**same), Awaited(**same)
+    one, other = PendingTransfer(**same), PendingTransfer(**same)
     assert one != other and len({one, other}) == 2
 
 
@@ -466,10 +466,10 @@ def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
 
 @pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])
 def test_a_cache_that_holds_what_is_missing_is_named(cache, said):
-    facts = Facts(
+    traits = OpTraits(
         *(2**30, 2**20, 2**22), parts={"cache": cache * 2**20}, lines=(), missing=2 * 2**20, cache=cache * 2**20
     )
-    assert any("expandable_segments" in found.remedy for found in fragmentation(facts)) == said
+    assert any("expandable_segments" in found.remedy for found in fragmentation(traits)) == said
 
 
 def test_two_dashes_end_the_options_of_run(tmp_path, capsys):
@@ -490,7 +490,7 @@ def test_a_gradient_that_another_stream_uses_is_kept_for_it(gpu):
     seen = []
     y.register_hook(seen.append)
     (y * y).sum().backward()
-    assert set(residence.of(seen[0]).block.stream_uses) == {side.stream_id}
+    assert set(storage_map.of(seen[0]).block.stream_uses) == {side.stream_id}
 
 
 def test_the_text_of_an_out_of_memory_error():

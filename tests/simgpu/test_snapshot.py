@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import labkit
-from simgpu.memory import snapshot as snapshots
-from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import MIB, Device
-from simgpu.memory.settings import AllocatorSettings
-from simgpu.memory.snapshot import SnapshotError
+from simgpu.allocator import snapshot as snapshots
+from simgpu.allocator.caching import CachingAllocator, OutOfMemory
+from simgpu.allocator.physical import MIB, Device
+from simgpu.allocator.settings import AllocatorSettings
+from simgpu.allocator.snapshot import SnapshotError
 
 
 def frames():
@@ -173,7 +173,7 @@ def test_written_and_read_again(tmp_path):
         (pickle.dumps(os.getcwd), r"refused: the pickle wants (posix|nt)\.getcwd"),
         (
             pickle.dumps({"segments": [], "device_traces": [Device]}),
-            "refused: the pickle wants simgpu.memory.physical",
+            "refused: the pickle wants simgpu.allocator.physical",
         ),
     ],
 )

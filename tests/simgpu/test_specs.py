@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from simgpu.composites import sdpa
-from simgpu.hardware.capabilities import CAPABILITIES
-from simgpu.hardware.gpus import SPECS, spec
-from simgpu.timing import reached
+from simgpu.clock import achieved_rates
+from simgpu.gpus.capabilities import CAPABILITIES
+from simgpu.gpus.specs import SPECS, spec
+from simgpu.ops import sdpa
 
 GiB = 2**30
 MiB = 2**20
@@ -364,8 +364,8 @@ def test_the_link_to_the_host(key, published):
 def test_what_products_reach_is_near_the_datasheet_s_peak(key):
     """Above it by no more than the clock is, of cards that boost beyond the clock that their datasheet counts with."""
     for precision, peak in spec(key).peak_flops.items():
-        if precision in reached.MEASURED.get(key, ()):
-            assert 0.3 * peak < reached.rate(spec(key), precision) < 1.2 * peak, precision
+        if precision in achieved_rates.MEASURED.get(key, ()):
+            assert 0.3 * peak < achieved_rates.rate(spec(key), precision) < 1.2 * peak, precision
 
 
 def test_a_block_of_threads_may_have_all_shared_memory_but_a_kibibyte():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from simgpu import machine
+from simgpu.device import machine
 
 
 @pytest.fixture(autouse=True)

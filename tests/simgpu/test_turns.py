@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import machine
+from simgpu.device import machine
 from simgpu.errors import NotModelledError
 
 
@@ -46,7 +46,7 @@ def test_garbage_may_be_tensors(collected_often, kind):
         assert torch.cuda.memory_allocated() == 0
         torch.cuda.empty_cache()
         assert torch.cuda.memory_reserved() == 0
-        assert not gpu.left_out
+        assert not gpu.unmodeled
 
 
 def test_what_is_asked_in_the_middle_waits_or_is_refused():
@@ -93,7 +93,7 @@ def test_an_observer_of_out_of_memory_may_ask_anything():
         with pytest.raises(ZeroDivisionError):
             torch.empty(2**40, device="cuda")
         assert torch.cuda.memory_allocated() == 1536
-        assert not gpu.left_out
+        assert not gpu.unmodeled
         kept.clear()
 
 
@@ -108,11 +108,11 @@ def test_an_exception_from_elsewhere_is_told():
         allocator.history._frames = frames
         allocator.record_history()
         with (
-            pytest.warns(simgpu.LeftOutWarning, match="TimeoutError inside the allocator"),
+            pytest.warns(simgpu.IncompleteEstimateWarning, match="TimeoutError inside the allocator"),
             pytest.raises(TimeoutError),
         ):
             allocator.malloc(512)
-        assert not gpu.left_out.lower_bound
+        assert not gpu.unmodeled.lower_bound
 
 
 def test_tensors_that_die_where_python_refuses_another_call():
@@ -133,7 +133,7 @@ def test_tensors_that_die_where_python_refuses_another_call():
             with pytest.raises(RecursionError):
                 deep(holder)
         assert torch.cuda.memory_allocated() == 0
-        assert not gpu.left_out
+        assert not gpu.unmodeled
 
 
 def test_the_end_of_pythons_stack_is_met_before_the_allocator_begins():
@@ -153,7 +153,7 @@ def test_the_end_of_pythons_stack_is_met_before_the_allocator_begins():
             while kept:
                 machine.on().allocator.free(kept.pop())
         assert machine.on().allocator.allocated == 0
-        assert not gpu.left_out
+        assert not gpu.unmodeled
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import labkit
 from simgpu.errors import NoValueError
-from simgpu.tensors import residence, values
+from simgpu.storage import storage_map, values
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +281,7 @@ def test_what_is_written_over_again_and_again_costs_no_more_than_the_first_time(
         for _ in range(100):
             x.zero_()
             x.fill_(3)
-        place = residence.of(x)
+        place = storage_map.of(x)
         assert place is not None and place.values.depth == 1
         assert x.sum().item() == 3 * 2**20
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import simgpu
+from simgpu.allocator.requests import Requests
+from simgpu.allocator.settings import AllocatorSettings
 from simgpu.command import main
-from simgpu.hardware.gpus import spec
-from simgpu.memory.requests import Requests
-from simgpu.memory.settings import AllocatorSettings
+from simgpu.gpus.specs import spec
 from simgpu.report import verdict
 from simgpu.report.sizes import parse, size
 
@@ -72,7 +72,7 @@ def test_the_allowance_grows_with_the_run(script):
 def test_a_run_that_may_need_less_than_it_shows_is_undecided():
     """ "about" says that the figure is no lower bound."""
     report = simgpu.run(lambda: torch.compile(torch.nn.Linear(8, 8).cuda())(torch.ones(1, 8).cuda()), gpu="T4")
-    assert report.left_out.startswith("about") and report.outcome == "undecided"
+    assert report.unmodeled.startswith("about") and report.outcome == "undecided"
 
 
 def test_a_lower_bound_that_does_not_fit_does_not_fit(script):
@@ -152,7 +152,7 @@ def test_no_smaller_capacity_is_claimed_where_the_requests_cannot_be_replayed(sc
 
 
 def test_a_record_that_is_too_long_is_given_up(monkeypatch):
-    monkeypatch.setattr("simgpu.memory.requests.LONGEST", 3)
+    monkeypatch.setattr("simgpu.allocator.requests.LONGEST", 3)
     requests = Requests()
     for _ in range(4):
         requests.malloc(512, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.hardware import gpus
+from simgpu.gpus import specs
 from simgpu.running.stub import untimed
 from simgpu.stub import compiler, devices, elf, engine, install, libraries, nvidia_smi
 
@@ -90,10 +90,10 @@ def test_a_gpu_runs_the_newest_kernels_of_its_major_version(gpu, kernels):
     assert devices.kernels_of(gpu, [75, 80, 86, 90, 100, 120]) == kernels
 
 
-@pytest.mark.parametrize("gpu", sorted(gpus.SPECS))
+@pytest.mark.parametrize("gpu", sorted(specs.SPECS))
 def test_every_gpu_is_described(gpu):
     described = devices.environment(gpu)
-    assert described["MOCK_TOTAL"] == str(gpus.spec(gpu).total_memory)
+    assert described["MOCK_TOTAL"] == str(specs.spec(gpu).total_memory)
     assert all(described.values())
 
 

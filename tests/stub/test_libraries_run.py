@@ -3,8 +3,8 @@
 import pytest
 
 import simgpu
-from simgpu.left_out import CUDNN_RNN, CUFFT, SOLVERS
 from simgpu.stub import engine
+from simgpu.unmodeled import CUDNN_RNN, CUFFT, SOLVERS
 
 pytestmark = pytest.mark.skipif(
     bool(engine.supported()) or engine.unpacked(engine.DEFAULT_VERSION) is None,
@@ -39,7 +39,7 @@ def test_a_size_that_only_the_library_knows_is_0_and_is_named(code, unknown, tmp
     report = simgpu.run(path, engine="stub", torch_version=engine.DEFAULT_VERSION, gpu="RTX 3090")
     assert report.completed, report.ended
     how = "about" if unknown == CUDNN_RNN else "at least"  # PyTorch's own network may use more than cuDNN's
-    assert report.left_out.startswith(f"{how}: without ") and unknown in report.left_out
+    assert report.unmodeled.startswith(f"{how}: without ") and unknown in report.unmodeled
 
 
 def test_recurrent_networks_are_those_of_the_meta_engine(tmp_path):

@@ -120,7 +120,7 @@ def test_a_training_script(script, tmp_path):
             lines[one.place.rpartition("/")[2]] += one.nbytes
     assert lines == {"script.py:6": weights}
     assert report.outcome == "undecided" and "sizes at 1 line depend on values" in report.verdict.reason
-    assert {what for what, _, _ in report.stand_ins} == {"a value", "the size of nonzero"}
+    assert {what for what, _, _ in report.placeholder_values} == {"a value", "the size of nonzero"}
     assert str(report).startswith("Engine stub")
     assert (tmp_path / "out" / "snapshot.pickle").exists()
 
@@ -202,9 +202,9 @@ def test_a_librarys_workspaces_are_named_where_it_was_called(script):
     """cuDNN's convolutions have workspaces that only a GPU knows; a matmul has none."""
     program = "import torch\nlayer = torch.nn.{}.cuda()\nlayer(torch.randn({}, device='cuda'))\n"
     convolution = run(script(program.format("Conv2d(3, 8, 3)", "1, 3, 8, 8")))
-    assert convolution.left_out == "at least: without cuDNN's workspaces"
+    assert convolution.unmodeled == "at least: without cuDNN's workspaces"
     assert "set aside for what is not modelled" in str(convolution)
-    assert run(script(program.format("Linear(3, 8)", "1, 3"))).left_out == ""
+    assert run(script(program.format("Linear(3, 8)", "1, 3"))).unmodeled == ""
 
 
 CHECKPOINT = """

@@ -54,7 +54,7 @@ assert torch.jit is not None and torch.zeros(2, 3, dtype=torch.long, device=gpu)
 def test_values_that_follow_from_the_program_are_right(run):
     report = run(KNOWN)
     assert report.completed, report.ended
-    assert not report.stand_ins
+    assert not report.placeholder_values
 
 
 ROUNDED = """
@@ -79,7 +79,7 @@ assert torch.where(counts > 2, counts.half(), -counts.half())[:4].tolist() == [-
 def test_operators_that_round_once_give_what_a_gpu_gives(run):
     report = run(ROUNDED)
     assert report.completed, report.ended
-    assert sorted(place.rpartition(":")[2] for _, place, _ in report.stand_ins) == ["13", "14", "15"]
+    assert sorted(place.rpartition(":")[2] for _, place, _ in report.placeholder_values) == ["13", "14", "15"]
 
 
 COMPARED = """
@@ -100,7 +100,7 @@ else:
 def test_comparisons_of_what_is_not_known_are_taken_to_hold(run):
     report = run(COMPARED)
     assert report.completed, report.ended
-    assert sorted((what, int(place.rpartition(":")[2])) for what, place, _ in report.stand_ins) == [
+    assert sorted((what, int(place.rpartition(":")[2])) for what, place, _ in report.placeholder_values) == [
         ("a comparison", 4),
         ("a comparison", 5),
     ]
@@ -176,7 +176,7 @@ assert later.tolist() == [0, 1, 2]
 def test_a_replay_of_a_graph_forgets_what_its_kernels_were_given(run):
     report = run(GRAPH)
     assert report.completed, report.ended
-    places = [int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins]
+    places = [int(place.rpartition(":")[2]) for _, place, _ in report.placeholder_values]
     assert sorted(places) == [1 + GRAPH[: GRAPH.index(text)].count("\n") for text in ("print(given", "print(halves")]
 
 
@@ -186,7 +186,7 @@ NOT_FOLLOWED = ("print(wide", "print(sevenths", "print(changed", "print(labels")
 def test_integers_that_compiled_code_computes_are_known(run):
     report = run(COMPILED)
     assert report.completed, report.ended
-    places = [int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins]
+    places = [int(place.rpartition(":")[2]) for _, place, _ in report.placeholder_values]
     assert sorted(places) == [1 + COMPILED[: COMPILED.index(text)].count("\n") for text in NOT_FOLLOWED]
 
 
@@ -213,7 +213,7 @@ with torch.inference_mode():
 def test_values_in_inference_mode(run):
     report = run(INFERENCE)
     assert report.completed, report.ended
-    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins) == [10, 12, 15]
+    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.placeholder_values) == [10, 12, 15]
 
 
 SIZES = """
@@ -245,7 +245,7 @@ assert boxes.double().half()[1, 2].item() == 0.25 and boxes.cpu()[3, 2] == 0.5
 def test_sizes_of_known_values_are_right(run):
     report = run(SIZES)
     assert report.completed, report.ended
-    assert report.sizes == () and not report.stand_ins
+    assert report.sizes == () and not report.placeholder_values
 
 
 UNKNOWN = """
@@ -273,7 +273,7 @@ def test_what_is_not_known_is_listed_by_what_it_decides(run):
     assert report.completed, report.ended
     lines = {
         what: sorted(int(place.rpartition(":")[2]) for _, place, *_ in found)
-        for what, found in (("branches", report.branches), ("sizes", report.sizes), ("all", report.stand_ins))
+        for what, found in (("branches", report.branches), ("sizes", report.sizes), ("all", report.placeholder_values))
     }
     assert lines == {"branches": [5, 8, 12, 14], "sizes": [17], "all": [5, 8, 11, 12, 14, 15, 16, 17]}
     page = str(report)
@@ -324,7 +324,7 @@ def test_a_kernel_that_is_not_pytorchs_may_have_written_where_it_was_pointed_to(
         pytest.skip("the triton of torch 2.13.0 is not installed")
     report = run(TRITON)
     assert report.completed, report.ended
-    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.stand_ins) == [18, 20, 27, 34]
+    assert sorted(int(place.rpartition(":")[2]) for _, place, _ in report.placeholder_values) == [18, 20, 27, 34]
 
 
 ERROR = """

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from simgpu.kernels import rule_for
-from simgpu.modes import operators
+from simgpu.dispatch import op_traits
+from simgpu.ops import rule_for
 from simgpu.recording.history import record
 from simgpu.recording.trace import Trace
 from tools.oracle import labels, store
@@ -33,7 +33,7 @@ def compare(workload: str, gpu: str = "A100-80GB") -> Comparison:
 @contextmanager
 def without_rule(operator) -> Iterator[None]:
     """Inside it the simulated GPU has no rule for `operator`, which then allocates its outputs and nothing else."""
-    with patch.object(operators, "rule_for", lambda one: None if one is operator else rule_for(one)):
-        operators.facts_of.forget()
+    with patch.object(op_traits, "rule_for", lambda one: None if one is operator else rule_for(one)):
+        op_traits.traits_of.forget()
         yield
-    operators.facts_of.forget()
+    op_traits.traits_of.forget()

@@ -28,9 +28,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from simgpu.memory.allocator import CachingAllocator, OutOfMemory
-from simgpu.memory.physical import MIB, RANGES_FROM, SEGMENTS_FROM, Device
-from simgpu.memory.settings import AllocatorSettings, SettingsError
+from simgpu.allocator.caching import CachingAllocator, OutOfMemory
+from simgpu.allocator.physical import MIB, RANGES_FROM, SEGMENTS_FROM, Device
+from simgpu.allocator.settings import AllocatorSettings, SettingsError
 from tools.oracle.run import DEFAULT_VERSION, ROOT, environment
 
 STORED = ROOT / "tests" / "data" / "allocator_sequences"

@@ -1,6 +1,6 @@
 """Random gradients that take another way under a dispatch mode: `python -m tools.oracle.rules_gradients --help`.
 
-The operators of simgpu/tensors/formulas.py and simgpu/composites/gradients.py, in sums with others of their like, once
+The operators of simgpu/autograd/formulas.py and simgpu/ops/gradients.py, in sums with others of their like, once
 and twice.
 """
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simgpu.ranks.world import PER_NODE
+from simgpu.distributed.world import PER_NODE
 from simgpu.recording.trace import Trace
 from tools.oracle import run
 from tools.oracle.report import Comparison, report

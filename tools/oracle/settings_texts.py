@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from simgpu.memory.settings import AllocatorSettings, SettingsError
+from simgpu.allocator.settings import AllocatorSettings, SettingsError
 from tools.oracle import run
 
 STORED = run.ROOT / "tests" / "data" / "allocator_settings.json.gz"

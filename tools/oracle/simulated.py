@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import torch
 
-from simgpu import machine as machines
 from simgpu import session
-from simgpu.modes import dispatch_mode
+from simgpu.device import machine as machines
+from simgpu.dispatch import dispatch_mode
 
 DISPATCH_FILE = dispatch_mode.__file__
 WRAPPERS = ("eval_frame.py", "_compile.py", "op_info/seen.py")  # around the modes; the user's line is further out

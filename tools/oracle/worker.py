@@ -159,7 +159,7 @@ def _in_child(name: str, task: Callable, provenance: dict, options: argparse.Nam
 
 
 def _record(name: str, task: Callable, provenance: dict, options: argparse.Namespace) -> None:
-    from simgpu.ranks.world import PER_NODE
+    from simgpu.distributed.world import PER_NODE
     from simgpu.recording.history import record
     from tools.oracle import labels
 

@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from simgpu.hardware.gpus import SPECS
-from simgpu.memory import snapshot as snapshots
+from simgpu.allocator import snapshot as snapshots
+from simgpu.gpus.specs import SPECS
 from simgpu.report import sizes
 from tools.playground import replay, state
 from tools.playground.game import KINDS, Card, Playground, Refused

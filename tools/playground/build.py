@@ -20,8 +20,8 @@ PAGE = HERE / "page"
 ARCHIVE = "playground.zip"
 MODULES = (
     "simgpu/__init__.py",
-    "simgpu/memory/*.py",
-    "simgpu/hardware/*.py",
+    "simgpu/allocator/*.py",
+    "simgpu/gpus/*.py",
     "simgpu/report/__init__.py",
     "simgpu/report/sizes.py",
     "tools/__init__.py",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simgpu.memory.allocator import Block, CachingAllocator, OutOfMemory
-from simgpu.memory.invalid_free import InvalidFree
-from simgpu.memory.physical import Device
-from simgpu.memory.settings import AllocatorSettings, SettingsError
+from simgpu.allocator.caching import Block, CachingAllocator, OutOfMemory
+from simgpu.allocator.invalid_free import InvalidFree
+from simgpu.allocator.physical import Device
+from simgpu.allocator.settings import AllocatorSettings, SettingsError
 from simgpu.report import sizes
 from tools.playground import telling
 

@@ -1,7 +1,7 @@
 """A memory snapshot's history, given once more to the allocator: on a card of any size, under any settings.
 
-The file is what `torch.cuda.memory._dump_snapshot` writes; `simgpu.memory.snapshot` reads it, and runs nothing that is
-in it. What the history does not tell is taken so, and counted in `History`:
+The file is what `torch.cuda.memory._dump_snapshot` writes; `simgpu.allocator.snapshot` reads it, and runs nothing that
+is in it. What the history does not tell is taken so, and counted in `History`:
 
 - Blocks that lived before the history began are asked for first, in the order of their addresses.
 - A block that waited for another stream after it was freed counts as allocated until that stream was done.
@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from simgpu.memory.allocator import Block, CachingAllocator, OutOfMemory
-from simgpu.memory.event_log import DEFAULT_POOL
-from simgpu.memory.physical import Device
-from simgpu.memory.rounding import segment_size
-from simgpu.memory.settings import AllocatorSettings
-from simgpu.memory.snapshot import SnapshotError
+from simgpu.allocator.caching import Block, CachingAllocator, OutOfMemory
+from simgpu.allocator.event_log import DEFAULT_POOL
+from simgpu.allocator.physical import Device
+from simgpu.allocator.rounding import segment_size
+from simgpu.allocator.settings import AllocatorSettings
+from simgpu.allocator.snapshot import SnapshotError
 from simgpu.report import sizes
 from tools.playground import state
 from tools.playground.game import Refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simgpu.memory.allocator import CachingAllocator
+from simgpu.allocator.caching import CachingAllocator
 from tools.playground.game import Playground, Told
 
 LAST = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simgpu.memory.allocator import Block, CachingAllocator
-from simgpu.memory.rounding import SMALL_SIZE, round_size
+from simgpu.allocator.caching import Block, CachingAllocator
+from simgpu.allocator.rounding import SMALL_SIZE, round_size
 
 MIB = 2**20
 GOT = ("segment_alloc", "segment_map")

@@ -10,7 +10,7 @@ from babel import Locale
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from tools import readers_copy  # noqa: E402 - the project need not be installed
+from tools import workspace_copy  # noqa: E402 - the project need not be installed
 from tools.site import repository, words  # noqa: E402
 from tools.site.language import Language  # noqa: E402
 from tools.site.search import SearchChinese  # noqa: E402
@@ -78,7 +78,7 @@ def add_kaggle(app, pagename, templatename, context, doctree):
         if group.get("label") == "launch-buttons":
             file = quote(f"{ADDRESS}/blob/main/{pagename}.ipynb", safe=":/")
             url = f"https://kaggle.com/kernels/welcome?src={file}"
-            group["buttons"].append({"type": "link", "text": "Kaggle", "tooltip": "Launch on Kaggle", "url": url})
+            group["buttons"].append({"type": "link", "text": "Kaggle", "tooltip": "OpCall on Kaggle", "url": url})
 
 
 def add_languages(app, pagename, templatename, context, doctree):
@@ -111,7 +111,7 @@ def offer_readers_copies(app, error):
         notebook = json.loads((HERE.parents[1] / "notebooks" / path.name).read_text(encoding="utf-8"))
         if app.config.language != "en":
             notebook = Language(app.config.language).notebook(notebook, f"notebooks/{path.name}")
-        path.write_text(json.dumps(readers_copy.cleared(notebook), indent=1, ensure_ascii=False), encoding="utf-8")
+        path.write_text(json.dumps(workspace_copy.cleared(notebook), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def setup(app):

@@ -16,14 +16,14 @@ HEAD = """\
 
 The times of a simulated GPU are estimates. The clock counts operations and bytes and divides them by rates: for
 large matmuls and copies by those that others measured on each card
-([simgpu/timing/reached.py](../simgpu/timing/reached.py)), and otherwise by a share of the data sheet's rate
-([simgpu/timing/rates.py](../simgpu/timing/rates.py), with the source of each). This page compares the clock with
+([simgpu/clock/achieved_rates.py](../simgpu/clock/achieved_rates.py)), and otherwise by a share of the data sheet's rate
+([simgpu/clock/rates.py](../simgpu/clock/rates.py), with the source of each). This page compares the clock with
 {rows} published rows. An error is the clock's time divided by the published one, minus 1, so +10 % means that the
 clock is too slow.
 
 No constant was fitted to any row. One rule was chosen with a table in view, the RTX 4090's contiguous table of
 torch 2.4: convolutions of single pixels read contiguous images as they are
-([layout_changes.py](../simgpu/modes/layout_changes.py)). The tables that are *kept out* influenced no choice of a
+([layout_changes.py](../simgpu/dispatch/layout_changes.py)). The tables that are *kept out* influenced no choice of a
 rate or rule, with two reservations. The RTX 5090's contiguous table was 14.9 % off, always too fast, while only the
 data sheet of that card's memory was known. We then searched for copies measured by others and use their rate, which
 does not come from the table, and the compiled table had not been looked at before. The RTX 4090's table of torch
@@ -78,11 +78,11 @@ WHY = """\
   how much of it is paid once, and how much in each step by a slow host. Where 100 steps take 18 s (`vit_b_16` in
   float32), only 2 % are missing.
 - **Compiled models** are timed by the kernels that Inductor would fuse
-  ([simgpu/modes/fusion.py](../simgpu/modes/fusion.py)), with channels last for convolutions. What Inductor gains by
-  trying kernels is not modelled.
+  ([simgpu/dispatch/fusion.py](../simgpu/dispatch/fusion.py)), with channels last for convolutions. What Inductor gains
+  by trying kernels is not modelled.
 - **Not in any table**: factorizations (`torch.linalg`) run on the clock at the rate of large matmuls, but real ones
-  take far longer ([uncounted.py](../simgpu/modes/uncounted.py)). Sorts and selections are counted by their passes
-  ([sorts.py](../simgpu/modes/sorts.py)), and FFTs by one pass, although long ones need several. A V100's copies
+  take far longer ([uncounted.py](../simgpu/dispatch/extra_flops.py)). Sorts and selections are counted by their passes
+  ([sorts.py](../simgpu/dispatch/sorts.py)), and FFTs by one pass, although long ones need several. A V100's copies
   reach some 750 of 900 GB/s in the program that measured the RTX 5090's (ginkgo-project/ginkgo issue 164), whereas
   the clock uses 0.9 of the data sheet's rate, and no row here is from a V100.
 """

@@ -20,7 +20,7 @@ from simgpu.running.files.overlay import MAGIC, Overlay
 from simgpu.running.startup import sitecustomize
 
 if TYPE_CHECKING:
-    from simgpu.machine import Machine
+    from simgpu.device.machine import Machine
 
 VARIABLE = sitecustomize.FILES
 """The environment variable that names the scratch folder, for the processes that the program starts."""
@@ -51,8 +51,8 @@ class KeptApart:
         self.patch_calls(patches)
         native.patch(patches)
         tensors.patch(patches, machine)
-        assert machine.stand_ins is not None
-        machine.stand_ins.escaped = functools.partial(self._overlay.escape, arrays=True)
+        assert machine.placeholder_values is not None
+        machine.placeholder_values.escaped = functools.partial(self._overlay.escape, arrays=True)
 
     def finish(self) -> tuple[File, ...]:
         """Ends the program's writing; returns what the report says of files."""

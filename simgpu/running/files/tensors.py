@@ -17,12 +17,12 @@ import torch._utils
 import torch._weights_only_unpickler
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu.machine import Machine
+from simgpu.device.machine import Machine
 from simgpu.patches import Patches
 from simgpu.running.files.calls import everywhere, replacing
 from simgpu.running.files.overlay import MAGIC, Overlay, quiet
-from simgpu.tensors import residence, values
-from simgpu.tensors.buffers import Buffer
+from simgpu.storage import storage_map, values
+from simgpu.storage.buffers import Buffer
 
 
 def patch(patches: Patches, machine: Machine) -> None:
@@ -47,20 +47,20 @@ def patch(patches: Patches, machine: Machine) -> None:
 
 def _missing(storage) -> bool:
     """Returns whether the bytes of a storage do not exist."""
-    place = residence.find(storage)
+    place = storage_map.find(storage)
     return place is not None and (place.values is None or place.values.bytes() is None)
 
 
 def _simulated(storage) -> bool:
     """Whether PyTorch's own torch.save would find no bytes in a storage: a simulated one, also where its values are
     known as expressions."""
-    place = residence.find(storage)
+    place = storage_map.find(storage)
     return place is not None and type(place.values) is not Buffer
 
 
 def _bytes_of(storage) -> bytes:
     """The bytes of a storage, on the host or known on the GPU."""
-    place = residence.find(storage)
+    place = storage_map.find(storage)
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         if place is not None:
             return place.values.bytes().numpy().tobytes()
@@ -82,7 +82,7 @@ class _Pickler(pickle.Pickler):
         dtype = obj.dtype if isinstance(obj, torch.storage.TypedStorage) else torch.uint8
         key = self._keys.setdefault(id(storage), str(len(self._keys)))
         self.storages[key] = storage
-        location = str(storage.device) if residence.find(storage) is not None else "cpu"
+        location = str(storage.device) if storage_map.find(storage) is not None else "cpu"
         return "storage", str(dtype).removeprefix("torch."), key, location
 
 
@@ -180,7 +180,7 @@ def _storage(machine: Machine, nbytes: int, content: bytes | None) -> torch.Unty
         if content is not None:
             return torch.frombuffer(bytearray(content), dtype=torch.uint8).untyped_storage()
         storage = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
-    residence.settle_on_host(storage, machine, nbytes)
+    storage_map.bind_host_storage(storage, machine, nbytes)
     return storage
 
 
@@ -190,7 +190,7 @@ def _rebuilt(real):
     @wraps(real)
     def rebuild(storage, storage_offset, size, stride):
         untyped = storage._untyped_storage
-        if residence.find(untyped) is None or untyped.device.type != "cpu":
+        if storage_map.find(untyped) is None or untyped.device.type != "cpu":
             return real(storage, storage_offset, size, stride)
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             empty = torch.empty((0,), dtype=storage.dtype, device="meta")
@@ -202,7 +202,7 @@ def _rebuilt(real):
 def _of_module(module) -> int:
     """Bytes of the simulated tensors of a module of TorchScript."""
     held = [*module.parameters(), *module.buffers()]
-    return sum(one.nbytes for one in held if residence.of(one) is not None)
+    return sum(one.nbytes for one in held if storage_map.of(one) is not None)
 
 
 def _jit_save(overlay: Overlay, real, m, f, *args, **kwargs):
@@ -257,7 +257,7 @@ def _without_values(tensors) -> bool:
     """Whether one of a dictionary of tensors is simulated and has no values."""
     held = tensors.values() if isinstance(tensors, dict) else ()
     return any(
-        isinstance(one, torch.Tensor) and residence.of(one) is not None and values.of(one) is None for one in held
+        isinstance(one, torch.Tensor) and storage_map.of(one) is not None and values.of(one) is None for one in held
     )
 
 
@@ -275,7 +275,7 @@ def _header(tensors: dict[str, torch.Tensor], metadata) -> tuple[bytes, dict[str
 
 
 def _of(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(one.nbytes for one in tensors.values() if residence.of(one) is not None)
+    return sum(one.nbytes for one in tensors.values() if storage_map.of(one) is not None)
 
 
 def _save_file(overlay: Overlay, real, tensors, filename, metadata=None):

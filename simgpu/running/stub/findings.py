@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import astuple
 
-from simgpu.memory.settings import AllocatorSettings, SettingsError
+from simgpu.allocator.settings import AllocatorSettings, SettingsError
 from simgpu.report.findings import fragmented
 from simgpu.report.places import LIBRARY, OWN, TORCH, Place, kind_of
 from simgpu.report.replays import Replays

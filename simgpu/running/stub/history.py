@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import accumulate, islice
 from typing import NamedTuple
 
-from simgpu.memory.requests import Requests
+from simgpu.allocator.requests import Requests
 from simgpu.report.findings import CACHE
 from simgpu.report.growth import STEPS, Grown, Growth
 from simgpu.report.owners import ACTIVATIONS, GRADIENTS, GRAPHS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from simgpu import uses
+from simgpu.report.placeholder_values import HOLDS
 from simgpu.report.places import LIBRARY, OWN, kind_of
-from simgpu.report.stand_ins import HOLDS
 
 SIZES = frozenset(
     (

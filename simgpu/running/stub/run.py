@@ -14,19 +14,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from simgpu.distributed.world import PER_NODE
 from simgpu.engines import Choice
-from simgpu.hardware import gpus
-from simgpu.hardware.cublas_workspace import cublas_workspace_bytes
-from simgpu.left_out import CUDNN, CUDNN_RNN, CUFFT, CUSPARSE, SOLVERS
-from simgpu.ranks.world import PER_NODE
+from simgpu.gpus import specs
+from simgpu.gpus.cublas_workspace import cublas_workspace_bytes
 from simgpu.report import folder
 from simgpu.report.files import REMOVED, File
 from simgpu.report.findings import Facts, findings
 from simgpu.report.growth import Grown
+from simgpu.report.placeholder_values import ON_STUB, sentence
 from simgpu.report.replays import Attempt
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.sizes import size
-from simgpu.report.stand_ins import ON_STUB, sentence
 from simgpu.report.timeline import Timeline
 from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
 from simgpu.running.endings import End
@@ -37,6 +36,7 @@ from simgpu.running.stub.reads import A_VALUE, BRANCH_OF, SIZE_OF
 from simgpu.running.stub.rnn import RECURRENT
 from simgpu.stub import engine, nvidia_smi
 from simgpu.stub.engine import Engine
+from simgpu.unmodeled import CUDNN, CUDNN_RNN, CUFFT, CUSPARSE, SOLVERS
 
 ROOT = Path(__file__).parents[3]
 WORKSPACES = {"libcudnn": CUDNN, "libcufft": CUFFT, "libcusolver": SOLVERS, "libcusparse": CUSPARSE}
@@ -71,7 +71,7 @@ def run(
     and EngineError where the stub libraries cannot be compiled.
     """
     Script(program, arguments, module)  # there is such a script
-    spec = gpus.spec(gpu)
+    spec = specs.spec(gpu)
     build = chosen.stub
     assert build is not None
     stubs = build.stubs(extensions=True)
@@ -130,7 +130,7 @@ def _environment(chosen: Engine, stubs: Path, gpu: str, memory: int | None, job:
     return environ
 
 
-def _workspaces(spec: gpus.Spec, version: str) -> list[int]:
+def _workspaces(spec: specs.Spec, version: str) -> list[int]:
     """Bytes of cuBLAS's workspace on this GPU and version of torch."""
     numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     torch_version = (numbers[0], numbers[1]) if len(numbers) == 2 else (2, 13)
@@ -206,7 +206,7 @@ def _with_others(report: Report, others: list[list[int]], device: int) -> Report
     return replace(report, nvidia_smi=report.nvidia_smi + sum(here), notes=tuple(notes))
 
 
-def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice, ranks: int | None = None) -> Report:
+def _report(found: dict, spec: specs.Spec, total: int, what: str, chosen: Choice, ranks: int | None = None) -> Report:
     ending = found["ending"]
     at, failure = found.get("at"), found.get("failure")
     if ending == OUT_OF_MEMORY and failure is None:
@@ -236,7 +236,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
         at=None if at is None else Spot(**{**at, "stack": tuple(at["stack"])}),
         parts=found.get("parts", {}),
         lines=tuple(Line(*row) for row in found.get("lines", ())),
-        left_out=_not_modelled(called),
+        unmodeled=_not_modelled(called),
         steps=found.get("steps", 0),
         seconds=0.0,
         ended=found["text"],
@@ -246,7 +246,7 @@ def _report(found: dict, spec: gpus.Spec, total: int, what: str, chosen: Choice,
         interrupted=found.get("interrupted", False),
         failure=None if failure is None else (failure[0], failure[1], found["error"]),
         caught=found.get("failures", 0) - (ending == OUT_OF_MEMORY) if found.get("failures") else 0,
-        stand_ins=tuple((what, place, times) for what, place, _, times in reads),
+        placeholder_values=tuple((what, place, times) for what, place, _, times in reads),
         sizes=sizes,
         branches=tuple((what, place, times) for what, place, decides, times in reads if decides == BRANCH_OF),
         notes=tuple(notes),

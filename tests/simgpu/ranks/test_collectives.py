@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import simgpu
-from simgpu.ranks.traffic import KINDS, sent_by_ring
+from simgpu.distributed.traffic import KINDS, sent_by_ring
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
 

@@ -160,7 +160,7 @@ def test_batch_norm_over_all_ranks_selects_those_with_a_batch():
         assert torch.cuda.memory_allocated() - before == 32 * 64 * 4 + 3 * 512
         y.sum().backward()
         assert x.grad.shape == x.shape
-        assert not [name for name, _ in gpu.left_out if "batch_norm" in name]
+        assert not [name for name, _ in gpu.unmodeled if "batch_norm" in name]
 
 
 def test_what_follows_a_collective_runs_on_a_stream_of_the_pool():
@@ -199,9 +199,9 @@ def test_what_only_the_watchdog_lets_go_is_named():
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         x = torch.randn(2, 1024, device="cuda")
         model(x).sum().backward()
-        with pytest.warns(simgpu.LeftOutWarning, match="when NCCL's watchdog lets its tensors go"):
+        with pytest.warns(simgpu.IncompleteEstimateWarning, match="when NCCL's watchdog lets its tensors go"):
             model(x).sum().backward()
-        assert "a collective whose handle nobody waits for" in dict(gpu.left_out)
+        assert "a collective whose handle nobody waits for" in dict(gpu.unmodeled)
 
 
 def test_an_optimizers_state_of_other_ranks_is_refused():

@@ -7,8 +7,8 @@ from torch import distributed as dist
 from torch import nn
 
 import simgpu
+from simgpu.distributed import messages
 from simgpu.errors import NoValueError
-from simgpu.ranks import messages
 
 pipelining = pytest.importorskip("torch.distributed.pipelining")
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu.hardware.gpus import SPECS, spec
-from simgpu.ranks.links import ETHERNET, Links
-from simgpu.ranks.traffic import RING, sent_by_ring
-from simgpu.ranks.world import world_of
-from simgpu.timing.communication import BANDWIDTH, PROTOCOLS, SHARE, STEP, Path, steps
+from simgpu.clock.communication import BANDWIDTH, PROTOCOLS, SHARE, STEP, Path, steps
+from simgpu.distributed.links import ETHERNET, Links
+from simgpu.distributed.traffic import RING, sent_by_ring
+from simgpu.distributed.world import world_of
+from simgpu.gpus.specs import SPECS, spec
 
 GB = 1e9
 

@@ -10,8 +10,8 @@ from torch import nn
 
 import labkit
 import simgpu
-from simgpu.machine import on
-from simgpu.timing import rates
+from simgpu.clock import rates
+from simgpu.device.machine import on
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed"),

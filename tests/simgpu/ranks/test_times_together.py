@@ -13,10 +13,10 @@ from torch.profiler import record_function
 
 import simgpu
 from helpers import schedules
-from simgpu.machine import on
-from simgpu.ranks.log import named
-from simgpu.ranks.timeline import Timeline
-from simgpu.timing.clock import Clock
+from simgpu.clock.clock import Clock
+from simgpu.device.machine import on
+from simgpu.distributed.log import named
+from simgpu.distributed.timeline import Timeline
 
 if not dist.is_available():
     pytest.skip("a PyTorch without torch.distributed", allow_module_level=True)

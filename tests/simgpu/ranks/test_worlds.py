@@ -172,10 +172,10 @@ def test_without_a_world_it_is_alone_or_says_how_to_be_many():
 def test_nccls_own_memory_is_named():
     with simgpu.simulated_gpu("H100", ranks=8) as gpu:
         dist.init_process_group("nccl")
-        assert not gpu.left_out
+        assert not gpu.unmodeled
         dist.all_reduce(torch.ones(4, device="cuda"))
-        assert "NCCL's own buffers" in dict(gpu.left_out)
-        assert str(gpu.left_out) == ""  # the counters are whole
+        assert "NCCL's own buffers" in dict(gpu.unmodeled)
+        assert str(gpu.unmodeled) == ""  # the counters are whole
 
 
 def test_a_world_on_a_gpu_inside_another_is_its_own():

@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from simgpu.kernels import dtype_checks
+from simgpu.checks import dtypes
 from tools.oracle import run
 from tools.oracle.dtypes import fit, variants
 
@@ -86,7 +86,7 @@ def main() -> None:
             for (kind, call), answer in zip(known, _asked(folder, [call for _, call in known]), strict=True):
                 asked[call["op"]].append(fit.Asked(kind, call, answer))
             table = fit.table(asked)
-            dtype_checks.FILE.write_text(_written(table), encoding="utf-8")
+            dtypes.FILE.write_text(_written(table), encoding="utf-8")
             print(f"{len(known)} calls of {len(asked)} operators; rules of {len(table)}")
         others = [call for _, call in variants.held_out(found)]
         theirs, ours = _asked(folder, others), _asked(folder, others, simulated=True)

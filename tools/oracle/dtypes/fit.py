@@ -1,6 +1,6 @@
 """Rules of dtypes from calls and the oracle's answers: whose dtype decides, which are refused, and in which words.
 
-A rule is kept only if it refuses no call that the oracle ran. simgpu/kernels/dtype_checks.py says what a rule is.
+A rule is kept only if it refuses no call that the oracle ran. simgpu/checks/dtypes.py says what a rule is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-from simgpu.kernels.scalar_types import NAMES, legacy_name, name
+from simgpu.checks.scalar_types import NAMES, legacy_name, name
 from tools.oracle.dtypes.calls import DTYPES, all_tensors, overload, tensors
 
 # Errors that no dtype decides, or in which a stub of a library speaks.
@@ -24,7 +24,7 @@ OTHER = re.compile(
     "|argument alpha must|argument beta must|Integer division with addcdiv|Converting complex Scalar|value cannot be"
     "|repeats can not|shape of the mask|Length of all samples|Index to scalar"
 )
-# Operators whose rules in simgpu/kernels look at dtypes themselves, and tell what is taken before they refuse.
+# Operators whose rules in simgpu/ops look at dtypes themselves, and tell what is taken before they refuse.
 BY_RULE = re.compile(
     r"aten::(_softmax|_log_softmax|_cdist_forward|nll_loss2?d?_(forward|backward)|mm|bmm|mv|addmm_?|baddbmm_?|addmv_?|"
     r"addbmm_?|silu_?|gelu|_trilinear|binary_cross_entropy|complex|polar|grid_sampler_[23]d|index_select|put_|"
@@ -226,7 +226,7 @@ def _ordered(rules: list[dict], asked: list[Asked]) -> list[dict]:
 
 
 def table(asked: dict[str, list[Asked]]) -> dict[str, list[dict]]:
-    """The rules of each operator, those left out that simgpu/kernels has by hand."""
+    """The rules of each operator, those left out that simgpu/ops has by hand."""
     found = {}
     for operator, calls in asked.items():
         rules = [] if BY_RULE.match(operator) else _rules_of(operator, calls)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from simgpu.kernels import dtype_checks
-from simgpu.kernels.scalar_types import SELDOM, legacy_name, name
+from simgpu.checks import dtypes
+from simgpu.checks.scalar_types import SELDOM, legacy_name, name
 from tools.oracle.dtypes import fit, variants
 from tools.oracle.dtypes.__main__ import _asked, _judged, _worker, _written
 from tools.oracle.dtypes.calls import all_tensors
@@ -75,7 +75,7 @@ def main() -> None:
             if not answer.startswith(f"RuntimeError: {UNCERTAIN}"):
                 asked[call["op"]].append(fit.Asked(kind, call, answer))
         table = fit.table(asked)
-        dtype_checks.SELDOM_FILE.write_text(_written(table), encoding="utf-8")
+        dtypes.SELDOM_FILE.write_text(_written(table), encoding="utf-8")
         print(f"{len(known)} calls of {len(asked)} operators; rules of {len(table)}")
         others = [call for _, call in calls(found, skip=OF_EACH)]
         theirs, ours = _asked(folder, others), _asked(folder, others, simulated=True)

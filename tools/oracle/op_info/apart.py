@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from simgpu import left_out
+from simgpu import unmodeled
 
 # What an error of the oracle's says where one of its libraries is a stub, or where it has read a value.
 STUBS = (
@@ -56,7 +56,7 @@ def reason(suite: str, name: str, error: str | None, ran: Iterable[str] = ()) ->
     for pattern, why in BY_NAME:
         if re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), f"{suite}:{name}"):
             return why
-    for library, operators in left_out.LIBRARIES.items():
+    for library, operators in unmodeled.LIBRARIES.items():
         if called := {one.split(".")[0].removeprefix("aten::") for one in ran} & set(operators):
             return f"{library}: {', '.join(sorted(called))}"
     if error is not None:

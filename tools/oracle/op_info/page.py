@@ -18,7 +18,7 @@ dtype and device of results and gradients. [oracle.md](oracle.md) says how; `pyt
 page, and a test holds it to what is stored.
 
 A pass is a suite, a dtype, a variant (plain, in place, `out=`) and a size of the samples. *Left out by name* means
-that the simulated GPU runs it, and says in the sample itself (`LeftOutWarning`) what its figures do not include.
+that the simulated GPU runs it, and says in the sample itself (`IncompleteEstimateWarning`) what its figures exclude.
 *Refused* means that it says by name that it does not model this. *Set apart* means that the oracle cannot answer, for
 the reason given. The simulated GPU does not include what a library allocates (cuFFT, cuSOLVER, MAGMA), and says so at
 the first use.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from simgpu import left_out
+from simgpu import unmodeled
 from tools.oracle import run
 from tools.oracle.build import home
 from tools.oracle.op_info import runs
@@ -109,7 +109,7 @@ def write(gpus: list[str], version: str, of_workloads: dict[str, Iterable[str]] 
     for overloads in (of_workloads or {}).values():
         proved |= set(overloads)
     differs = {one: where for one, where in differs.items() if evidence[one] < ENOUGH}
-    in_libraries = {f"aten::{name}" for names in left_out.LIBRARIES.values() for name in names}
+    in_libraries = {f"aten::{name}" for names in unmodeled.LIBRARIES.values() for name in names}
     proved = {one for one in proved if one.startswith(PACKAGED) and one.split(".")[0] not in in_libraries}
     content = {
         "torch": version,

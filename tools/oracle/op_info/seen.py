@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import torch
 
-from simgpu import left_out
-from simgpu import machine as machines
-from simgpu.modes.dispatch_mode import DispatchMode, tensors_in
+from simgpu import unmodeled
+from simgpu.device import machine as machines
+from simgpu.dispatch.dispatch_mode import DispatchMode, tensors_in
 
 
 @contextmanager
@@ -32,12 +32,12 @@ def operators_seen() -> Iterator[set[str]]:
 
 
 @contextmanager
-def told_anew() -> Iterator[left_out.LeftOut]:
+def told_anew() -> Iterator[unmodeled.Unmodeled]:
     """What is left out, and told by name, inside the `with`: that nobody has compared an operator is none of it."""
     machine = machines.on()
-    outer, machine.left_out = machine.left_out, left_out.LeftOut(machine.left_out.gpu)
+    outer, machine.unmodeled = machine.unmodeled, unmodeled.Unmodeled(machine.unmodeled.gpu)
     try:
-        with patch.object(machine.left_out, "ran", lambda operator: None):
-            yield machine.left_out
+        with patch.object(machine.unmodeled, "ran", lambda operator: None):
+            yield machine.unmodeled
     finally:
-        machine.left_out = outer
+        machine.unmodeled = outer

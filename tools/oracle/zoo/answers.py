@@ -25,12 +25,12 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 
 import simgpu
-from simgpu import machine
+from simgpu.device import machine
+from simgpu.dispatch import value_access
+from simgpu.dispatch.dispatch_mode import DispatchMode
 from simgpu.errors import NoValueError
 from simgpu.handlers import handler_of, handles
-from simgpu.modes import asked_values
-from simgpu.modes.dispatch_mode import DispatchMode
-from simgpu.tensors import residence, values
+from simgpu.storage import storage_map, values
 
 VARIABLE = "ZOO_ANSWERS"
 ASKED = (
@@ -103,7 +103,7 @@ def as_read(value: float, dtype: torch.dtype) -> int:
 
 def _listed(tensor: torch.Tensor) -> list | None:
     """The values of a tensor of the simulated GPU or of the host; None if they are not known."""
-    found = tensor if residence.of(tensor) is None else values.of(tensor)
+    found = tensor if storage_map.of(tensor) is None else values.of(tensor)
     return None if found is None else _list_of(found)
 
 
@@ -238,8 +238,8 @@ def _in_its_place(original, handler):
             return handler(mode, original, args, kwargs)
         except NoValueError:
             machine = mode.dispatch.machine
-            if machine.stand_ins is None or original not in asked_values.STANDING_IN:
+            if machine.placeholder_values is None or original not in value_access.STANDING_IN:
                 raise
-            return asked_values.stand_in(machine, original, args, kwargs)
+            return value_access.stand_in(machine, original, args, kwargs)
 
     return handled

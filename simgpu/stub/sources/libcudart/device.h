@@ -36,5 +36,5 @@ void replayed(cudaStream_t stream);                            // a CUDA graph r
 void collective_captured(void);
 void wrote(const void *to);                                    // a copy or a memset to the device
 void copied_to_device(const void *from, size_t bytes);
-void settle(void);                   // waits until NCCL's watchdog has seen all collectives
+void bind_storage(void);                   // waits until NCCL's watchdog has seen all collectives
 void collective_issued(void);

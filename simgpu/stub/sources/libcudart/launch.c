@@ -13,12 +13,12 @@
 static int issued; // a collective since the watchdog's last complete round
 
 void collective_issued(void) {
-  settle();
+  bind_storage();
   __atomic_store_n(&issued, 1, __ATOMIC_RELAXED);
   if (capturing()) collective_captured();
 }
 
-void settle(void) {
+void bind_storage(void) {
   static unsigned long (*rounds)(void);
   static int looked;
   if (!__atomic_exchange_n(&issued, 0, __ATOMIC_RELAXED)) return;
@@ -34,7 +34,7 @@ void settle(void) {
 
 // A kernel is given to a stream.
 void launched(cudaStream_t stream) {
-  if (__atomic_load_n(&issued, __ATOMIC_RELAXED)) settle();
+  if (__atomic_load_n(&issued, __ATOMIC_RELAXED)) bind_storage();
   captured(stream);
 }
 

@@ -1,0 +1,1 @@
+"""Where autograd's C++ does something else for a CUDA tensor than for a meta tensor."""

@@ -1,0 +1,1 @@
+"""CUDA's checks of a call before anything is allocated: dtypes, devices, overlapping memory, missing kernels."""

@@ -1,1 +1,0 @@
-"""Operators that CUDA's C++ decomposes into others and that a meta tensor would decompose differently."""

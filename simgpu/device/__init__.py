@@ -1,0 +1,1 @@
+"""The GPU that is simulated: its specification, memory, streams, and the state of CUDA libraries on it."""

@@ -1,0 +1,124 @@
+"""Finds out once per operator what the dispatch mode needs to know of it."""
+
+import torch
+
+from simgpu.checks import devices, dtypes, missing_cuda_kernels, overlaps
+from simgpu.op_info.op_spec import mark, spec
+from simgpu.op_info.per_op_cache import per_op_cache
+from simgpu.ops import declares_decomposition, has_decomposition, has_preprocessing, refusal_of, rule_for
+
+HIGHER_ORDER, QUESTION, COLLECTIVE = "higher order", "question", "collective"
+VIEW, COMPOSITE, KERNEL = "view", "composite", "kernel"
+
+mark("copy_ _foreach_copy_ _to_copy set_.source_Storage set_.source_Tensor", crosses_devices=True)
+mark("index.Tensor index_put index_put_ _index_put_impl_", index_on_host=True)
+mark("_pack_padded_sequence", values_on_host=True)
+mark("_foreach_addcdiv.Tensor _foreach_addcdiv_.Tensor", values_on_host=True)
+mark("_foreach_addcmul.Tensor _foreach_addcmul_.Tensor", values_on_host=True)
+mark("masked_fill.Tensor masked_fill_.Tensor", scalar_on_host=True)
+
+
+def is_view(operator) -> bool:
+    """Returns whether all results of the operator are always views of its arguments (reshape and contiguous may
+    copy).
+    """
+    returns = operator._schema.returns
+    if not returns or any(r.alias_info is None or r.alias_info.is_write for r in returns):
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
+def takes_tensors(operator) -> bool:
+    """Returns whether an operator has tensor arguments."""
+    return any("Tensor" in str(argument.type) for argument in operator._schema.arguments)
+
+
+def is_question(operator) -> bool:
+    """Returns whether it only queries a tensor subclass (prim.device), which is not an operator of the dispatcher."""
+    return operator.namespace == "prim"
+
+
+def is_collective(operator) -> bool:
+    """Returns whether it is an operator of torch.distributed, which communicates with other ranks."""
+    return operator.namespace in ("c10d", "_c10d_functional", "_dtensor")
+
+
+def is_composite(operator) -> bool:
+    """Returns whether it is made of other operators and has no kernel; seen as a whole only in inference mode."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta")
+    return operator._can_decompose() and not has_kernel and not is_view(operator)
+
+
+def _kind(operator) -> str:
+    if isinstance(operator, torch._ops.HigherOrderOperator):
+        return HIGHER_ORDER
+    if is_question(operator):
+        return QUESTION
+    if is_collective(operator):
+        return COLLECTIVE
+    if is_view(operator):
+        return VIEW
+    return COMPOSITE if is_composite(operator) else KERNEL
+
+
+class OpTraits:
+    """Holds what is the same for every call of an operator.
+
+    `kind` is one of the constants above. `may_be_decomposed` says whether CUDA decomposes it, at least for some calls,
+    `creates_by_decomposition` whether that creates a tensor from none (a window), and `made_in_python` whether a
+    program's own Python code runs for it. `may_be_preprocessed` says whether its arguments are first converted for some
+    calls. `rule` is the function for its allocations apart from the outputs, or None.
+
+    `crosses`, `takes_host_values`, `takes_host_index` and `takes_host_scalar` say where its arguments may be, and
+    `wants_one_device` says that even a host tensor without dims is refused. `dtypes` is CUDA's check of dtypes,
+    `overlaps` its check of the written memory, and `refusal` a function that raises for what CUDA refuses of other
+    arguments; each may be None. `absent` is the name of the kernel that CUDA lacks, for which it refuses the operator,
+    or None. `op_spec.OpSpec` describes `has_kernel_among_others` (kernel_among_others), `is_forward` (has_formula)
+    and `converts_number` (converted_number).
+    """
+
+    __slots__ = (
+        "absent",
+        "converts_number",
+        "crosses",
+        "dtypes",
+        "has_kernel_among_others",
+        "is_forward",
+        "kind",
+        "made_in_python",
+        "creates_by_decomposition",
+        "may_be_decomposed",
+        "may_be_preprocessed",
+        "operator",
+        "overlaps",
+        "refusal",
+        "rule",
+        "takes_host_index",
+        "takes_host_scalar",
+        "takes_host_values",
+        "wants_one_device",
+    )
+
+    def __init__(self, operator):
+        self.operator, declared = operator, spec(operator)
+        self.kind = _kind(operator)
+        self.absent = missing_cuda_kernels.missing(operator) if self.kind is KERNEL else None
+        self.dtypes = dtypes.checks_of(operator) if self.kind is KERNEL else None
+        self.overlaps = overlaps.check_of(operator) if self.kind is KERNEL else None
+        self.refusal = refusal_of(operator) if self.kind is KERNEL else None
+        self.rule = rule_for(operator)
+        self.may_be_decomposed = self.kind is KERNEL and has_decomposition(operator)
+        self.creates_by_decomposition = declares_decomposition(operator) and not takes_tensors(operator)
+        self.made_in_python = self.may_be_decomposed and operator.namespace not in ("aten", "fsdp")
+        self.may_be_preprocessed = has_preprocessing(operator)
+        self.converts_number = declared.converted_number is not None
+        self.crosses = declared.crosses_devices
+        self.takes_host_values = declared.values_on_host
+        self.wants_one_device = devices.wants_one_device(operator)
+        self.takes_host_index = declared.index_on_host
+        self.takes_host_scalar = declared.scalar_on_host
+        self.is_forward = declared.has_formula
+        self.has_kernel_among_others = declared.kernel_among_others
+
+
+traits_of = per_op_cache(OpTraits)

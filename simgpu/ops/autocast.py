@@ -1,0 +1,328 @@
+"""autocast("cuda") on the simulated GPU.
+
+In PyTorch's C++ a kernel at the dispatch key AutocastCUDA casts the arguments of each listed operator and calls the
+operator again below that key (aten/src/ATen/autocast_mode.h). It skips tensors that are not `is_cuda()`, and a
+simulated tensor is not. So the same operators get a kernel of this module at a key of the same height,
+AutocastPrivateUse1. autocast("cuda") switches that key on and off in each thread. Operators that C++ calls inside
+others are cast too, and backward runs in the dtype that forward chose. While autocast is off, the kernels cost nothing.
+"""
+
+import threading
+import weakref
+from functools import cache
+
+import torch
+
+from simgpu.device import machine as machines
+from simgpu.ops import dispatcher, library_casts
+from simgpu.storage import storage_map
+
+KEY = "AutocastPrivateUse1"
+_key = getattr(torch._C.DispatchKey, KEY)
+_keys = torch._C.DispatchKeySet(_key) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+_aten = torch.ops.aten
+
+
+class _OfThread(threading.local):
+    """Holds whether this thread's calls are cast: False outside regions, and below an operator that has been cast.
+
+    PyTorch's own state is that of its excluded keys, but inside a dispatch mode all keys above the mode are excluded.
+    """
+
+    on = False
+
+
+_here = _OfThread()
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# The lists of autocast_mode.h, by policy. An operator that a later PyTorch adds to them is cast to the lower precision.
+LOWER = _names("""
+    _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
+    conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
+    einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
+    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
+    scaled_dot_product_attention
+""")
+FP32 = _names("""
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+    pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
+    frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
+    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss
+    mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
+    _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa
+    upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+""")
+FP32_RESULT = _names("""
+    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
+    linalg_matrix_norm.str_ord sum sum.dim_IntList
+""")
+NORM = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
+WIDEST = _names("""
+    addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+""")
+BANNED = {
+    "binary_cross_entropy": (
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+        "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+        "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+        "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+        "safe to autocast."
+    )
+}
+
+
+def lower_precision() -> torch.dtype:
+    """Returns the dtype of the current autocast("cuda") region."""
+    return torch.get_autocast_dtype("cuda")
+
+
+def eligible(value) -> bool:
+    """Returns whether autocast("cuda") may cast this argument: a floating-point tensor on the GPU, and not fp64."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype.is_floating_point
+        and value.dtype != torch.float64
+        and storage_map.on_current(value)
+    )
+
+
+def cast(value, dtype: torch.dtype):
+    """Returns an argument (tensors in lists included) as autocast passes it on: in `dtype` if it is eligible.
+
+    Casts of weights (fp32 leaves that require a gradient) to the lower precision are cached until the outermost region
+    ends. They require a gradient even if gradients are disabled. In inference mode they are not cached (cached_cast in
+    autocast_mode.cpp). PyTorch's cache is a hash map by address, which frees its tensors in an unpredictable order.
+    Here they are freed in the order of their creation.
+    """
+    if isinstance(value, (list, tuple)):
+        return [cast(item, dtype) for item in value]
+    if not eligible(value) or value.dtype == dtype:
+        return value
+    keep = (
+        value.dtype == torch.float32
+        and value.requires_grad
+        and value.is_leaf
+        and dtype == lower_precision()
+        and not value._is_view()
+        and torch.is_autocast_cache_enabled()
+        and not torch.is_inference_mode_enabled()
+    )
+    if not keep:
+        return value.to(dtype)
+    casts = machines.on().casts
+    known = casts.get(id(value))
+    if known is not None and known[0]() is value:
+        return known[1]
+    with torch.enable_grad():
+        made = value.to(dtype)
+    casts[id(value)] = weakref.ref(value), made
+    return made
+
+
+def _all(operator, dtype, args, kwargs):
+    """Casts all arguments, calls the operator and returns its result.
+
+    The last argument is cast first and the first one freed first, as in compiled C++. In a list the first element is
+    cast and freed first, but a Python list would free it last.
+    """
+    named = {name: cast(kwargs[name], dtype) for name in reversed(kwargs)}
+    made = [cast(arg, dtype) for arg in reversed(args)]
+    result = operator(*reversed(made), **named)
+    while made:
+        freed = made.pop()
+        if isinstance(freed, list):
+            freed.reverse()
+            while freed:
+                freed.pop()
+    return result
+
+
+def _to_lower(operator, args, kwargs):
+    return _all(operator, lower_precision(), args, kwargs)
+
+
+def _to_fp32(operator, args, kwargs):
+    return _all(operator, torch.float32, args, kwargs)
+
+
+def _with_fp32_result(operator, args, kwargs):
+    """Leaves the input as it is and makes the result fp32, unless the call gives a dtype."""
+    if not eligible(args[0]):
+        return operator(*args, **kwargs)
+    position = next(i for i, argument in enumerate(operator._schema.arguments) if argument.name == "dtype")
+    if operator._schema.arguments[position].kwarg_only:
+        return operator(*args, **{**kwargs, "dtype": kwargs.get("dtype") or torch.float32})
+    if len(args) > position and args[position] is not None:
+        return operator(*args, **kwargs)
+    defaults = [argument.default_value for argument in operator._schema.arguments[len(args) : position]]
+    return operator(*args[:position], *defaults, torch.float32, **kwargs)
+
+
+def _norm(operator, args, kwargs):
+    """Calls the overload of norm that takes the dtype of the result: fp32, or the input's dtype if it is not
+    eligible.
+    """
+    dtype = torch.float32 if eligible(args[0]) else args[0].dtype
+    with_dtype = _named(NORM[_name(operator)])
+    defaults = [argument.default_value for argument in operator._schema.arguments[len(args) :]]
+    return with_dtype(*args, *defaults, dtype=dtype, **kwargs)
+
+
+def _to_widest(operator, args, kwargs):
+    """Casts all arguments to fp32 if one of them is fp32, else to the lower precision.
+
+    Raises RuntimeError for other eligible dtypes (promote_type, prioritize).
+    """
+    widest = lower = lower_precision()
+    for value in _flat((*args, *kwargs.values())):
+        if eligible(value) and widest != torch.float32:
+            if value.dtype not in (torch.float32, lower):
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+            widest = value.dtype
+    return _all(operator, widest, args, kwargs)
+
+
+def _flat(values):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _refuse(operator, args, kwargs):
+    if eligible(args[0]):
+        raise RuntimeError(BANNED[_name(operator)])
+    return operator(*args, **kwargs)
+
+
+_OF_LIBRARIES = library_casts.policy(cast)
+
+
+def _name(operator) -> str:
+    """Returns an operator's name as the lists have it: "mm" or "sum.dim_IntList"."""
+    return operator.name().removeprefix("aten::")
+
+
+def _named(name: str):
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(_aten, packet), overload or "default")
+
+
+def _policy_of(name: str):
+    if name in FP32:
+        return _to_fp32
+    if name in FP32_RESULT:
+        return _with_fp32_result
+    if name in NORM:
+        return _norm
+    if name in WIDEST:
+        return _to_widest
+    if name in BANNED:
+        return _refuse
+    return _to_lower
+
+
+@cache
+def listed() -> tuple[str, ...]:
+    """Returns the operators that autocast("cuda") handles in the running PyTorch, as the dispatcher lists them."""
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    return tuple(
+        name.removeprefix("aten::")
+        for name in names
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+    )
+
+
+def register() -> None:
+    """Registers the kernels at KEY through `dispatcher`."""
+    dispatcher.library(KEY, "_").fallback(torch.library.fallthrough_kernel)
+    casting = dispatcher.library(KEY)
+    for operator, kernel in _kernels():
+        casting.impl(operator, kernel)
+    library_casts.forget()
+
+
+def _follow_libraries() -> None:
+    """Gives operators of libraries imported since the last call a kernel that calls what they registered."""
+    for operator in library_casts.new_ones():
+        dispatcher.library(KEY, operator.namespace).impl(operator, _kernel(operator, _OF_LIBRARIES))
+
+
+@cache
+def _kernels() -> list[tuple]:
+    """Returns each of the `listed` operators with its kernel."""
+    return [(operator, _kernel(operator, _policy_of(name))) for name in listed() for operator in (_named(name),)]
+
+
+def _kernel(operator, policy):
+    def kernel(*args, **kwargs):
+        _here.on = False
+        try:
+            with torch._C.DisableTorchFunction(), torch._C._ExcludeDispatchKeyGuard(_keys):
+                return policy(operator, args, kwargs)
+        finally:
+            _here.on = True
+
+    return kernel
+
+
+def composite(operator, args, kwargs):
+    """Runs `dispatcher.composite` in the dispatch mode, so that the parts of an operator are cast as without the mode.
+
+
+    The C++ of a composite operator runs above autocast's kernels, unless an operator around it has been cast. For
+    example, upsample_nearest2d.vec calls upsample_nearest2d, which autocast_mode.h lists. Inside a dispatch mode
+    autocast's key is excluded, with all keys before the mode's own (PythonFallbackKernel.cpp, pythonFallback).
+    """
+    if not _here.on:
+        return dispatcher.composite(operator, args, kwargs)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_key, False)
+    try:
+        return dispatcher.composite(operator, args, kwargs)
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_key, True)
+
+
+def switch(enabled: bool) -> None:
+    """Switches on or off that this thread's operators pass through the kernels at KEY."""
+    if enabled:
+        _follow_libraries()
+    _here.on = enabled
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_key, not enabled)
+    torch._C._dispatch_tls_set_dispatch_key_included(_key, enabled)
+
+
+def patch(patches) -> None:
+    """Patches torch's switches of autocast("cuda") and of its cache, so that they work for the simulated GPU too."""
+    set_enabled, clear_cache = torch.set_autocast_enabled, torch.clear_autocast_cache
+
+    def set_autocast_enabled(*args, **kwargs):
+        set_enabled(*args, **kwargs)
+        switch(torch.is_autocast_enabled("cuda"))
+
+    def clear_autocast_cache():
+        clear_cache()
+        machine = machines.current()
+        if machine is not None:
+            machine.casts.clear()
+
+    for owner in (torch, torch._C):
+        patches.apply(owner, "set_autocast_enabled", set_autocast_enabled)
+        patches.apply(owner, "clear_autocast_cache", clear_autocast_cache)
+
+
+def start() -> None:
+    """Switches casting on if an autocast region is already open."""
+    switch(torch.is_autocast_enabled("cuda"))
+
+
+def stop() -> None:
+    """Switches casting off, unless an outer simulated GPU is active again inside its own autocast region."""
+    switch(machines.current() is not None and torch.is_autocast_enabled("cuda"))

@@ -1,0 +1,285 @@
+"""Rules for matmuls: cuBLAS's workspace, and copies of operands that cuBLAS cannot read.
+
+The rules are those of aten/src/ATen/native/cuda/Blas.cpp. cuBLAS is column-major. If the output is row-major, PyTorch
+requests the transposed matmul, which swaps the operands. An operand is then prepared: read as it is, or copied.
+"""
+
+import torch
+
+from simgpu.checks.overlaps import refuse_within
+from simgpu.checks.scalar_types import NAMES, not_implemented
+from simgpu.ops.op_call import OpCall, decomposition, rule
+from simgpu.storage.layout import is_dense
+
+ROWS, COLUMNS = "rows", "columns"
+decomposition("_trilinear.default")  # torch.bilinear: sumproduct_pair, aten/src/ATen/native/Linear.cpp
+
+
+def _row_major(rows, columns, row_stride, column_stride) -> bool:
+    return column_stride == 1 and row_stride >= max(1, columns)
+
+
+def _column_major(rows, columns, row_stride, column_stride) -> bool:
+    return row_stride == 1 and column_stride >= max(1, rows)
+
+
+def _layout(matrix: torch.Tensor) -> str | None:
+    """Returns ROWS or COLUMNS, as cuBLAS reads the matrix, or None if it is copied (to ROWS).
+
+    (prepare_matrix_for_cublas)
+    """
+    if is_dense(matrix):
+        return ROWS if matrix.is_contiguous() else COLUMNS
+    layout = (*matrix.shape, *matrix.stride())
+    return COLUMNS if _column_major(*layout) else ROWS if _row_major(*layout) else None
+
+
+def _readable(matrix: torch.Tensor, transposed: bool) -> bool:
+    """Returns whether cuBLAS reads a matrix as it is, for an output that is `transposed`.
+
+    It can conjugate only what it also transposes, so a lazily conjugated matrix that need not be transposed is copied.
+    """
+    layout = _layout(matrix)
+    return layout is not None and not (matrix.is_conj() and (layout == ROWS) == transposed)
+
+
+def _batch_readable(batch: torch.Tensor, transposed: bool) -> bool:
+    """Returns the same for a batch of matrices, 3-D (prepare_batch_matrix_for_cublas)."""
+    (_, rows, columns), (_, row_stride, column_stride) = batch.shape, batch.stride()
+    orders = (_row_major, _column_major) if transposed else (_column_major, _row_major)
+    if orders[0](rows, columns, row_stride, column_stride):
+        return not batch.is_conj()
+    if orders[1](rows, columns, row_stride, column_stride):
+        return True
+    return batch.is_contiguous() and row_stride != 0 and column_stride != 0 and not (transposed and batch.is_conj())
+
+
+# aten/src/ATen/native/cuda/Blas.cpp: AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2 with Half and BFloat16
+_BY_LT = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_HALF = {torch.float16, torch.bfloat16}
+TAKEN = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
+def _check_supported(kernel: str, dtype: torch.dtype) -> None:
+    if dtype not in TAKEN:
+        not_implemented(kernel, dtype)
+
+
+def check_same(left, right, batched: bool = False) -> None:
+    """Raises PyTorch's RuntimeError for operands of two dtypes."""
+    if left.dtype == right.dtype:
+        return
+    if batched:
+        names = " but found ".join(NAMES[operand.dtype][1] for operand in (left, right))
+        raise RuntimeError(f"expected scalar type {names}")
+    names = " != ".join(NAMES[operand.dtype][0] for operand in (left, right))
+    raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
+
+
+def _gemm(call: OpCall, left, right, output, lt: bool = False) -> None:
+    """Allocates as addmm_out_cuda_impl after the output: copies, the output's first, and the workspace."""
+    check_same(left, right)
+    if output.numel() == 0 or left.shape[1] == 0:
+        return
+    _check_supported("addmm_cuda", left.dtype)
+    layout = _layout(output)
+    transposed = layout != COLUMNS
+    output_copy = call.scratch_like(output) if layout is None else None
+    copies = [
+        call.scratch_like(operand)
+        for operand in ((right, left) if transposed else (left, right))
+        if not _readable(operand, transposed)
+    ]
+    call.machine.take_blas_workspace(call.in_backward, lt)
+    if layout is None:
+        refuse_within(output)  # the copy_ back refuses it
+    call.release(output_copy, *reversed(copies))
+
+
+def _batched_gemm(call: OpCall, left, right, output) -> None:
+    """Allocates as baddbmm_out_cuda_impl in the same way."""
+    if output.numel() == 0 or left.shape[2] == 0:
+        return
+    _check_supported("baddbmm_cuda", left.dtype)
+    check_same(left, right, batched=True)
+    copies = []
+    (_, rows, columns), (_, row_stride, column_stride) = output.shape, output.stride()
+    transposed = False
+    if not (row_stride == 1 and (columns == 1 or column_stride >= max(1, rows))):
+        transposed = column_stride == 1 and (rows == 1 or row_stride >= max(1, columns))
+        if not transposed:
+            copies.append(call.scratch_like(output))
+            refuse_within(output)  # the copy_ back refuses it
+    for operand in (right, left) if transposed else (left, right):
+        if not _batch_readable(operand, transposed):
+            copies.append(call.scratch_like(operand))
+    call.machine.take_blas_workspace(call.in_backward)
+    call.release(*reversed(copies))
+
+
+@rule("mm.default", "mm.out", "mm.dtype")
+def product(call: OpCall) -> None:
+    """Rule of mm_out_cuda_impl: the output, then what cuBLAS needs."""
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    left, right = call["self", "mat2"]
+    _gemm(call, left, right, output)
+
+
+@rule(
+    "addmm.default",
+    "addmm.out",
+    "addmm.dtype",
+    "addmm.dtype_out",
+    "addmm_.default",
+    "_addmm_activation.default",
+    "_addmm_activation.out",
+)
+def product_with_addend(call: OpCall) -> None:
+    """Rule of addmm: the addend is first copied into the output, or cublasLt adds it as it writes (a 1-D bias)."""
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    addend, left, right = call["self", "mat1", "mat2"]
+    _gemm(call, left, right, output, _by_lt(call, call["beta"], addend, right, output))
+
+
+def _by_lt(call: OpCall, beta, addend, right, output) -> bool:
+    """Returns whether cuBLASLt multiplies, which adds a row of biases or applies an activation.
+
+    (isInputCompliesAddmmCudaLt) In torch 2.15 it also adds a matrix of a half type that is not the output itself and is
+    row-major. Memory depends on this only if cuBLASLt's workspace is separate from cuBLAS's: up to torch 2.11, and from
+    2.15 on.
+    """
+    if not call.machine.lt_apart or right.dtype not in _BY_LT or min(right.shape) < 2 or not output.is_contiguous():
+        return False
+    if call.machine.torch_version >= (2, 15) and _is_matrix_for_lt(call, beta, addend, output):
+        return True
+    if beta != 1:
+        return False
+    one_row = addend.dim() == 1 or addend.squeeze().dim() == 1
+    if one_row and addend.is_contiguous() and addend.shape[-1] == right.shape[1]:
+        return True
+    return addend.dim() == 2 and call.operator.name().startswith("aten::_addmm_activation")
+
+
+def _is_matrix_for_lt(call: OpCall, beta, addend, output) -> bool:
+    """Returns whether cuBLASLt adds a whole matrix, of more than one row and column, in torch 2.15."""
+    return (
+        output.dtype in _HALF
+        and addend.shape == output.shape
+        and min(addend.shape) > 1
+        and addend is not output
+        and _row_major(*addend.shape, *addend.stride())
+        and beta != 0
+        and call["alpha"] != 0
+        and not call.operator.name().startswith("aten::_addmm_activation")
+    )
+
+
+@rule("bmm.default", "bmm.out", "bmm.dtype")
+def batched_product(call: OpCall) -> None:
+    """Rule of bmm_out_cuda_impl: the output, then what cuBLAS needs."""
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    left, right = call["self", "mat2"]
+    _batched_gemm(call, left, right, output)
+
+
+@rule("baddbmm.default", "baddbmm.out", "baddbmm.dtype", "baddbmm.dtype_out", "baddbmm_.default")
+def batched_product_with_addend(call: OpCall) -> None:
+    """Rule of baddbmm_out_cuda_impl: the addend is first copied into the output."""
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    left, right = call["batch1", "batch2"]
+    _batched_gemm(call, left, right, output)
+
+
+@rule("addbmm.default", "addbmm.out", "addbmm_.default")
+def sum_of_products(call: OpCall) -> None:
+    """Rule of addbmm_impl_: one addmm_ into the output per matrix of the batch.
+
+    (aten/src/ATen/native/LinearAlgebra.cpp)
+    """
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    beta = call["beta"]
+    for left, right in zip(*call["batch1", "batch2"], strict=True):
+        _gemm(call, left, right, output, _by_lt(call, beta, output, right, output))
+        beta = 1
+
+
+def _matrix_times_vector(call: OpCall, matrix, vector, output) -> None:
+    """Allocates as addmv_out_cuda: copies of a vector of stride 0, and of a matrix that is neither row- nor
+    column-major.
+    """
+    if matrix.numel() == 0:
+        return
+    _check_supported("addmv_impl_cuda", matrix.dtype)
+    copies = []
+    if vector.stride(0) == 0 and not vector.is_contiguous():
+        copies.append(call.scratch_like(vector))
+    layout = (*matrix.shape, *matrix.stride())
+    if not _column_major(*layout) and not _row_major(*layout) and not matrix.is_contiguous():
+        copies.append(call.scratch_like(matrix))
+    call.machine.take_blas_workspace(call.in_backward)
+    call.release(*reversed(copies))
+
+
+@decomposition("mv.out")
+def matrix_times_vector_into(self, vec, *, out):
+    """Decomposes mv_out into addmv_out with an addend that is not read (aten/src/ATen/native/Blas.cpp).
+
+    The addend is the result itself if that has the right length.
+    """
+    addend = out
+    if out.dim() > 1 or out.numel() != self.shape[0]:
+        addend = torch.empty(self.shape[0], dtype=vec.dtype, device=vec.device)
+    return torch.ops.aten.addmv.out(addend, self, vec, beta=0, alpha=1, out=out)
+
+
+@rule("mv.default")
+def matrix_times_vector(call: OpCall) -> None:
+    """Rule of mv: the output, then what cuBLAS needs."""
+    (output,) = call.outputs
+    matrix, vector = call["self", "vec"]
+    if matrix.dtype != vector.dtype:  # Blas.cpp, addmv's meta function, whose addend is an output in the vector's dtype
+        call.scratch_like(output, vector.dtype)
+        if call.machine.torch_version < (2, 12):
+            _check_supported("addmv_impl_cuda", matrix.dtype)
+            raise RuntimeError(f"expected scalar type {NAMES[matrix.dtype][1]} but found {NAMES[vector.dtype][1]}")
+        names = f"{NAMES[vector.dtype][1]}, {NAMES[matrix.dtype][1]}, and {NAMES[vector.dtype][1]}"
+        raise RuntimeError(f"addmv input tensors must have the same dtype, but got {names}")
+    call.allocate_outputs(output)
+    _matrix_times_vector(call, matrix, vector, output)
+
+
+@rule("addmv.default", "addmv.out", "addmv_.default")
+def matrix_times_vector_with_addend(call: OpCall) -> None:
+    """Rule of addmv_out_cuda: the addend is first copied into the output."""
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    matrix, vector = call["mat", "vec"]
+    _matrix_times_vector(call, matrix, vector, output)
+
+
+@rule("dot.default", "vdot.default")
+def inner_product(call: OpCall) -> None:
+    """Rule of dot_cuda and vdot_cuda: the output and cuBLAS's workspace."""
+    call.allocate_outputs(*call.outputs)
+    call.machine.take_blas_workspace(call.in_backward)
+
+
+FLOAT8 = (8, 9)  # the first compute capability with matmuls of 8-bit floats
+
+
+@rule("_scaled_mm.default", "_scaled_mm.out")
+def scaled_product(call: OpCall) -> None:
+    """Rule of _scaled_mm_out_cuda: cuBLASLt, in cuBLAS's workspace (aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
+    if call.machine.spec.compute_capability < FLOAT8:
+        raise RuntimeError(
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
+        )
+    (output,) = call.outputs
+    call.allocate_outputs(output)
+    if output.numel():
+        call.machine.take_blas_workspace(call.in_backward, lt=True)

@@ -1,0 +1,234 @@
+"""The house rules of CONTRIBUTING.md that a program can check."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools import map as map_of_simgpu
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("simgpu", "labkit", "notebooks/helpers")
+SOURCES = {
+    ".".join(path.relative_to((ROOT / package).parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+# What a file may import of simgpu: what stands before it here. Session, above all of them, may import everything.
+LAYERS = (
+    ("simgpu.allocator", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
+    ("simgpu.gpus",),
+    ("simgpu.stub", "simgpu.engines"),
+    ("simgpu.clock",),
+    ("simgpu.tracebacks", "simgpu.unmodeled", "simgpu.uses", "simgpu.placeholder_values", "simgpu.placeholder_numbers"),
+    ("simgpu.device",),
+    ("simgpu.op_info",),
+    ("simgpu.storage",),
+    ("simgpu.checks",),
+    ("simgpu.shapes",),
+    ("simgpu.autograd",),
+    ("simgpu.cpu_reference",),
+    ("simgpu.ops",),
+    ("simgpu.distributed",),
+    ("simgpu.dispatch",),
+    ("simgpu.torch_patches",),
+    ("simgpu.session",),
+    ("simgpu.host_calibration",),
+    ("simgpu.report",),
+    ("simgpu.running",),
+    ("simgpu.fitting", "simgpu.explain", "simgpu.patch_manifest"),
+    ("simgpu.command", "simgpu.__main__", "simgpu.pytest_plugin"),
+    ("simgpu.recording",),
+    ("simgpu.record",),
+)
+# They import what may not be there: pynvml, safetensors, pandas, matplotlib, pytest.
+OPTIONAL = (
+    "simgpu.pytest_plugin",
+    "simgpu.record",
+    "simgpu.report.picture",
+    "simgpu.running.files.tensors",
+    "simgpu.running.startup.sitecustomize",
+    "simgpu.running.stub.kernel",
+    "simgpu.stub.kernel",
+    "simgpu.torch_patches.nvml",
+    "simgpu.torch_patches.model_files",
+)
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "--quiet", "."], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- one direction of imports: notebooks and their helpers, labkit, simgpu -----------------------------------
+
+
+def imports(module):
+    """The modules that `module` imports, at its top or inside its functions; not those for type checkers."""
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            is_package = SOURCES[module].name == "__init__.py"
+            above = module.split(".")[: len(module.split(".")) - node.level + is_package]
+            base = ".".join([*above, node.module] if node.module else above) if node.level else node.module
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names if f"{base}.{alias.name}" in SOURCES)
+
+
+def reached(module):
+    """Every module that importing `module` may come to, through labkit's own."""
+    seen, waiting = set(), [module]
+    while waiting:
+        for name in imports(waiting.pop()):
+            if name not in seen:
+                seen.add(name)
+                if name in SOURCES:
+                    waiting.append(name)
+    return seen
+
+
+def within(package, names):
+    return sorted(name for name in names if name == package or name.startswith(f"{package}."))
+
+
+def layer_of(module):
+    """The layer of a module of simgpu."""
+    found = [at for at, rooms in enumerate(LAYERS) if any(within(room, [module]) for room in rooms)]
+    assert len(found) == 1, f"{module} is in {len(found)} of the layers"
+    return found[0]
+
+
+@pytest.mark.parametrize("module", [name for name in within("simgpu", SOURCES) if name != "simgpu"])
+def test_simgpu_imports_nothing_of_a_layer_above(module):
+    above = [
+        name for name in imports(module) if name in SOURCES and name.split(".")[0] == "simgpu" and name != "simgpu"
+    ]
+    assert [name for name in above if layer_of(name) > layer_of(module)] == []
+
+
+@pytest.mark.parametrize("module", within("simgpu", SOURCES))
+def test_simgpu_imports_nothing_of_the_course(module):
+    assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "helpers", "tests", "tools")] == []
+
+
+@pytest.mark.parametrize("module", within("simgpu", SOURCES))
+def test_simgpu_needs_torch_and_little_else(module):
+    """The recorder needs what the extra `record` names, and other libraries are patched where they are installed."""
+    if within("simgpu.recording", [module]) or module in OPTIONAL:
+        return
+    foreign = {name.split(".")[0] for name in imports(module)} - sys.stdlib_module_names
+    assert foreign <= {"simgpu", "torch", "numpy", "sortedcontainers"}
+
+
+@pytest.mark.parametrize("module", [*within("simgpu.allocator", SOURCES), *within("simgpu.gpus", SOURCES)])
+def test_the_allocator_knows_no_torch(module):
+    assert within("torch", reached(module)) == []
+
+
+@pytest.mark.parametrize("module", within("simgpu.ops", SOURCES))
+def test_kernels_do_not_know_who_calls_them(module):
+    assert not [
+        name
+        for name in reached(module)
+        if name.startswith(("simgpu.dispatch", "simgpu.torch_patches", "simgpu.session"))
+    ]
+
+
+@pytest.mark.parametrize("module", within("labkit", SOURCES))
+def test_labkit_imports_none_of_the_chapters_helpers(module):
+    """A chapter's helpers import labkit, so labkit works where they are not."""
+    assert [name for name in imports(module) if name.split(".")[0] in ("helpers", "tests", "tools")] == []
+
+
+@pytest.mark.parametrize("module", within("helpers", SOURCES))
+def test_helpers_import_nothing_of_the_developers(module):
+    assert [name for name in imports(module) if name.split(".")[0] in ("tests", "tools", "benchmarks")] == []
+
+
+def test_importing_labkit_loads_no_simulator():
+    """On a machine with a GPU nothing of the simulator is imported at all."""
+    ask = "import sys, labkit; print([name for name in sys.modules if name.startswith('simgpu')])"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_allocator_loads_no_torch():
+    ask = "import sys, simgpu.allocator.caching; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# --- texts and versions ------------------------------------------------------------------------------
+
+
+def texts():
+    """Every text file of the project that people write."""
+    kinds = {".py", ".md", ".toml", ".txt", ".yml", ".cff", ".cfg", ".c", ".sh"}
+    folders = (*PACKAGES, "tests", "tools", "benchmarks", "docs", "examples", ".github", ".ci")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return [path for path in [*ROOT.glob("*"), *inside] if path.suffix in kinds or path.parent.name == ".ci"]
+
+
+def test_no_path_of_one_machine():
+    own = re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/\w")
+    found = [path for path in texts() if own.search(path.read_text(encoding="utf-8"))]
+    allowed = {ROOT / "tests/project/test_notebook_rules.py"}  # shows such a path to the rule that finds it
+    assert set(found) <= allowed
+
+
+LAID_OUT = (
+    ROOT / "tools/site/index.md"
+)  # the site's first page: its links are those of the site, which test_site follows
+PAGES = sorted(
+    path for path in texts() if path.suffix == ".md" and "](" in path.read_text(encoding="utf-8") and path != LAID_OUT
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    here = [link for link in links if "://" not in link]
+    assert [link for link in here if not (page.parent / link).exists()] == []
+
+
+def test_the_map_of_simgpu_lists_every_file():
+    assert map_of_simgpu.PAGE.read_text(encoding="utf-8") == map_of_simgpu.page(), "run: python -m tools.map"
+
+
+def test_the_readme_lists_every_chapter():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    chapters = [path.name for path in (ROOT / "notebooks").glob("*.ipynb")]
+    assert chapters
+    assert [name for name in chapters if f"(notebooks/{name})" not in readme] == []
+
+
+def test_every_direct_dependency_has_an_exact_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    direct = [Requirement(line) for line in [*project["dependencies"], *(one for all in extras for one in all)]]
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            pin = Requirement(line)
+            pins.setdefault(canonicalize_name(pin.name), []).append(pin)
+    for wanted in direct:
+        versions = [spec.version for pin in pins[canonicalize_name(wanted.name)] for spec in pin.specifier]
+        assert versions and all(wanted.specifier.contains(version) for version in versions), wanted
