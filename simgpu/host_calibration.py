@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from simgpu.clock import rates
 from simgpu.dispatch import costs
-from simgpu.dispatch.op_traits import VIEW, facts_of
+from simgpu.dispatch.op_traits import VIEW, traits_of
 
 LAYERS, WIDTH, BATCH = 20, 8, 4
 ENOUGH = 0.6  # seconds of measurement
@@ -30,7 +30,7 @@ class _Counting(TorchDispatchMode):
         self.seconds = 0.0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        free = facts_of(operator).kind is VIEW or costs.plan_of(operator).free
+        free = traits_of(operator).kind is VIEW or costs.plan_of(operator).free
         self.seconds += rates.CPU_OPERATOR * (rates.VIEW / rates.OPERATOR if free else 1)
         return operator(*args, **(kwargs or {}))
 

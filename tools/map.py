@@ -1,11 +1,14 @@
-"""The list of files in simgpu/README.md, from the first sentence of each: `python -m tools.map` writes it anew."""
+"""Writes simgpu/FILES.md, the list of files with the first sentence of each: `python -m tools.map`."""
 
 import ast
 from pathlib import Path
 
 SIMGPU = Path(__file__).parents[1] / "simgpu"
-PAGE = SIMGPU / "README.md"
-BEGINS = "## Files\n"
+PAGE = SIMGPU / "FILES.md"
+HEAD = """# The files of `simgpu`
+
+This list is written by `python -m tools.map`, from the first paragraph of each file. [README.md](README.md) is the map.
+"""
 ROOMS = (
     "allocator",
     "gpus",
@@ -42,19 +45,14 @@ def table(title: str, files: list[Path]) -> str:
     return "\n".join([f"### {title}", "", "| file | what it is |", "|---|---|", *rows, ""])
 
 
-def files() -> str:
-    """The section: the files at the top, then those of each room in the order in which they import one another."""
+def page() -> str:
+    """Returns the page: the files at the top, then those of each room in the order in which they import one another."""
     found = {path.name for path in SIMGPU.iterdir() if (path / "__init__.py").exists()}
     if found != set(ROOMS):
         raise ValueError(f"tools/map.py and simgpu differ in these folders: {sorted(found ^ set(ROOMS))}")
     tables = [table("At the top", list(SIMGPU.glob("*.py")))]
     tables += [table(f"{room}/", list((SIMGPU / room).rglob("*.py"))) for room in ROOMS]
-    return "\n".join([BEGINS, *tables])
-
-
-def page() -> str:
-    """The whole page, with the list of files as it should be."""
-    return PAGE.read_text(encoding="utf-8").partition(BEGINS)[0] + files()
+    return "\n".join([HEAD, *tables])
 
 
 if __name__ == "__main__":

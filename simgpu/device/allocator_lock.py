@@ -34,7 +34,7 @@ class AllocatorLock:
 
     def __init__(self, allocator: CachingAllocator, unmodeled: Unmodeled) -> None:
         self.lock = threading.RLock()
-        self._left_out = unmodeled
+        self._unmodeled = unmodeled
         self._read_settings = allocator.read_settings
         self.forked = False  # whether this process was forked from one that has used the GPU
         self._busy = False
@@ -103,7 +103,7 @@ class AllocatorLock:
         midway.
         """
         if not self._of_observer:
-            self._left_out.add(
+            self._unmodeled.add(
                 f"{type(error).__name__} inside the allocator",
                 "what it was doing then; enter a simulated GPU again for exact figures",
                 lower_bound=False,

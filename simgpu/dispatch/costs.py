@@ -89,7 +89,7 @@ _KERNELS = {
     "_scaled_dot_product_cudnn_attention_backward": 3,
 }  # fmt: skip
 
-# Decomposed operators (see kernels.launch) with one kernel that is not an operator and appears as an empty tensor.
+# Decomposed operators (see ops/op_call.py) with one kernel that is not an operator and appears as an empty tensor.
 mark("convolution convolution_backward", kernel_among_others=True)
 mark("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward", kernel_among_others=True)
 

@@ -532,12 +532,12 @@ class DispatchMode(TorchDispatchMode):
                 for output in outputs:
                     self.allocate(output)
                 return
-            launch = OpCall(operator, args, kwargs, outputs, self.machine, accumulation.in_its_thread(), self.allocate)
+            call = OpCall(operator, args, kwargs, outputs, self.machine, accumulation.in_its_thread(), self.allocate)
             try:
-                traits.rule(launch)
-                launch.give(*outputs)
+                traits.rule(call)
+                call.allocate_outputs(*outputs)
             finally:
-                launch.finish()
+                call.finish()
             return
         except OutOfMemory as error:
             message = str(error)

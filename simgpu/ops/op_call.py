@@ -162,7 +162,7 @@ class OpCall:
         """Returns the first argument, whose name may differ among operators with one rule."""
         return arguments.first(self.operator, self.args, self.kwargs)
 
-    def give(self, *outputs) -> None:
+    def allocate_outputs(self, *outputs) -> None:
         """Allocates these outputs now, in this order. An alias or None is skipped."""
         for output in outputs:
             if output is not None:

@@ -35,7 +35,7 @@ from simgpu.recording.replay import Replay
 from simgpu.recording.replay import table as replay_table
 from simgpu.recording.trace import Event, Trace
 from simgpu.recording.workloads import WORKLOADS, language, models, sweeps, vision
-from simgpu.report.findings import OpTraits, fragmentation
+from simgpu.report.findings import Facts, fragmentation
 from simgpu.storage import storage_map
 
 aten = torch.ops.aten
@@ -466,10 +466,10 @@ def test_rows_that_are_worth_several_blocks_of_threads(rows, least):
 
 @pytest.mark.parametrize(("cache", "said"), [(3, True), (2, True), (1, False)])
 def test_a_cache_that_holds_what_is_missing_is_named(cache, said):
-    traits = OpTraits(
+    facts = Facts(
         *(2**30, 2**20, 2**22), parts={"cache": cache * 2**20}, lines=(), missing=2 * 2**20, cache=cache * 2**20
     )
-    assert any("expandable_segments" in found.remedy for found in fragmentation(traits)) == said
+    assert any("expandable_segments" in found.remedy for found in fragmentation(facts)) == said
 
 
 def test_two_dashes_end_the_options_of_run(tmp_path, capsys):

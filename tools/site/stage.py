@@ -31,7 +31,7 @@ CAPTIONS = {
     ],
     "Teach it, take part": [
         *("docs/teachers.md", "docs/syllabi.md", *(f"docs/notes_part_{part}.md" for part in range(1, 6))),
-        *("CONTRIBUTING.md", "simgpu/README.md", "docs/cite.md"),
+        *("CONTRIBUTING.md", "simgpu/README.md", "simgpu/FILES.md", "docs/cite.md"),
     ],
 }
 # What stands on pages besides what is in files; tools/site/words.py lists it for translators.
