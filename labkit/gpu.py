@@ -19,7 +19,7 @@ from labkit.units import whole_bytes
 __all__ = ["current", "nvidia_smi", "one_rank", "requested", "simulated_gpu", "this_host", "unmodeled", "use_gpu"]
 
 if TYPE_CHECKING:
-    from simgpu.distributed.world import one_rank as OneRank
+    from simgpu.distributed.one_rank import one_rank as OneRank
 
 _LISTED = 4  # tensors that a message names
 

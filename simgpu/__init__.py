@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
     from simgpu.distributed.log import record_rank
+    from simgpu.distributed.one_rank import one_rank
     from simgpu.distributed.timeline import together
-    from simgpu.distributed.world import one_rank, traffic
+    from simgpu.distributed.world import traffic
     from simgpu.fitting.fit import fit
     from simgpu.host_calibration import host_slowness
     from simgpu.running.run import run
@@ -32,7 +33,7 @@ _PUBLIC = {
     "coverage": "simgpu.unmodeled",
     "fit": "simgpu.fitting.fit",
     "host_slowness": "simgpu.host_calibration",
-    "one_rank": "simgpu.distributed.world",
+    "one_rank": "simgpu.distributed.one_rank",
     "record_rank": "simgpu.distributed.log",
     "run": "simgpu.running.run",
     "simulated_gpu": "simgpu.session",

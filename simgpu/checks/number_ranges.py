@@ -17,7 +17,9 @@ mark("full full_like new_full", converted_number="fill_value")
 
 def check(operator, args, kwargs, result: torch.Tensor) -> None:
     """Raises PyTorch's RuntimeError if `result` cannot hold the `converted_number` of a call."""
-    value = arguments.given(operator, spec(operator).converted_number, args, kwargs)
+    name = spec(operator).converted_number
+    assert name is not None, f"{operator} converts no number"
+    value = arguments.given(operator, name, args, kwargs)
     if result.dtype == torch.bool or not result.numel():
         return
     with torch._C.DisableTorchFunction(), _disable_current_modes():

@@ -52,6 +52,7 @@ class RankGroup(ProcessGroup):
     `traffic` is what this group has moved (`Traffic`). `devices` is the backend per type of device, "nccl" or "gloo".
     """
 
+    is_simulated_rank = True  # for `operators.is_rank`
     Options = Options
     NCCLConfig = Config
     making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic, for groups being made

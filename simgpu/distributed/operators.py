@@ -46,10 +46,8 @@ def group_of(arguments):
 
 
 def is_rank(group) -> bool:
-    """Returns whether a process group is a RankGroup."""
-    from simgpu.distributed.group import RankGroup
-
-    return isinstance(group, RankGroup)
+    """Returns whether a process group is a RankGroup (group.py)."""
+    return getattr(group, "is_simulated_rank", False)
 
 
 def run(group, operator, args, kwargs):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from simgpu.fitting.measuring import SILENT, Measured, measure
+from simgpu.fitting.measuring import SILENT, UNLIMITED, Measured, measure
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.search import Search
@@ -15,9 +15,6 @@ from simgpu.report.owners import ACTIVATIONS, DATA, TEMPORARIES
 from simgpu.report.report import Report
 from simgpu.report.sizes import capacity, mib, size
 from simgpu.report.verdict import CONTEXT_UNCERTAINTY, DOES_NOT_FIT, FITS, UNDECIDED
-
-UNLIMITED = 2**50
-"""Bytes of a GPU on which everything fits, to measure what a plan would need."""
 
 SURE = 2**30
 """Bytes by which the needs of one plan may differ between two GPUs (workspaces, contexts); closer plans run on each

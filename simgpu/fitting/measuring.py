@@ -25,6 +25,9 @@ from simgpu.unmodeled import IncompleteEstimateWarning
 STEPS = 2
 """Number of steps; the optimizer's states exist after the first step, so the second one has the peak."""
 
+UNLIMITED = 2**50
+"""Bytes of a GPU on which everything fits, to measure what a plan would need."""
+
 SILENT = Silent()
 
 EIGHT_BIT = (

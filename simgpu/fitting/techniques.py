@@ -1,14 +1,19 @@
 """Effects of the memory-saving techniques on a plan: each alone, and one after the other in the order to apply them."""
 
+from __future__ import annotations
+
 import dataclasses
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from simgpu.fitting.fit import UNLIMITED, Fit
-from simgpu.fitting.measuring import layers_of
+from simgpu.fitting.measuring import UNLIMITED, layers_of
 from simgpu.fitting.plan import Plan
 from simgpu.report.sizes import mib
+
+if TYPE_CHECKING:
+    from simgpu.fitting.fit import Fit
 
 LEAST = 0.01
 """Share of the peak; a technique that saves less is not applied."""
@@ -153,7 +158,7 @@ def _merit(row: Row, before: Row) -> tuple:
     return (2, saved) if cost <= 0 else (1, saved / cost)
 
 
-def _together(runner: "_Runner", before: Row, alone: list[Row], found: dict[str, dict]) -> list[Row]:
+def _together(runner: _Runner, before: Row, alone: list[Row], found: dict[str, dict]) -> list[Row]:
     rows, last, fields = [], before, set()
     for row in alone:
         (name,) = row.applied
@@ -179,7 +184,7 @@ def within(fit: Fit, budget: int, rows: list[Row] | None = None) -> tuple[Row, R
     return before, best
 
 
-def _quickly(runner: "_Runner", before: Row, found: dict[str, dict]) -> Row | None:
+def _quickly(runner: _Runner, before: Row, found: dict[str, dict]) -> Row | None:
     """Adds techniques until the plan fits, then removes those that made a step slower and are not needed.
 
     Techniques that cost no time come first. Returns None if the plan never fits.
@@ -197,7 +202,7 @@ def _quickly(runner: "_Runner", before: Row, found: dict[str, dict]) -> Row | No
     return _fewer(runner, last, found, slow) if last.fits else None
 
 
-def _fewer(runner: "_Runner", best: Row, found: dict[str, dict], names) -> Row:
+def _fewer(runner: _Runner, best: Row, found: dict[str, dict], names) -> Row:
     """Returns the row without those of the named techniques whose removal still fits and is not slower."""
     for name in names:
         rest = tuple(one for one in best.applied if one != name)

@@ -25,6 +25,10 @@ class Conditional(NamedTuple):
     function: Callable | None
     when: Callable[..., bool] | None = None
 
+    def holds(self, args, kwargs) -> bool:
+        """Returns whether the function is for a call with these arguments."""
+        return self.when is None or self.when(*args, **kwargs)
+
 
 def _field(stage: str, word: str, plural: str, default: Any = None) -> Any:
     """Returns a field with the stage of a call that reads it, its word in `simgpu explain`, and its name in errors."""

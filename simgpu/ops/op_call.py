@@ -54,7 +54,7 @@ def decomposition_of(operator, args, kwargs):
     """
     declared = spec(operator).decompose
     if declared is not None:
-        return (declared.function,) if declared.when is None or declared.when(*args, **kwargs) else None
+        return (declared.function,) if declared.holds(args, kwargs) else None
     if operator.namespace not in ("aten", "fsdp"):
         function = custom.function_of(operator)
         return None if function is None else (function,)
@@ -91,7 +91,7 @@ def preprocess_args(*names: str, when):
 def preprocessing_of(operator, args, kwargs):
     """Returns the function that `preprocess_args` registered for this call of an OpOverload, or None."""
     declared = spec(operator).preprocess
-    return declared.function if declared is not None and declared.when(*args, **kwargs) else None
+    return declared.function if declared is not None and declared.holds(args, kwargs) else None
 
 
 def has_preprocessing(operator) -> bool:

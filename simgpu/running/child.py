@@ -24,7 +24,7 @@ from simgpu.report.report import report_of
 from simgpu.running import files, processes
 from simgpu.running.endings import ended_by
 from simgpu.running.simulation import Simulated, simulation
-from simgpu.running.startup import sitecustomize
+from simgpu.running.startup import _simgpu_startup as startup
 from simgpu.tracebacks import as_on_gpu
 
 _ours: list["Process"] = []  # of this process, the innermost last
@@ -35,13 +35,13 @@ def begin(folder: str, settings: dict) -> None:
     if _visible(settings) in ("", "-1") or _ours:
         return  # the program hides it from this process, or this is the fork of a process that has one
     if threading.current_thread() is not threading.main_thread():
-        sitecustomize.note(folder, "thread", command=list(sys.orig_argv))
+        startup.note(folder, "thread", command=list(sys.orig_argv))
         return
     leave = contextlib.ExitStack()
     simulated = leave.enter_context(simulation(settings, apart=files.of_this_run()))
     simulated.watch.machine.movable = True
     one = Process(folder, settings, simulated, leave)
-    one.record = sitecustomize.note(folder, "simulated", command=list(sys.orig_argv))
+    one.record = startup.note(folder, "simulated", command=list(sys.orig_argv))
     one.join_world()
     atexit.register(one.at_exit)
 
@@ -57,7 +57,7 @@ class Process:
     ):
         self.folder, self.settings, self.watch, self._simulated = folder, settings, simulated.watch, simulated
         self.record = ""
-        self.begun = sitecustomize.time_ns()
+        self.begun = startup.time_ns()
         self.error: BaseException | None = None  # that a process of multiprocessing has ended with
         self._pid = os.getpid()
         self._inside = inside
@@ -128,10 +128,10 @@ class Process:
         end = ended_by(error or self.error or _exit_of(status), self._simulated)
         more = {"ended": end.text or ended, "bounds": end.bounds, "interrupted": end.interrupted}
         report = report_of(self.watch, _name(), end.ending, values=values, **more)
-        path = folder / f"{os.getpid()}-{sitecustomize.time_ns()}.json"
+        path = folder / f"{os.getpid()}-{startup.time_ns()}.json"
         report.save(path)
-        about = {"begun": self.begun, "ended": sitecustomize.time_ns(), "gpu": machine.index, "report": str(path)}
-        sitecustomize.note(self.folder, "used", **about)
+        about = {"begun": self.begun, "ended": startup.time_ns(), "gpu": machine.index, "report": str(path)}
+        startup.note(self.folder, "used", **about)
 
     def leave_fork(self, error: BaseException | None) -> NoReturn:
         """Ends a fork of the run's own process, which has come to the end of the program."""
@@ -148,7 +148,7 @@ class Process:
         """This process is a fork of the one that it was made in."""
         self._silent = self._silent or self.watch.machine.has_context
         self.has_others()
-        self.begun, self.error, self.record = sitecustomize.time_ns(), None, ""
+        self.begun, self.error, self.record = startup.time_ns(), None, ""
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.watch.machine.on_first_use = self._on_signal

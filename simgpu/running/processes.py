@@ -32,10 +32,10 @@ from simgpu.distributed.world import world_of
 from simgpu.patches import Patches
 from simgpu.report.report import Report
 from simgpu.report.sizes import size
-from simgpu.running.startup import sitecustomize
+from simgpu.running.startup import _simgpu_startup as startup
 from simgpu.stub import devices, nvidia_smi, scripts
 
-RECORDS = sitecustomize.RECORDS
+RECORDS = startup.RECORDS
 PROGRAMS = "bin"
 """The folder of a run's folder that comes first on PATH."""
 WAIT = 30.0
@@ -47,12 +47,12 @@ _waits = threading.Event()
 def environment(folder: str | Path, before=None) -> dict[str, str]:
     """Returns the variables with which a process is followed. `before`: the environment that this is added to."""
     path = (os.environ if before is None else before).get("PYTHONPATH", "")
-    others = [one for one in path.split(os.pathsep) if one != sitecustomize.FOLDER] if path else []
-    apart = {sitecustomize.FILES: os.environ[sitecustomize.FILES]} if sitecustomize.FILES in os.environ else {}
+    others = [one for one in path.split(os.pathsep) if one != startup.FOLDER] if path else []
+    apart = {startup.FILES: os.environ[startup.FILES]} if startup.FILES in os.environ else {}
     programs = (os.environ if before is None else before).get("PATH", os.defpath).split(os.pathsep)
     if os.path.isdir(own := os.path.join(folder, PROGRAMS)) and own not in programs:
         apart["PATH"] = os.pathsep.join([own, *programs])
-    return {"PYTHONPATH": os.pathsep.join([sitecustomize.FOLDER, *others]), RECORDS: str(folder), **apart}
+    return {"PYTHONPATH": os.pathsep.join([startup.FOLDER, *others]), RECORDS: str(folder), **apart}
 
 
 def _gpus(settings: dict) -> int:
@@ -99,7 +99,7 @@ class Processes:
         for name, before in self._before.items():
             if os.environ.get(name) != self._set[name]:  # the program has changed it
                 if name in os.environ:
-                    for own in (sitecustomize.FOLDER, os.path.join(self.folder, PROGRAMS)):
+                    for own in (startup.FOLDER, os.path.join(self.folder, PROGRAMS)):
                         os.environ[name] = os.environ[name].replace(own + os.pathsep, "")
             elif before is None:
                 os.environ.pop(name, None)
@@ -291,7 +291,7 @@ def _started(init, folder: str, other: Callable[[], None]):
 
 def _noted(folder: str, command: list[str], child: int, **more) -> None:
     with contextlib.suppress(OSError):  # the run is over
-        sitecustomize.note(folder, "started", command=command, child=child, **more)
+        startup.note(folder, "started", command=command, child=child, **more)
 
 
 def _note_memory(folder: str) -> None:

@@ -245,10 +245,8 @@ def follow(operator, args, kwargs, outputs) -> None:
         for place in written:
             place.values = None
         if plan.decided and _decided(operator, args, outputs[0].dtype):
-            keep(
-                outputs[0],
-                torch.full(outputs[0].shape, spec(operator).decided_by, dtype=outputs[0].dtype, device="cpu"),
-            )
+            value = bool(spec(operator).decided_by)
+            keep(outputs[0], torch.full(outputs[0].shape, value, dtype=outputs[0].dtype, device="cpu"))
         return
     _note(operator, given, named, written, outputs)
 

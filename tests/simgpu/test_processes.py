@@ -11,7 +11,7 @@ import simgpu
 from simgpu.command import main
 from simgpu.report.report import Report
 from simgpu.running import processes
-from simgpu.running.startup import sitecustomize
+from simgpu.running.startup import _simgpu_startup as startup
 
 MIB = 2**20
 
@@ -278,7 +278,7 @@ def test_a_process_without_torch_imports_nothing_of_ours(script, tmp_path):
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
         [record] = others.collect().records["python"]
     assert done.stdout.startswith("ran [] ")
-    assert sitecustomize.FOLDER not in done.stdout
+    assert startup.FOLDER not in done.stdout
     assert record["command"][1:] == ["-c", code] and os.getpid() in record["ancestors"]
 
 

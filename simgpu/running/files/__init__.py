@@ -17,12 +17,12 @@ from simgpu.patches import Patches
 from simgpu.report.files import File
 from simgpu.running.files import calls
 from simgpu.running.files.overlay import MAGIC, Overlay
-from simgpu.running.startup import sitecustomize
+from simgpu.running.startup import _simgpu_startup as startup
 
 if TYPE_CHECKING:
     from simgpu.device.machine import Machine
 
-VARIABLE = sitecustomize.FILES
+VARIABLE = startup.FILES
 """The environment variable that names the scratch folder, for the processes that the program starts."""
 
 
