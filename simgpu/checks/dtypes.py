@@ -17,7 +17,7 @@ import torch
 
 from simgpu.checks.scalar_types import NAMES, SELDOM, legacy_name, name
 from simgpu.op_info import arguments
-from simgpu.op_info.inplace_out_variants import siblings
+from simgpu.op_info.inplace_out_variants import variants
 from simgpu.op_info.per_op_cache import per_op_cache
 
 FILE = Path(__file__).parents[1] / "data" / "kernel_dtypes.json"
@@ -318,7 +318,7 @@ def _same_code(operator):
     for packet in filter(None, (getattr(torch.ops.aten, one, None) for one in packets)):
         for overload in packet.overloads():
             other = getattr(packet, overload)
-            if other is not operator and operator in siblings(other):
+            if other is not operator and operator in variants(other):
                 yield other
 
 

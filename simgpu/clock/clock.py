@@ -117,7 +117,7 @@ class Clock:
         """
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"the host cannot work for {seconds} s")
-        self.bind_storage()
+        self.settle()
         self._host_until(self.host + seconds, name)
 
     def view(self) -> None:
@@ -162,7 +162,7 @@ class Clock:
         The host waits for it if it is `blocking`, or if the host memory is not `pinned`. In the second case the driver
         copies piece by piece through its own buffer.
         """
-        self.bind_storage()
+        self.settle()
         self._host_until(self.host + (rates.OPERATOR + rates.LAUNCH) * self.slowness, ISSUES)
         seconds = nbytes / (self.spec.host_link * (rates.PINNED if pinned else rates.PAGEABLE))
         if self.capture is not None and stream in self.capture.streams:
@@ -192,7 +192,7 @@ class Clock:
         """Adds the host time of issuing a transfer, and returns the earliest time at which the streams allow it to
         begin.
         """
-        self.bind_storage()
+        self.settle()
         self._host_until(self.host + (rates.OPERATOR + rates.LAUNCH) * self.slowness, ISSUES)
         return max(self.host, self.streams.get(stream, 0.0), self.streams.get(own, 0.0))
 
@@ -209,10 +209,10 @@ class Clock:
 
     def replay(self, stream: int, graph: Capture) -> None:
         """Launches a captured CUDA graph with a single call."""
-        self.bind_storage()
+        self.settle()
         self.launch(stream, max(0.0, graph.seconds - rates.KERNEL), overhead=rates.CALL, name="CUDA graph")
 
-    def bind_storage(self) -> None:
+    def settle(self) -> None:
         """Puts on the clock what a compiled region has computed so far."""
         if self.region is not None:
             self.region.flush()
@@ -227,7 +227,7 @@ class Clock:
 
     def done(self, stream: int | None = None) -> float:
         """Returns when the device finishes the work of a stream, or of all streams."""
-        self.bind_storage()
+        self.settle()
         if stream is None:
             return max(self.streams.values(), default=0.0)
         return self.streams.get(stream, 0.0)
@@ -243,19 +243,19 @@ class Clock:
 
     def wait_for_batch(self, time: float) -> None:
         """Makes the host wait until a DataLoader worker has a batch ready."""
-        self.bind_storage()
+        self.settle()
         self._host_until(time, "waits for a batch")
 
     def record(self, stream: int) -> float:
         """Records an event on a stream, and returns when the stream passes it."""
-        self.bind_storage()
+        self.settle()
         self.host += rates.CALL * self.slowness
         end = self.streams[stream] = max(self.host, self.streams.get(stream, 0.0))
         return end
 
     def hold(self, stream: int, time: float) -> None:
         """Delays the further work of a stream until `time`."""
-        self.bind_storage()
+        self.settle()
         self.host += rates.CALL * self.slowness
         self.streams[stream] = max(time, self.streams.get(stream, 0.0))
 

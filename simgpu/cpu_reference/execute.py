@@ -103,7 +103,7 @@ def follow(machine, operator, args, kwargs, outputs) -> None:
         if plan.kind is Kind.EMPTY:
             _leave_undefined(machine, outputs)
             return
-        here: dict[int, object] = {}  # residences of the arguments, by identity
+        here: dict[int, object] = {}  # entries of the arguments, by identity
         try:
             call = _taken(operator, args, kwargs, outputs, here)
         except _UnknownError:
@@ -171,7 +171,7 @@ def _under(tensor, here) -> torch.Tensor:
 
 
 def _new_places(outputs, here) -> list:
-    """Returns each result with its residence, or (None, None) for an alias of an argument or a non-tensor.
+    """Returns each result with its entry, or (None, None) for an alias of an argument or a non-tensor.
 
     The list is empty if no result is in a new storage.
     """

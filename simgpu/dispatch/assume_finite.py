@@ -68,14 +68,14 @@ def _version(tensor) -> int:
 
 def _remember(tensor, known):
     if storage_map.of(tensor) is not None and values.of(tensor) is None:
-        tensor._in_a_sound_run = known, _version(tensor)
+        tensor._assumed_finite = known, _version(tensor)
     return tensor
 
 
 def _known(tensor):
     if isinstance(tensor, (bool, int)):
         return bool(tensor)
-    known, version = getattr(tensor, "_in_a_sound_run", (None, 0))
+    known, version = getattr(tensor, "_assumed_finite", (None, 0))
     return known if known is None or version == _version(tensor) else None
 
 

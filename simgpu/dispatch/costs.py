@@ -2,7 +2,7 @@
 
 By the roofline, an operator either computes at the rate that large matmuls reach in its dtype (`reached`), or reads and
 writes at a share of the memory's bandwidth (`rates`), whichever takes longer. torch.utils.flop_counter counts
-operations if it knows the operator, and `uncounted` counts some more. All others are free, because elementwise kernels,
+operations if it knows the operator, and `extra_flops` some more. All others are free, because elementwise kernels,
 norms and reductions wait for memory. Bytes are those of the arguments read and the results written, each once, except
 for the operators of `sorts`. Caches are not modelled, nor layouts that make memory slower.
 """
@@ -101,7 +101,7 @@ _COUNTED_AS = {
     _aten.addmm_: _aten.addmm, _aten.baddbmm_: _aten.baddbmm, _aten._addmm_activation: _aten.addmm,
     _aten._int_mm: _aten.mm,
 }  # fmt: skip
-_UNCOUNTED = extra_flops.PRODUCTS | extra_flops.FACTORIZATIONS
+_EXTRA = extra_flops.PRODUCTS | extra_flops.FACTORIZATIONS
 _REAL = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 
 
@@ -111,7 +111,7 @@ class Plan:
     `roles` gives (position, name, how often its bytes are moved) of each argument that may hold tensors. `makes_new`
     says whether a result is a new tensor, and `launches` is the kernels per call. `training` is position and name of
     the argument that requests statistics, or None. `written` holds the positions of the arguments that are written to.
-    `own` says whether `uncounted` counts its operations, `factorizes` whether they are a factorization's, and `sorts`
+    `own` says whether `extra_flops` counts its operations, `factorizes` whether they are a factorization's, and `sorts`
     whether the module `sorts` counts its bytes.
     """
 
@@ -129,9 +129,9 @@ class Plan:
         self.product = packet in _PRODUCTS
         self.attention = "attention" in name
         self.sorts = name in sorts.OPERATORS
-        self.own = packet in _UNCOUNTED
+        self.own = packet in _EXTRA
         self.factorizes = packet in extra_flops.FACTORIZATIONS
-        self.flops = _UNCOUNTED[packet] if self.own else flop_registry.get(_COUNTED_AS.get(packet, packet))
+        self.flops = _EXTRA[packet] if self.own else flop_registry.get(_COUNTED_AS.get(packet, packet))
         self.causal = arguments.has(operator, "is_causal")
         self.roles = []
         self.written = set()
@@ -288,7 +288,7 @@ def _counted(plan, args, kwargs, outputs) -> int:
 
 
 def operations(operator, args, kwargs, outputs) -> int:
-    """Returns a call's operations, as torch.utils.flop_counter and `uncounted` count them; 0 if neither knows it."""
+    """Returns a call's operations, as torch.utils.flop_counter and `extra_flops` count them; 0 if neither knows it."""
     plan = plan_of(operator)
     if plan.flops is None:
         return 0

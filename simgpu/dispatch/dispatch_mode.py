@@ -20,7 +20,7 @@ from simgpu.allocator.caching import OutOfMemory
 from simgpu.autograd import accumulation, formulas
 from simgpu.checks import devices, dtypes, missing_cuda_kernels, number_ranges, overlaps
 from simgpu.clock.clock import TO_HOST
-from simgpu.cpu_reference import execute as on_cpu
+from simgpu.cpu_reference import execute
 from simgpu.device import machine as machines
 from simgpu.dispatch import costs, size_probe, stacks
 from simgpu.dispatch.op_traits import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, traits_of
@@ -390,7 +390,7 @@ class DispatchMode(TorchDispatchMode):
         if self.machine.host_memory is None:
             values.follow(operator, args, kwargs, outputs)
         else:
-            on_cpu.follow(self.machine, operator, args, kwargs, outputs)
+            execute.follow(self.machine, operator, args, kwargs, outputs)
 
     def makes_on_gpu(self, kwargs) -> bool:
         """Returns whether a factory is to create its tensor on the simulated GPU."""
@@ -700,13 +700,13 @@ def without_host_values(args, kwargs, scalars_too: bool):
     too).
     """
 
-    def stand_in(value):
+    def as_meta(value):
         if isinstance(value, torch.Tensor) and not value.is_meta and (value.dim() > 0 or scalars_too):
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         if isinstance(value, list):
             found = copy(value)  # keeps what a list of indices records about its masks (selection.py)
-            found[:] = map(stand_in, value)
+            found[:] = map(as_meta, value)
             return found
-        return tuple(map(stand_in, value)) if isinstance(value, tuple) else value
+        return tuple(map(as_meta, value)) if isinstance(value, tuple) else value
 
-    return tuple(map(stand_in, args)), {name: stand_in(value) for name, value in kwargs.items()}
+    return tuple(map(as_meta, args)), {name: as_meta(value) for name, value in kwargs.items()}

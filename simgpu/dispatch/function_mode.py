@@ -99,7 +99,7 @@ class FunctionMode(TorchFunctionMode):
             raise error.with_traceback(as_on_gpu(error.__traceback__)) from None
         except Exception as error:
             if isinstance(error, NoValueError) and self.stands_in(function):
-                return value_access.stand_in(dispatch.machine, function, args, kwargs or {})
+                return value_access.with_placeholder(dispatch.machine, function, args, kwargs or {})
             said = in_cuda_words(str(error), str(dispatch.machine.cuda)) if type(error) is RuntimeError else ""
             renamed = said not in ("", str(error)) and any(
                 map(storage_map.of, tensors_in((*args, *(kwargs or {}).values())))

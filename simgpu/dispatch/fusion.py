@@ -69,7 +69,7 @@ class _Node:
         self.group: list[_Node] = [self]
 
 
-Bytes = dict[tuple[storage_map.Residence, int], int]
+Bytes = dict[tuple[storage_map.StorageEntry, int], int]
 """Bytes by storage, and by the offset in the storage at which the tensor begins."""
 
 
@@ -77,7 +77,7 @@ class Call:
     """Holds what one call of a compiled function leaves for its backward: by storage, what it is recomputed from."""
 
     def __init__(self) -> None:
-        self.again: dict[storage_map.Residence, Bytes] = {}
+        self.again: dict[storage_map.StorageEntry, Bytes] = {}
 
 
 class Region:
@@ -151,7 +151,7 @@ class Region:
 
     def _join(self, nodes: list[_Node]) -> None:
         """Finds the groups. A kernel that is not part of a group is a step: groups lie before or after it."""
-        made: dict[storage_map.Residence, _Node] = {}
+        made: dict[storage_map.StorageEntry, _Node] = {}
         for node in nodes:
             parts = list(node.reads)
             parts += node.writes

@@ -207,7 +207,7 @@ _EXACT = {Tensor.__float__, Tensor.__int__, Tensor.__index__}
 _TRUE_OR_FALSE = {*_TRUTH, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose}
 
 
-def stand_in(machine, function, args, kwargs):
+def with_placeholder(machine, function, args, kwargs):
     """Returns what one of STANDING_IN, which found no values, returns for zeros.
 
     If an `assert` alone reads the truth value, returns the value with which it holds.

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from simgpu import unmodeled
 from simgpu.device import machine as machines
 from simgpu.distributed import meeting, messages, objects, peer_values, refused, scratch, transfers
-from simgpu.distributed.stashed_tensors import Shelves
+from simgpu.distributed.stashed_tensors import StashedTensors
 from simgpu.distributed.traffic import Collective, Traffic, sent_by_ring
 from simgpu.distributed.works import Finished
 from simgpu.storage import storage_map
@@ -69,7 +69,7 @@ class RankGroup(ProcessGroup):
         self._coalescing = False
         self._together: list = []  # end times of the collectives of one coalesced NCCL call
         self.expected: list = []  # see objects.py
-        self._shelves = Shelves()
+        self._stashed = StashedTensors()
 
     # --- what it is
 
@@ -232,7 +232,7 @@ class RankGroup(ProcessGroup):
     def _work(self, outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
         """Returns the handle of a collective, which keeps the inputs until it is waited for, if it is asynchronous."""
         work = Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
-        self._shelves.add(work.kept)
+        self._stashed.add(work.kept)
         return work
 
     # --- collectives

@@ -68,7 +68,7 @@ class RankLog:
         return f"<log of rank {self.rank} of {self.ranks}: {len(self.entries):,} entries>"
 
 
-class WritingClock(Clock):
+class RecordingClock(Clock):
     """A clock that records its calls in `log`."""
 
     log: RankLog
@@ -107,7 +107,7 @@ class WritingClock(Clock):
 
     def copy(self, stream: int, nbytes: int, direction: str, *, pinned: bool, blocking: bool) -> None:
         """Records a copy between host and GPU."""
-        self.bind_storage()
+        self.settle()
         call = partial(Clock.copy, self, stream, nbytes, direction, pinned=pinned, blocking=blocking)
         if self._captures(stream):
             return call()
@@ -115,7 +115,7 @@ class WritingClock(Clock):
 
     def communicate(self, stream: int, own: Hashable, transfer: Transfer) -> float:
         """Records a collective, a send or a receive."""
-        self.bind_storage()
+        self.settle()
         call = partial(Clock.communicate, self, stream, own, transfer)
         if self._captures(stream):
             return call()
@@ -123,19 +123,19 @@ class WritingClock(Clock):
 
     def record(self, stream: int) -> float:
         """Records an event."""
-        self.bind_storage()
+        self.settle()
         call = partial(Clock.record, self, stream)
         return self._number(self._write(call, "record", stream, self.log.moments))
 
     def hold(self, stream: int, time: float) -> None:
         """Records that a stream waits for a moment."""
-        self.bind_storage()
+        self.settle()
         call = partial(Clock.hold, self, stream, time)
         return self._write(call, "hold", stream, getattr(time, "number", None))
 
     def synchronize(self, stream: int | None = None) -> None:
         """Records that the host waits for a stream, or for all."""
-        self.bind_storage()
+        self.settle()
         call = partial(Clock.synchronize, self, stream)
         return self._write(call, "synchronize", stream)
 
@@ -147,7 +147,7 @@ class WritingClock(Clock):
 
     def mark(self, what: str, piece: Piece) -> None:
         """Records the beginning or the end of a piece of work."""
-        self.bind_storage()
+        self.settle()
         self._write(lambda: None, what, piece)
 
 
@@ -177,18 +177,18 @@ def record_rank() -> Iterator[RankLog]:
             "`with simgpu.one_rank(0, of=4):`"
         )
     clock = machine.clock
-    if isinstance(clock, WritingClock):
+    if isinstance(clock, RecordingClock):
         raise RuntimeError("a log of this rank is taken already")
     machine.synchronize()
     log = RankLog(machine.world.rank, machine.world.ranks, machine.spec, clock.slowness, [])
     kind = type(clock)
-    clock.__class__ = WritingClock
+    clock.__class__ = RecordingClock
     writing: Any = clock
     writing.log, writing._at, writing._inside = log, clock.host, False
     try:
         with _names_of_pieces(writing):
             yield log
-        clock.bind_storage()
+        clock.settle()
     finally:
         clock.__class__ = kind
         for name in ("log", "_at", "_inside"):
@@ -210,7 +210,7 @@ def named(name: str) -> Piece:
 
 
 @contextlib.contextmanager
-def _names_of_pieces(clock: WritingClock) -> Iterator[None]:
+def _names_of_pieces(clock: RecordingClock) -> Iterator[None]:
     """Records the begin and the end of pieces of work: of pipeline stages, and of named ranges."""
 
     def around(method, piece_of):

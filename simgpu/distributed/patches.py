@@ -33,7 +33,7 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     from simgpu.distributed.group import RankGroup
 
     dist, c10d = torch.distributed, torch.distributed.distributed_c10d
-    face = _Face(machine, RankGroup, patches, seeing)
+    face = _Replacements(machine, RankGroup, patches, seeing)
     machine.traffic = Traffic()
     for owner in (dist, c10d):
         patches.apply(owner, "ProcessGroupNCCL", RankGroup, new="only a build with NCCL has it")
@@ -63,7 +63,7 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     patches.apply(torch.multiprocessing, "spawn", processes.spawning(machine, torch.multiprocessing.spawn))
 
 
-class _Face:
+class _Replacements:
     """Replacements of torch.distributed's functions for one GPU."""
 
     seeing = staticmethod(contextlib.nullcontext)
@@ -71,7 +71,7 @@ class _Face:
     def __init__(self, machine: Machine | world.Alone, group: type, patches: Patches, seeing):
         self.machine = machine
         self.patches = patches
-        patches.apply(_Face, "seeing", staticmethod(seeing))
+        patches.apply(_Replacements, "seeing", staticmethod(seeing))
         self.group = group
         self.ours = False  # whether the default group being made belongs to a world, or is NCCL's
         self.nccl = False  # whether the group being made is NCCL's
@@ -127,7 +127,7 @@ class _Face:
 
         @wraps(method)
         def call(*args, **kwargs):
-            with _Face.seeing():
+            with _Replacements.seeing():
                 return method(*args, **kwargs)
 
         return call

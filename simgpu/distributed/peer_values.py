@@ -9,7 +9,7 @@ import torch
 from torch.distributed import ReduceOp
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu.cpu_reference import execute as on_cpu
+from simgpu.cpu_reference import execute
 from simgpu.device import machine as machines
 from simgpu.storage import storage_map, values
 
@@ -99,7 +99,7 @@ def _run(operator, output: torch.Tensor, *others) -> None:
             return
         machine = machines.on()
         if machine.host_memory is not None:
-            on_cpu.follow(machine, operator, (output.detach(), *others), {}, (output.detach(),))
+            execute.follow(machine, operator, (output.detach(), *others), {}, (output.detach(),))
             return
         if place.values is None and output.nbytes < place.nbytes:
             if not _known(others):

@@ -69,10 +69,10 @@ class Players:
                 )
             waiting = [player for player in waiting if not player.finished]
 
-    def bind_storage(self, one: PendingTransfer) -> bool:
+    def settle(self, one: PendingTransfer) -> bool:
         """Returns whether it is known now when a transfer ends."""
         if one.end is None and one.before is not None:
-            self.bind_storage(one.before)
+            self.settle(one.before)
         if one.end is not None or not one.free:
             return one.end is not None
         transfer, rank = one.transfer, one.player.log.rank
@@ -87,7 +87,7 @@ class Players:
             return False
         for other in came.values():
             if other is not one and other.before is not None:
-                self.bind_storage(other.before)
+                self.settle(other.before)
         if not all(other.free for other in came.values()):
             return False
         begin = max(other.begin for other in came.values())
@@ -136,7 +136,7 @@ class Player:
         return stream is not None and not self._known(self._last.get(stream))
 
     def _known(self, moment: "float | PendingTransfer | None") -> bool:
-        if isinstance(moment, PendingTransfer) and not self.players.bind_storage(moment):
+        if isinstance(moment, PendingTransfer) and not self.players.settle(moment):
             self.blocked = moment
             return False
         return True

@@ -12,7 +12,7 @@ from simgpu import unmodeled
 from simgpu.device import machine as machines
 
 
-class Shelves:
+class StashedTensors:
     """The tensors that the collectives of one group keep."""
 
     def __init__(self) -> None:

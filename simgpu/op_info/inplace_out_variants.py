@@ -11,7 +11,7 @@ def _inputs(operator) -> list[tuple[str, str]]:
     return [(one.name, str(one.type)) for one in arguments if not one.is_out]
 
 
-def siblings(operator):
+def variants(operator):
     """Yields the overloads with a CUDA kernel, without those that compute separately on any device and copy."""
     name = operator._opname
     for packet in (getattr(torch.ops.aten, name), getattr(torch.ops.aten, f"{name}_", None)):

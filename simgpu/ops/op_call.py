@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from simgpu.op_info import arguments, composite_explicit
-from simgpu.op_info.inplace_out_variants import siblings
+from simgpu.op_info.inplace_out_variants import variants
 from simgpu.op_info.op_spec import Conditional, declare, named, overloads, spec
 from simgpu.ops import custom
 
@@ -19,7 +19,7 @@ def rule(*names: str, only: bool = False):
     def register(function):
         for key in overloads(names):
             declare(key, allocate=function)
-            for variant in () if only else siblings(key):
+            for variant in () if only else variants(key):
                 if spec(variant).allocate_as_variant is None:
                     declare(variant, allocate_as_variant=function)
         return function

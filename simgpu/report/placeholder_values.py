@@ -1,4 +1,4 @@
-"""Reports stand-ins, which are the zeros that a run without values gives a program that asks for values."""
+"""Reports placeholder values, which are the zeros that a run without values gives a program that asks for values."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class SharedBlock:
         self.storages = 0
 
 
-class Residence(weakref.ref):
+class StorageEntry(weakref.ref):
     """Records where one storage is: in a block of a simulated GPU, or on the host (counted, without values).
 
     `home` is a SharedBlock, None (0 bytes) or HOST. `nbytes` is the storage's size. `values` are its bytes if they are
@@ -45,7 +45,7 @@ class Residence(weakref.ref):
     whose placeholder values decided its size, if it is on the host (placeholder_values.py). `end` is the weak reference
     that calls `_leave`.
 
-    When the storage dies, C appends the residence to `_left`, which nothing can interrupt. Then it calls `_leave`, and
+    When the storage dies, C appends the entry to `_left`, which nothing can interrupt. Then it calls `_leave`, and
     an interrupt can come before that (PyTorch's C++ frees many tensors without Python bytecode in between). Python
     calls the callback of the younger reference first.
     """
@@ -54,9 +54,9 @@ class Residence(weakref.ref):
 
     def __new__(cls, storage, machine, home, nbytes):
         end = weakref.ref(storage, _leave)
-        residence = super().__new__(cls, storage, _left.append)  # pyright: ignore[reportCallIssue]
-        residence.end = end
-        return residence
+        entry = super().__new__(cls, storage, _left.append)  # pyright: ignore[reportCallIssue]
+        entry.end = end
+        return entry
 
     def __init__(self, storage, machine, home, nbytes):
         super().__init__(storage, _left.append)  # pyright: ignore[reportCallIssue]
@@ -93,10 +93,10 @@ class Residence(weakref.ref):
         return self.host_address if self.block is None else self.block.address
 
 
-_residences: dict[int, Residence] = {}
+_entries: dict[int, StorageEntry] = {}
 
 
-_left: deque[Residence] = deque()  # storages that have died and whose memory is not freed yet
+_left: deque[StorageEntry] = deque()  # storages that have died and whose memory is not freed yet
 
 
 def _leave(_=None) -> None:
@@ -117,24 +117,24 @@ def free_dead() -> None:
     """
     while _left:
         try:
-            residence = _left.popleft()
+            entry = _left.popleft()
         except IndexError:  # a different thread took it
             return
-        if _residences.get(residence.key) is residence:
-            del _residences[residence.key]
-        home = residence.home
+        if _entries.get(entry.key) is entry:
+            del _entries[entry.key]
+        home = entry.home
         if home is HOST:
-            residence.machine.host_bytes -= residence.nbytes
+            entry.machine.host_bytes -= entry.nbytes
         elif home is not None:
             home.storages -= 1
-            if home.storages == 0 and residence.machine.active:
-                residence.machine.allocator.free(home.block)
+            if home.storages == 0 and entry.machine.active:
+                entry.machine.allocator.free(home.block)
 
 
 def free_lost() -> None:
     """Also frees storages whose end Python could not report because of its recursion limit (RecursionError)."""
     free_dead()
-    _left.extend(residence for residence in list(_residences.values()) if residence() is None)
+    _left.extend(entry for entry in list(_entries.values()) if entry() is None)
     free_dead()
 
 
@@ -153,13 +153,13 @@ def after_a_lost_interrupt(unraisable, told_by: str) -> bool:
     return raise_later(unraisable.exc_value, (__name__, told_by)) or not isinstance(unraisable.exc_value, Exception)
 
 
-def find(storage) -> Residence | None:
-    """Returns the residence of an untyped storage, or None if it is not a simulated one."""
-    return _residences.get(id(storage))
+def find(storage) -> StorageEntry | None:
+    """Returns the entry of an untyped storage, or None if it is not a simulated one."""
+    return _entries.get(id(storage))
 
 
-def of(tensor: torch.Tensor) -> Residence | None:
-    """Returns the residence of a simulated tensor (on the GPU, or on the host without values), else None."""
+def of(tensor: torch.Tensor) -> StorageEntry | None:
+    """Returns the entry of a simulated tensor (on the GPU, or on the host without values), else None."""
     with torch._C.DisableTorchFunction():
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # pyright: ignore[reportAttributeAccessIssue]
             return of(torch._C._functorch.get_unwrapped(tensor))  # pyright: ignore[reportAttributeAccessIssue]
@@ -169,12 +169,12 @@ def of(tensor: torch.Tensor) -> Residence | None:
         if hasattr(type(tensor), "__tensor_flatten__"):
             names, _ = tensor.__tensor_flatten__()  # pyright: ignore[reportAttributeAccessIssue]
             return of(getattr(tensor, names[0])) if names else None
-        return _residences.get(id(tensor.untyped_storage()))
+        return _entries.get(id(tensor.untyped_storage()))
 
 
 def any_on(machine) -> bool:
     """Returns whether any storage uses memory of this GPU, also one that only an autograd graph holds."""
-    return any(one.machine is machine and one.block is not None for one in list(_residences.values()))
+    return any(one.machine is machine and one.block is not None for one in list(_entries.values()))
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:
@@ -198,37 +198,37 @@ def device_of(tensor: torch.Tensor) -> torch.device:
         return tensor.device
 
 
-def bind_storage(storage, machine, block, nbytes: int) -> Residence:
+def bind_storage(storage, machine, block, nbytes: int) -> StorageEntry:
     """Records that `storage` (new) is in `block` of `machine` (None for 0 bytes)."""
     home = None if block is None else SharedBlock(machine, block)
     return _enter(storage, machine, home, nbytes)
 
 
-def share(storage, other: Residence, nbytes: int) -> Residence:
+def share(storage, other: StorageEntry, nbytes: int) -> StorageEntry:
     """Records that `storage` (new) is in the same memory as `other`."""
-    residence = _enter(storage, other.machine, other.home, nbytes)
-    residence.host_address = other.host_address
-    return residence
+    entry = _enter(storage, other.machine, other.home, nbytes)
+    entry.host_address = other.host_address
+    return entry
 
 
-def bind_host_storage(storage, machine, nbytes: int) -> Residence:
+def bind_host_storage(storage, machine, nbytes: int) -> StorageEntry:
     """Records that `storage` (new) represents host memory without values."""
     machine.host_bytes += nbytes
-    residence = _enter(storage, machine, HOST, nbytes)
-    residence.host_address = _host_end[0] if nbytes else 0
+    entry = _enter(storage, machine, HOST, nbytes)
+    entry.host_address = _host_end[0] if nbytes else 0
     _host_end[0] += -(-nbytes // _LINE) * _LINE
-    return residence
+    return entry
 
 
-def _enter(storage, machine, home, nbytes) -> Residence:
-    residence = Residence(storage, machine, home, nbytes)
+def _enter(storage, machine, home, nbytes) -> StorageEntry:
+    entry = StorageEntry(storage, machine, home, nbytes)
     if home is not None and home is not HOST:
         home.storages += 1
-    before = _residences.get(residence.key)
+    before = _entries.get(entry.key)
     if before is not None and before() is None:  # see `free_lost`
         _left.append(before)
-    _residences[residence.key] = residence
-    return residence
+    _entries[entry.key] = entry
+    return entry
 
 
 _pinned: dict[int, weakref.ref] = {}
@@ -249,32 +249,32 @@ def is_pinned(storage) -> bool:
 
 
 @defers_signals
-def release(residence: Residence) -> None:
+def release(entry: StorageEntry) -> None:
     """Frees a storage's memory before the storage dies: it is still needed here to compute values, but not on CUDA."""
-    home, residence.home = residence.home, None
+    home, entry.home = entry.home, None
     if home is not None:
         home.storages -= 1
         if home.storages == 0:
-            residence.machine.allocator.free(home.block)
+            entry.machine.allocator.free(home.block)
 
 
 @defers_signals
-def resize(residence: Residence, nbytes: int) -> None:
+def resize(entry: StorageEntry, nbytes: int) -> None:
     """Gives the storage a new block of `nbytes` bytes, as UntypedStorage.resize_ does on CUDA: new first, then old
     freed.
     """
-    machine = residence.machine
-    old = residence.home
+    machine = entry.machine
+    old = entry.home
     block = machine.allocator.malloc(nbytes, machine.stream)
-    residence.home = None if block is None else SharedBlock(machine, block)
-    residence.nbytes = nbytes
-    if isinstance(residence.values, Buffer):
+    entry.home = None if block is None else SharedBlock(machine, block)
+    entry.nbytes = nbytes
+    if isinstance(entry.values, Buffer):
         machine.host_memory.take(nbytes)
-        residence.values.resize(nbytes)
+        entry.values.resize(nbytes)
     else:
-        residence.values = None
-    if residence.home is not None:
-        residence.home.storages = 1
+        entry.values = None
+    if entry.home is not None:
+        entry.home.storages = 1
     if old is not None:
         old.storages -= 1
         if old.storages == 0:

@@ -299,7 +299,7 @@ def _note(operator, given, named, written, outputs) -> None:
 
 
 def _places_written(operator, args, kwargs) -> list:
-    """Returns the residences of the tensors that a call writes to."""
+    """Returns the entries of the tensors that a call writes to."""
     places = []
     written = _written(operator)
     if written.in_training and not arguments.given(operator, "training", args, kwargs):

@@ -176,6 +176,23 @@ def test_importing_the_allocator_loads_no_torch():
     assert done.stdout.strip() == "False"
 
 
+# --- names -------------------------------------------------------------------------------------------
+
+
+OLD_NAMES = re.compile(
+    r"\b(torch_face|ranks\.face|made_of_others|others_of|left_out|LeftOutWarning|stand_ins|stand_in_numbers|residence|"
+    r"vacate|any_device|siblings|Turns|sound_run|asked_values|once_for_each|in_one_piece|uninterrupted|lost_interrupts|"
+    r"uncounted|synced_batches|flat_shards|Awaited|no_gpu_yet|on_cpu\.follow|test_house|readers_copy|WritingClock)\b"
+)
+"""Names that were private to this project, and have the field's names now."""
+
+
+def test_no_old_name_is_left():
+    files = [path for path in texts() if path.suffix == ".py" and path != Path(__file__)]
+    found = {path: OLD_NAMES.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert {path.relative_to(ROOT).as_posix(): names for path, names in found.items() if names} == {}
+
+
 # --- texts and versions ------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ DERIVED = {
     ("simgpu.op_info.composite_explicit", "_MAKE_NEW"): "a part of _PLAIN",
     ("simgpu.op_info.composite_explicit", "_WRITE"): "a part of _PLAIN",
     ("simgpu.op_info.composite_explicit", "_SEE"): "a part of _PLAIN",
-    ("simgpu.dispatch.costs", "_UNCOUNTED"): "PRODUCTS and FACTORIZATIONS of uncounted",
+    ("simgpu.dispatch.costs", "_EXTRA"): "PRODUCTS and FACTORIZATIONS of extra_flops",
     ("simgpu.checks.missing_cuda_kernels", "_MISSING"): "_NAMES and _CALLING",
     ("simgpu.shapes.foreach_lists", "_NAMES"): "_UNARY and _MORE",
     ("simgpu.checks.overlaps", "_ALLOWED"): "the four texts of names",

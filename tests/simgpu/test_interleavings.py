@@ -175,4 +175,4 @@ def test_torch_is_as_found(actions):
     assert_same(before, state())
     assert all(one.device.type == "meta" for one in program.kept)
     del program
-    assert not [one for one in storage_map._residences.values() if one.machine.active]
+    assert not [one for one in storage_map._entries.values() if one.machine.active]

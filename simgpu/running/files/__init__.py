@@ -45,7 +45,7 @@ class KeptApart:
             calls.patch(patches, self._overlay)
 
     def patch(self, patches: Patches, machine: "Machine") -> None:
-        """Puts the overlay between the program and the file system. `machine` has stand-ins."""
+        """Puts the overlay between the program and the file system. `machine` has placeholder values."""
         from simgpu.running.files import native, tensors  # here, because they import torch
 
         self.patch_calls(patches)

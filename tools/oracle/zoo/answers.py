@@ -240,6 +240,6 @@ def _in_its_place(original, handler):
             machine = mode.dispatch.machine
             if machine.placeholder_values is None or original not in value_access.STANDING_IN:
                 raise
-            return value_access.stand_in(machine, original, args, kwargs)
+            return value_access.with_placeholder(machine, original, args, kwargs)
 
     return handled

@@ -7,7 +7,7 @@ import torch
 import labkit
 from simgpu.errors import NotModelledError, NoValueError
 from simgpu.op_info import composite_explicit
-from simgpu.op_info.inplace_out_variants import siblings
+from simgpu.op_info.inplace_out_variants import variants
 from simgpu.ops import rule_for
 
 aten = torch.ops.aten
@@ -26,8 +26,8 @@ def test_which_operators_are_taken_apart():
 
 
 def test_rules_hold_for_what_runs_the_same_code():
-    assert set(siblings(aten.renorm.default)) == {aten.renorm.out, aten.renorm_.default}
-    assert list(siblings(aten.count_nonzero.dim_IntList)) == []  # its out= is computed apart and copied
+    assert set(variants(aten.renorm.default)) == {aten.renorm.out, aten.renorm_.default}
+    assert list(variants(aten.count_nonzero.dim_IntList)) == []  # its out= is computed apart and copied
     assert rule_for(aten.cumsum_.default) is rule_for(aten.cumsum.default)
     assert rule_for(aten.mse_loss.out) is None  # it keeps the losses' storage, which out= has not
 
