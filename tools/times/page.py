@@ -83,8 +83,8 @@ WHY = """\
 - **Not in any table**: factorizations (`torch.linalg`) run on the clock at the rate of large matmuls, but real ones
   take far longer ([extra_flops.py](../simgpu/dispatch/extra_flops.py)). Sorts and selections are counted by their
   passes ([sorts.py](../simgpu/dispatch/sorts.py)), and FFTs by one pass, although long ones need several. A V100's
-  copies reach some 750 of 900 GB/s in the program that measured the RTX 5090's (ginkgo-project/ginkgo issue 164), whereas
-  the clock uses 0.9 of the data sheet's rate, and no row here is from a V100.
+  copies reach some 750 of 900 GB/s in the program that measured the RTX 5090's (ginkgo-project/ginkgo issue 164),
+  whereas the clock uses 0.9 of the data sheet's rate, and no row here is from a V100.
 """
 
 
