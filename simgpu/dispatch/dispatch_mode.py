@@ -22,7 +22,7 @@ from simgpu.checks import devices, dtypes, missing_cuda_kernels, number_ranges, 
 from simgpu.clock.clock import TO_HOST
 from simgpu.cpu_reference import execute
 from simgpu.device import machine as machines
-from simgpu.dispatch import costs, size_probe, stacks
+from simgpu.dispatch import costs, op_log, size_probe, stacks
 from simgpu.dispatch.op_traits import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW, traits_of
 from simgpu.distributed import operators
 from simgpu.errors import NESTED, OTHER_ENGINE, NotModelledError, NoValueError
@@ -175,6 +175,7 @@ class DispatchMode(TorchDispatchMode):
         self.machine = machine
         self.here = _OfThread()
         self.functions: TorchFunctionMode | None = None  # the function mode above this one
+        self.run_kernel = op_log.OpLog(self.run, machine.allocator).run if op_log.requested() else self.run
         self.ran = set()  # traits of the operators that ran on the GPU
 
     # HOST, GPU or "meta": where operators place new tensors with device meta
@@ -222,7 +223,7 @@ class DispatchMode(TorchDispatchMode):
                 return operator(*args, **kwargs)
             if kind is KERNEL:
                 try:
-                    return run_deferring_signals(self.run, traits, operator, args, kwargs)
+                    return run_deferring_signals(self.run_kernel, traits, operator, args, kwargs)
                 except torch.OutOfMemoryError as error:
                     del args, kwargs  # the traceback keeps this frame, which must not keep tensors that C++ releases
                     raise error.with_traceback(None) from None
