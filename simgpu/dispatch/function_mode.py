@@ -29,7 +29,7 @@ from simgpu.dispatch.dispatch_mode import GPU, DispatchMode, tensors_in
 from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.interrupts import defers_signals, run_deferring_signals
-from simgpu.ops import ctc_composite, cuda_composites, encoder, gradients, grouped_mm, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
+from simgpu.ops import cuda_composites, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
 from simgpu.storage import side_streams, storage_map
 from simgpu.storage.storage_map import HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu, let_go

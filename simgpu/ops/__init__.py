@@ -24,7 +24,7 @@ from simgpu.ops import (  # noqa: F401  (they register their rules)
     foreach,
     gemm,
     group_norm,
-    grouped_gemm,
+    grouped_mm,
     indexing,
     losses,
     norms,
