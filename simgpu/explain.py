@@ -80,6 +80,11 @@ def _itself(operator) -> tuple:
     return (operator,)
 
 
+def _named(operator) -> tuple:
+    """Returns "aten::sort.stable"."""
+    return (operator.name(),)
+
+
 def _packet(operator) -> tuple:
     return (operator.overloadpacket,)
 
@@ -159,8 +164,7 @@ TABLES = (
     Table("placement", "one device", devices, "_ONE_DEVICE", _out_of_place, devices.wants_one_device),
     Table("placement", "error text", devices, "_FOUND_BY_ITERATOR", _opname),
     Table("placement", "error text", devices, "_CALLS", _opname),
-    Table("check", "absent", missing_cuda_kernels, "_NAMES", _plain),
-    Table("check", "absent", missing_cuda_kernels, "_CALLING", _plain),
+    Table("check", "absent", missing_cuda_kernels, "missing_kernels", _named),
     Table("check", "overlap", overlaps, "_ALONE", _out_of_place, overlaps.check_of),
     Table("check", "overlap", overlaps, "_COPIED", _out_of_place, overlaps.check_of),
     Table("check", "overlap", overlaps, "_WITH_INPUTS", _out_of_place, overlaps.check_of),
@@ -247,6 +251,7 @@ def _of_record(operator) -> Iterator[Entry]:
 def _held(table: Table) -> dict:
     """Returns a table's keys and values; the value is None if it is a set or a text of names."""
     held = getattr(table.module, table.variable)
+    held = held() if callable(held) else held
     held = held.split() if isinstance(held, str) else held
     return held if isinstance(held, dict) else dict.fromkeys(held)
 

@@ -1,31 +1,49 @@
 """Operators that only the CPU has, which CUDA refuses although meta tensors would accept them.
 
-A build without CUDA does not show which these are. They are the aten overloads for which PyTorch 2.13's CUDA build has
-a CPU kernel and no CUDA kernel (`_dispatch_has_computed_kernel_for_dispatch_key`, read with the oracle).
+PyTorch's own list of kernels says which these are, native_functions.yaml, which every build of torch contains for
+torchgen. They are the functions with a kernel for the CPU, and none for CUDA, for quantized CUDA tensors or for any
+device. Of these, torch 2.13's CUDA build has no kernel either (`_dispatch_has_computed_kernel_for_dispatch_key`).
 """
 
-_NAMES = """
-    _add_relu.Scalar _add_relu.Tensor _add_relu.out _add_relu_.Scalar _add_relu_.Tensor
-    _convert_weight_to_int4pack_for_cpu _dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight
-    _functional_assert_async.msg _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors
-    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward _spdiags
-    _upsample_lanczos2d_aa.out _upsample_lanczos2d_aa_backward.grad_input _weight_int4pack_mm_for_cpu
-    histogram.bin_ct histogram.bin_ct_out histogram.bins_tensor histogram.bins_tensor_out mkldnn_rnn_layer
-    mkldnn_rnn_layer_backward narrow_copy.out quantize_per_tensor.tensors slow_conv3d_forward slow_conv3d_forward.output
-    to_mkldnn
-"""
-# Operators that PyTorch decomposes into an operator without a CUDA kernel.
-_CALLING = {
-    "_upsample_lanczos2d_aa": "_upsample_lanczos2d_aa.out",
-    "_upsample_lanczos2d_aa_backward": "_upsample_lanczos2d_aa_backward.grad_input",
-}
-_MISSING = {f"aten::{name}": f"aten::{name}" for name in _NAMES.split()}
-_MISSING |= {f"aten::{name}": f"aten::{called}" for name, called in _CALLING.items()}
+from functools import cache
+from pathlib import Path
+
+import torchgen
+
+FILE = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+
+
+@cache
+def missing_kernels() -> dict[str, str]:
+    """Returns the functions that CUDA cannot run, by the name of the kernel that is missing: its own or its delegate's.
+
+    It is empty where the installed torch has no native_functions.yaml.
+    """
+    keys: dict[str, set[str]] = {}
+    delegates: dict[str, str] = {}
+    name, in_dispatch = "", False
+    for line in FILE.read_text(encoding="utf-8").splitlines() if FILE.exists() else ():
+        if line.startswith("- func: "):
+            name = line.removeprefix("- func: ").partition("(")[0]
+            keys[name] = set()
+        elif line.startswith("  structured_delegate: "):
+            delegates[name] = line.partition(":")[2].strip()
+        if line.startswith("    ") and in_dispatch:
+            keys[name].update(key.strip() for key in line.partition(":")[0].split(","))
+        else:
+            in_dispatch = line.startswith("  dispatch:")
+    found = {}
+    for name, own in keys.items():
+        kernel = delegates.get(name, name)
+        has = own | keys[kernel]
+        if "CPU" in has and not any(key in ("CUDA", "QuantizedCUDA") or key.startswith("Composite") for key in has):
+            found[f"aten::{name}"] = f"aten::{kernel}"
+    return found
 
 
 def missing(operator) -> str | None:
     """Returns the name of the overload without a CUDA kernel because of which CUDA cannot run `operator`, or None."""
-    return _MISSING.get(operator.name())
+    return missing_kernels().get(operator.name())
 
 
 def error(name: str) -> NotImplementedError:

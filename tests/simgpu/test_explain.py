@@ -25,7 +25,6 @@ DERIVED = {
     ("simgpu.op_info.composite_explicit", "_WRITE"): "a part of _PLAIN",
     ("simgpu.op_info.composite_explicit", "_SEE"): "a part of _PLAIN",
     ("simgpu.dispatch.costs", "_EXTRA"): "PRODUCTS and FACTORIZATIONS of extra_flops",
-    ("simgpu.checks.missing_cuda_kernels", "_MISSING"): "_NAMES and _CALLING",
     ("simgpu.shapes.foreach_lists", "_NAMES"): "_UNARY and _MORE",
     ("simgpu.checks.overlaps", "_ALLOWED"): "the four texts of names",
     ("simgpu.checks.devices", "_NAMES_OF_THESE"): "_ONE_DEVICE",
@@ -36,6 +35,7 @@ DERIVED = {
     ("simgpu.dispatch.costs", "unread"): "operators that were met and not counted",
     ("simgpu.storage.values", "_ALLOCATING"): "parts of names",
     ("simgpu.autograd.formulas", "GUESSES"): "the field formula_guess",
+    ("simgpu.op_info.op_spec", "_specs"): "the records themselves",
     ("simgpu.distributed.refused", "_AS_PAIRS"): "kinds of collectives",
     ("simgpu.distributed.refused", "_BY_TORCH_CUDA"): "kinds of collectives",
     ("simgpu.distributed.traffic", "KINDS"): "kinds of collectives",
@@ -45,7 +45,10 @@ DERIVED = {
     ("simgpu.dispatch.costs", "TO_HOST"): "a name of the clock's",
     ("simgpu.dispatch.dispatch_mode", "TO_HOST"): "a name of the clock's",
 }
-ROOMS = ("tensors", "kernels", "composites", "modes", "on_cpu", "ranks", "unmodeled", "handlers")
+ROOMS = (
+    *("storage", "checks", "shapes", "autograd", "op_info", "ops", "dispatch", "cpu_reference", "distributed"),
+    *("unmodeled", "handlers"),
+)
 
 
 def is_operator(one, names):
@@ -175,12 +178,12 @@ def test_a_wrong_name_is_an_error_with_near_ones(arguments, said, capsys):
 def test_explaining_changes_nothing_for_a_simulated_gpu_that_follows():
     """Some operators are composite while no shapes are registered for them, and kernels on a simulated GPU."""
     code = (
-        "import sys, torch, simgpu; from simgpu import explain; from simgpu.dispatch import operators\n"
+        "import sys, torch, simgpu; from simgpu import explain; from simgpu.dispatch import op_traits\n"
         "before = torch._C._dispatch_dump('aten::mish_backward')\n"
         "assert explain.explained('aten::mish_backward').startswith('aten::mish_backward (kernel)')\n"
         "assert torch._C._dispatch_dump('aten::mish_backward') == before\n"
         "with simgpu.simulated_gpu('T4'):\n"
-        "    assert operators.traits_of(torch.ops.aten.mish_backward.default).kind == 'kernel'\n"
+        "    assert op_traits.traits_of(torch.ops.aten.mish_backward.default).kind == 'kernel'\n"
         "assert 'transformers' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -194,7 +197,7 @@ def test_explaining_changes_nothing_for_a_simulated_gpu_that_follows():
         (op_call.refuses, "max.default", "refusals"),
         (op_call.decomposition, "_trilinear.default", "decompositions"),
         (dispatcher.meta, "_fused_sgd_", "shapes"),
-        (dispatcher.cuda_composite, "softmax.int", "branches"),
+        (dispatcher.cuda_composite, "softmax.int", "CUDA composites"),
         (cpu_call.cpu_impl, "mm.dtype", "computations on the CPU"),
     ],
 )

@@ -11,7 +11,7 @@ import labkit
 PREPARED = """
 import torch
 import torch._meta_registrations as registrations
-from simgpu.storage import meta_kernels
+from simgpu.shapes import meta_kernels
 
 def registered():
     # what is registered for meta tensors, and how many kernels it replaces; where it stands in a file does not matter
