@@ -7,9 +7,11 @@ AutocastPrivateUse1. autocast("cuda") switches that key on and off in each threa
 others are cast too, and backward runs in the dtype that forward chose. While autocast is off, the kernels cost nothing.
 """
 
+import re
 import threading
 import weakref
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -35,37 +37,24 @@ class _OfThread(threading.local):
 _here = _OfThread()
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+"""PyTorch's lists of operators by policy, which every build contains for C++ extensions."""
 
 
-# The lists of autocast_mode.h, by policy. An operator that a later PyTorch adds to them is cast to the lower precision.
-LOWER = _names("""
-    _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
-    conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
-    einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
-    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
-    scaled_dot_product_attention
-""")
-FP32 = _names("""
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
-    pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
-    frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
-    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss
-    mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
-    _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
-    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa
-    upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
-""")
-FP32_RESULT = _names("""
-    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-    linalg_matrix_norm.str_ord sum sum.dim_IntList
-""")
+def _listed(policy: str) -> frozenset[str]:
+    """Returns the operators of one macro of the header, for instance "softmax.int" for _(softmax, int)."""
+    text = HEADER.read_text(encoding="utf-8").replace("\\\n", " ")
+    _, _, rest = text.partition(f"#define AT_FORALL_{policy}(_)")
+    entries = re.findall(r"_\(\s*(\w+)\s*(?:,\s*(\w+)\s*)?\)", rest.partition("\n")[0])
+    return frozenset(f"{name}.{overload}" if overload else name for name, overload in entries)
+
+
+# autocast_mode.cpp adds cuDNN's for CUDA alone.
+LOWER = _listed("LOWER_PRECISION_FP") | {"cudnn_convolution", "cudnn_convolution_transpose"}
+FP32 = _listed("FP32")
+FP32_RESULT = _listed("FP32_SET_OPT_DTYPE")
 NORM = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
-WIDEST = _names("""
-    addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
-""")
+WIDEST = _listed("PROMOTE")
 BANNED = {
     "binary_cross_entropy": (
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
