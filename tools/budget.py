@@ -1,4 +1,4 @@
-"""The bars of the running model's budget chart: `python -m tools.budget` writes notebooks/data/budget.yaml.
+"""Writes the bars of the running model's budget chart, notebooks/data/budget.yaml: `python -m tools.budget`.
 
     python -m tools.budget                   all bars, by the cells that chapters 00 and 09 to 14 tag with "budget"
     python -m tools.budget --compiled        the table of compiled peaks (chapter 13), on the stub engine

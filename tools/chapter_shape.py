@@ -1,4 +1,4 @@
-"""The shape of a chapter: rules with a name each, and the chapters that do not keep them yet.
+"""Checks the shape of a chapter by rules with a name each: `python -m tools.chapter_shape notebooks/NN*`.
 
     python -m tools.chapter_shape notebooks/03*.ipynb           what is missing, also of rules that may be broken yet
     python -m tools.chapter_shape --collapse [NOTEBOOK ...]     collapse the solutions, source and outputs

@@ -1,4 +1,5 @@
-"""Public programs that compile, launch Triton kernels or load CUDA extensions: `python -m tools.compiled_programs`.
+"""Runs public programs that compile, launch Triton kernels or load CUDA extensions: `python -m
+tools.compiled_programs`.
 
 The command writes docs/compiled_programs.md from docs/compiled_programs.json. `run CHECKOUTS [NAME ...]` first runs
 programs on the stub engine and stores what came of them: the named ones, or those that have no figures yet. CHECKOUTS

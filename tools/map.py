@@ -1,13 +1,19 @@
-"""Writes simgpu/FILES.md, the list of files with the first sentence of each: `python -m tools.map`."""
+"""Writes the lists of files simgpu/FILES.md and tools/README.md, from their docstrings: `python -m tools.map`."""
 
 import ast
 from pathlib import Path
 
-SIMGPU = Path(__file__).parents[1] / "simgpu"
-PAGE = SIMGPU / "FILES.md"
+TOOLS = Path(__file__).parent
+SIMGPU = TOOLS.parent / "simgpu"
+PAGE, TOOLS_PAGE = SIMGPU / "FILES.md", TOOLS / "README.md"
 HEAD = """# The files of `simgpu`
 
 This list is written by `python -m tools.map`, from the first paragraph of each file. [README.md](README.md) is the map.
+"""
+OF_TOOLS = """# The tools
+
+These programs make and check the course and `simgpu`; nothing that readers use imports them. Run them from the
+repository's folder. This list is written by `python -m tools.map`.
 """
 ROOMS = (
     "allocator",
@@ -55,5 +61,15 @@ def page() -> str:
     return "\n".join([HEAD, *tables])
 
 
+def tools() -> str:
+    """Returns the page of tools: a line for each module and package, the modules first."""
+    found = [one for one in sorted(TOOLS.glob("*.py")) if one.name != "__init__.py"]
+    found += sorted(TOOLS.glob("*/__init__.py"))
+    names = [one.parent.name + "/" if one.name == "__init__.py" else one.name for one in found]
+    rows = [f"| [{name}]({name}) | {purpose(one)} |" for name, one in zip(names, found, strict=True)]
+    return "\n".join([OF_TOOLS, "| tool | what it does |", "|---|---|", *rows, ""])
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    TOOLS_PAGE.write_text(tools(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How long the notebooks take to read, and what can be read in two, four or eight hours.
+"""Computes how long the notebooks take to read, and what can be read in two, four or eight hours.
 
     python -m tools.minutes                    a table of claims and computed minutes
     python -m tools.minutes --write            docs/syllabi.md anew, from the claims

@@ -1,4 +1,4 @@
-"""The rules that every notebook of the course keeps, and which of them a notebook breaks.
+"""Holds the rules that every notebook of the course keeps, and finds which of them a notebook breaks.
 
     python -m tools.notebook_rules notebooks/03_a_linear_model.ipynb
 

@@ -1,4 +1,4 @@
-"""Runs notebooks as readers do, and reports what fails or says something else than the text does.
+"""Runs notebooks as readers do, and reports each cell that fails or contradicts the text.
 
     python -m tools.notebooks 03                                  once, on the course's GPU
     python -m tools.notebooks 03 03b --gpu T4 --gpu H100 --twice --after-exercises

@@ -1,4 +1,4 @@
-"""The order of the chapters: the core path, deep dives and case studies, and the links from one chapter to the next.
+"""Holds the order of the chapters (core path, deep dives, case studies), and writes the links between them.
 
     python -m tools.order --write       write titles' labels, contents and links into every notebook
     python -m tools.order               print the core path with its minutes

@@ -1,4 +1,4 @@
-"""The summary table of the course as a page: `python -m tools.techniques` writes docs/techniques.md.
+"""Writes docs/techniques.md, the summary table of the course: `python -m tools.techniques`.
 
 Each row comes from the measurements of a chapter, whose executed notebook stores it. The table of times consists of
 the rows of docs/exactness.json that contain a published measurement of a technique.

@@ -1,4 +1,5 @@
-"""What somebody gets who installs the wheel and has no clone: `python -m tools.wheel`, with `--notebooks` the chapters.
+"""Installs the wheel alone, as a user without a clone, and tries it: `python -m tools.wheel`, with `--notebooks`
+the chapters.
 
 In a folder of its own, which is removed afterwards, the wheel is built from this checkout and installed into an empty
 environment with torch. There, away from the checkout, a step of training is run on a simulated GPU, the commands are

@@ -226,7 +226,8 @@ def test_links_lead_somewhere(page):
     assert [link for link in here if not (page.parent / link).exists()] == []
 
 
-def test_the_map_of_simgpu_lists_every_file():
+def test_the_lists_of_files_are_complete():
+    assert map_of_simgpu.TOOLS_PAGE.read_text(encoding="utf-8") == map_of_simgpu.tools(), "run: python -m tools.map"
     assert map_of_simgpu.PAGE.read_text(encoding="utf-8") == map_of_simgpu.page(), "run: python -m tools.map"
 
 

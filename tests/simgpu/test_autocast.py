@@ -200,3 +200,11 @@ def test_recurrent_networks_run_in_inference_mode(kind):
     network, x = kind(10, 12, device="cuda"), torch.zeros(6, 8, 10, device="cuda", dtype=torch.bfloat16)
     with torch.backends.cudnn.flags(enabled=False), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
         assert network(x)[0].dtype == torch.bfloat16
+
+
+def test_the_lists_are_pytorch_s_own():
+    assert {"matmul", "linear", "_convolution.deprecated", "cudnn_convolution"} <= autocast.LOWER
+    assert {"softmax.int", "sum.dim_IntList"} <= autocast.FP32_RESULT
+    assert {"layer_norm", "pow.Tensor_Scalar"} <= autocast.FP32 and {"addcmul", "index_put"} <= autocast.WIDEST
+    lists = (autocast.LOWER, autocast.FP32, autocast.FP32_RESULT, autocast.WIDEST)
+    assert sum(map(len, lists)) == len(frozenset().union(*lists))

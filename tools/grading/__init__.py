@@ -1,4 +1,4 @@
-"""What the answers in a reader's copy of a notebook are worth, judged by the course's own exercises.
+"""Grades the answers in a reader's copy of a notebook, by the course's own exercises: `python course.py grade FILE`.
 
 The copy is run as it is, in a process of its own, and the values of its answers are read from there. The judge is the
 course's notebook in a second process, with those values in the place of its three dots: a changed judge in the copy

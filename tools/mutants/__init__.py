@@ -1,1 +1,1 @@
-"""Mutants of the simulated GPU: whether the tests notice a small change of its code. See `python -m tools.mutants`."""
+"""Checks whether the tests notice small changes of simgpu: `python -m tools.mutants --sample 200 --seed 1`."""

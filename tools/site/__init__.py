@@ -1,4 +1,4 @@
-"""The course as a site: `python -m tools.site` builds it, by Sphinx, from the stored outputs.
+"""Builds the course as a site with Sphinx, from the stored outputs: `python -m tools.site`.
 
 `stage` lays the sources of the pages into a folder: the notebooks (`notebooks`), the pages of docs/, and those that are
 written here (`index`, `exactness`, `glossary` from docs/). Links and mentions of chapters become links of the site

@@ -1,4 +1,4 @@
-"""The lecture of each notebook as reveal.js slides that need no network.
+"""Writes the lecture of each notebook as reveal.js slides that need no network: `python course.py slides`.
 
 reveal.js comes with the package sphinx-revealjs and is copied beside the slides; formulas are MathML, written when the
 slides are made; style and script of tools/slides/static are copied, too. A slide has 1440 × 810: `fit.js` lowers the

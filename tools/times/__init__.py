@@ -1,1 +1,1 @@
-"""The clock beside published times of models: `python -m tools.times` (docs/times.md)."""
+"""Compares the clock with published times of models, and writes docs/times.md: `python -m tools.times`."""
