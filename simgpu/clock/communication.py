@@ -86,16 +86,6 @@ class Path:
         )
 
 
-def steps(name: str, ranks: int) -> int:
-    """Returns the steps of a ring: 2(n - 1) for an all-reduce or a barrier, n - 1 for other collectives.
-
-    A send or a receive has 1.
-    """
-    if name in ("send", "recv"):
-        return 1
-    return (2 if name in ("all_reduce", "barrier") else 1) * (ranks - 1)
-
-
 @dataclass(frozen=True)
 class Transfer:
     """Describes a transfer over a rank's links: a collective of a group, or a message to or from one other rank.

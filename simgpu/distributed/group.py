@@ -16,8 +16,9 @@ from torch.distributed import ProcessGroup
 from simgpu import unmodeled
 from simgpu.device import machine as machines
 from simgpu.distributed import meeting, messages, objects, peer_values, refused, scratch, transfers
+from simgpu.distributed.kinds import kind
 from simgpu.distributed.stashed_tensors import StashedTensors
-from simgpu.distributed.traffic import Collective, Traffic, sent_by_ring
+from simgpu.distributed.traffic import Collective, Traffic
 from simgpu.distributed.works import Finished
 from simgpu.storage import storage_map
 
@@ -204,7 +205,7 @@ class RankGroup(ProcessGroup):
                 self._stream_of("device", machine)
             if size > 1:
                 machine.unmodeled.beside(unmodeled.NCCL)
-        one = Collective(name, nbytes, size, sent_by_ring(name, nbytes, size, root), self.group_name)
+        one = Collective(name, nbytes, size, kind(name).bytes_sent(nbytes, size, root), self.group_name)
         self.traffic.add(one)
         if self._world is not None:
             self._world.add(one)

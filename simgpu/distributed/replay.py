@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from simgpu.clock.clock import Clock
 from simgpu.clock.communication import Transfer
 from simgpu.clock.tracks import COMPUTE, Lanes
+from simgpu.distributed.kinds import kind
 from simgpu.distributed.log import Piece, RankLog
-from simgpu.distributed.transfers import ONE_WAY
 
 
 @dataclass(eq=False)
@@ -193,7 +193,7 @@ class Player:
         between = transfer.members, transfer.group, transfer.peer
         awaited = PendingTransfer(self, own, transfer, self._places[between], ready, self._last.get(own))
         self._places[between] += 1
-        if transfer.name not in ONE_WAY:
+        if kind(transfer.name).rounds is not None:
             self.players.met[transfer.members, transfer.group, awaited.place][self.log.rank] = awaited
         self._moments[number] = self._last[own] = awaited
 

@@ -7,11 +7,10 @@ stream. Any other runs on one of NCCL's streams, after what was submitted to the
 
 from collections.abc import Hashable
 
-from simgpu.clock.communication import Transfer, steps
+from simgpu.clock.communication import Transfer
 from simgpu.device.machine import Machine
+from simgpu.distributed.kinds import kind
 from simgpu.distributed.traffic import Collective
-
-ONE_WAY = {"send": "out", "recv": "in"}
 
 
 class Arrival:
@@ -42,15 +41,17 @@ class Arrival:
 def collective(machine: Machine, one: Collective, ranks: tuple[int, ...], own: Hashable) -> Arrival:
     """Adds a collective of these ranks of the world to the clock, on the stream `own`."""
     path = machine.links.path(ranks)
-    seconds = path.seconds(one.sent, steps(one.name, len(ranks)))
+    seconds = path.seconds(one.sent, kind(one.name).steps(len(ranks)))
     return _arrival(machine, own, Transfer(one.name, ranks, seconds, (path.link, "out"), one.group))
 
 
 def message(machine: Machine, one: Collective, ranks: tuple[int, ...], rank: int, peer: int, own: Hashable) -> Arrival:
     """Adds a message of a group of these ranks to the clock, between `rank` and `peer`, on the stream `own`."""
     path = machine.links.path((rank, peer))
-    seconds = path.seconds(one.nbytes, steps(one.name, 2))
-    return _arrival(machine, own, Transfer(one.name, ranks, seconds, (path.link, ONE_WAY[one.name]), one.group, peer))
+    seconds = path.seconds(one.nbytes, kind(one.name).steps(2))
+    return _arrival(
+        machine, own, Transfer(one.name, ranks, seconds, (path.link, kind(one.name).direction), one.group, peer)
+    )
 
 
 def _arrival(machine: Machine, own: Hashable, transfer: Transfer) -> Arrival:

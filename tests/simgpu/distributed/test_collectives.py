@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import simgpu
-from simgpu.distributed.traffic import KINDS, sent_by_ring
+from simgpu.distributed.kinds import KINDS, kind
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
 
@@ -80,13 +80,13 @@ def test_each_is_counted_with_its_bytes(traffic):
     }
     assert traffic.sent == sum(one.sent for one in traffic)
     assert "all_reduce" in str(traffic)
-    with pytest.raises(KeyError, match="no kind of collective"):
+    with pytest.raises(KeyError, match="is not a kind of collective"):
         traffic["allreduce"]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_alone_nothing_is_sent(name):
-    assert sent_by_ring(name, 1000, 1) == (1000 if name == "send" else 0)
+    assert kind(name).bytes_sent(1000, 1) == (1000 if name == "send" else 0)
 
 
 def test_groups_and_meshes(traffic):
@@ -257,3 +257,8 @@ def test_nccl_refuses_what_it_does_not_carry_or_know(dtype, refused):
                 found[name] = f"{type(error).__name__}: {error}"
         dist.all_reduce(torch.zeros(2, dtype=torch.int16), dist.ReduceOp.BXOR)  # on the host, which is gloo's
     assert found == refused
+
+
+def test_an_unknown_kind_of_collective_is_an_error():
+    with pytest.raises(ValueError, match=r"'all_shuffle' is not a known collective; known are all_reduce, "):
+        kind("all_shuffle")

@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu.clock.communication import BANDWIDTH, PROTOCOLS, SHARE, STEP, Path, steps
+from simgpu.clock.communication import BANDWIDTH, PROTOCOLS, SHARE, STEP, Path
+from simgpu.distributed.kinds import kind
 from simgpu.distributed.links import ETHERNET, Links
-from simgpu.distributed.traffic import RING, sent_by_ring
 from simgpu.distributed.world import world_of
 from simgpu.gpus.specs import SPECS, spec
 
 GB = 1e9
+
+
+RINGS = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce", "reduce_scatter")
 
 
 def path(gpu: str, ranks: int, per_node: int | None = None, link=None, members=None):
@@ -23,12 +26,12 @@ def path(gpu: str, ranks: int, per_node: int | None = None, link=None, members=N
 
 
 def seconds(name: str, nbytes: int, gpu: str, ranks: int, **world) -> float:
-    return path(gpu, ranks, **world).seconds(sent_by_ring(name, nbytes, ranks), steps(name, ranks))
+    return path(gpu, ranks, **world).seconds(kind(name).bytes_sent(nbytes, ranks), kind(name).steps(ranks))
 
 
 def bus_bandwidth(name: str, nbytes: int, gpu: str, ranks: int, **world) -> float:
     """As nccl-tests print it (doc/PERFORMANCE.md): of the ring's bytes, by time."""
-    return sent_by_ring(name, nbytes, ranks) / seconds(name, nbytes, gpu, ranks, **world) / GB
+    return kind(name).bytes_sent(nbytes, ranks) / seconds(name, nbytes, gpu, ranks, **world) / GB
 
 
 # GB/s of large messages, as others measured them with nccl-tests, without NVLink SHARP; sources beside `SHARE`.
@@ -82,7 +85,7 @@ def test_a_number_is_what_a_rank_reaches():
     assert seconds("all_reduce", 2**40, "T4", 4, link=math.inf) == 0.0
 
 
-@given(st.sampled_from(sorted(RING)), st.integers(1, 2**34), st.sampled_from(["H100", "A100-40GB", "L4"]), st.data())
+@given(st.sampled_from(sorted(RINGS)), st.integers(1, 2**34), st.sampled_from(["H100", "A100-40GB", "L4"]), st.data())
 def test_more_bytes_and_slower_links_take_longer(name, nbytes, gpu, data):
     ranks = data.draw(st.integers(1, 64))
     time = seconds(name, nbytes, gpu, ranks)
@@ -90,7 +93,7 @@ def test_more_bytes_and_slower_links_take_longer(name, nbytes, gpu, data):
     assert time <= seconds(name, nbytes, gpu, ranks, per_node=1) or ranks > 8
     assert (time == 0) == (ranks == 1)
     fastest = max(spec(gpu).nvlink, spec(gpu).host_link)
-    assert time >= sent_by_ring(name, nbytes, ranks) / fastest
+    assert time >= kind(name).bytes_sent(nbytes, ranks) / fastest
 
 
 @pytest.mark.parametrize(

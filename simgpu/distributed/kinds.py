@@ -1,0 +1,76 @@
+"""One row per kind of collective: what a rank sends, in how many steps, and how NCCL's host code treats its dtypes.
+
+The bytes sent are those of the ring, the algorithm that NCCL uses for large messages: a message of S bytes is split
+into N parts that go round (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+2009; NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus bandwidth"). A rank receives
+the same number of bytes as it sends. S is the size of the tensor that is equal on all ranks at the start (all_reduce,
+reduce_scatter's input) or at the end (all_gather's output), and for gather and scatter it is one rank's part.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+Factor = Callable[[int, bool], Fraction | int]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of collective.
+
+    `sent(ranks, root)` is the factor of a message's bytes that a rank sends in a group of `ranks`; `root` says whether
+    it is the root of the collective. `rounds` is the number of times that a message goes round the ring, each in
+    ranks - 1 steps; None for a message between two ranks, which has one step. `direction` is "out" or "in" for such a
+    message, which occupies the link in one direction.
+
+    `by_torch_cuda`: torch::cuda::nccl sends it, whose errors have other texts. `complex_as_real`: complex numbers are
+    sent as pairs of real ones, which only sums allow. `reduces_float8`: whether all float8 dtypes are accepted
+    (ProcessGroupNCCL.cpp).
+    """
+
+    sent: Factor
+    rounds: int | None = 1
+    direction: str = "out"
+    by_torch_cuda: bool = False
+    complex_as_real: bool = False
+    reduces_float8: bool = True
+
+    def bytes_sent(self, nbytes: int, ranks: int, root: bool = True) -> int:
+        """Returns the bytes that one rank sends for a message of `nbytes`, rounded up to a whole byte."""
+        return -((-self.sent(ranks, root) * nbytes) // 1)
+
+    def steps(self, ranks: int) -> int:
+        """Returns the steps of the ring in a group of `ranks`."""
+        return 1 if self.rounds is None else self.rounds * (ranks - 1)
+
+
+def _share(times: int = 1) -> Factor:
+    """Returns the factor of a message whose N parts go round: each rank sends all of them but its own."""
+    return lambda ranks, root: times * Fraction(ranks - 1, ranks)
+
+
+def _chain(ranks: int, root: bool) -> int:
+    return 1 if ranks > 1 else 0  # passed on once by every rank but the last of the chain
+
+
+KINDS = {
+    "all_reduce": Kind(_share(2), rounds=2, complex_as_real=True, reduces_float8=False),
+    "all_gather": Kind(_share()),
+    "reduce_scatter": Kind(_share(), reduces_float8=False),
+    "all_to_all": Kind(_share(), by_torch_cuda=True),
+    "broadcast": Kind(_chain, complex_as_real=True),
+    "reduce": Kind(_chain, complex_as_real=True),
+    "gather": Kind(lambda ranks, root: 0 if root else 1, by_torch_cuda=True),
+    "scatter": Kind(lambda ranks, root: ranks - 1 if root else 0, by_torch_cuda=True),
+    "send": Kind(lambda ranks, root: 1, rounds=None, complex_as_real=True),
+    "recv": Kind(lambda ranks, root: 0, rounds=None, direction="in", complex_as_real=True),
+    "barrier": Kind(lambda ranks, root: 0, rounds=2),
+}
+"""Every kind of collective that a rank can take part in, by the name in `traffic`."""
+
+
+def kind(name: str) -> Kind:
+    """Returns the row of a collective. Raises ValueError for an unknown name, with the known ones."""
+    if name not in KINDS:
+        raise ValueError(f"{name!r} is not a known collective; known are {', '.join(KINDS)}")
+    return KINDS[name]
