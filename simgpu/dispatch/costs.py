@@ -1,7 +1,7 @@
 """Estimates an operator's cost on the GPU: its number of kernels, and how long they take.
 
-By the roofline, an operator either computes at the rate that large matmuls reach in its dtype (`reached`), or reads and
-writes at a share of the memory's bandwidth (`rates`), whichever takes longer. torch.utils.flop_counter counts
+By the roofline, an operator either computes at the rate that large matmuls reach in its dtype (`achieved_rates`), or
+reads and writes at a share of the memory's bandwidth (`rates`), whichever is slower. torch.utils.flop_counter counts
 operations if it knows the operator, and `extra_flops` some more. All others are free, because elementwise kernels,
 norms and reductions wait for memory. Bytes are those of the arguments read and the results written, each once, except
 for the operators of `sorts`. Caches are not modelled, nor layouts that make memory slower.

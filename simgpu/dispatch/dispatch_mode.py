@@ -1,7 +1,7 @@
 """The dispatch mode, which gives every tensor on the simulated GPU its block.
 
 It sees each ATen operator below autograd, in forward and backward. It runs the operator on meta tensors, which computes
-shapes and no values. Then it allocates what CUDA would allocate: the outputs, and what the rules of `kernels` add.
+shapes and no values. Then it allocates what CUDA would allocate: the outputs, and what the rules in `ops` add.
 Finally the operator is added to the clock.
 """
 

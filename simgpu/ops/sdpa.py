@@ -2,7 +2,7 @@
 inputs.
 
 The choice follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (select_sdp_backend), and the rest follows
-attention.cpp (scaled_dot_product_attention). What the chosen operators allocate is in `kernels.attention`.
+attention.cpp (scaled_dot_product_attention). What the chosen operators allocate is in `ops/attention_scratch.py`.
 """
 
 import os
