@@ -22,8 +22,7 @@ FAST = (
     "simgpu/test_cublas.py",
     "simgpu/test_cuda.py",
     "simgpu/test_facade.py",
-    "simgpu/test_rules_copies.py",
-    "simgpu/test_rules_products.py",
+    "simgpu/test_rules_moves.py",
     "simgpu/test_session.py",
     "simgpu/test_snapshot.py",
     "simgpu/test_specs.py",
@@ -84,6 +83,8 @@ def pytest_collection_modifyitems(config, items):
     rank = {config.rootpath / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
     fast = {Path(__file__).parent / name for name in FAST}
+    absent = [str(path) for path in (*rank, *fast) if not path.exists()]
+    assert not absent, f"FAST or LONGEST names files that do not exist: {', '.join(absent)}"
     for item in items:
         if item.path in fast:
             item.add_marker(pytest.mark.fast)

@@ -279,11 +279,11 @@ class RankGroup(ProcessGroup):
         """Gives every rank a list of all tensors."""
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
-        done = self._count("all_gather", [*inputs, *_flat(outputs)], self.size() * _bytes(inputs), opts=opts)
+        done = self._count("all_gather", [*inputs, *_flat(outputs)], _bytes(_flat(outputs)), opts=opts)
         held = []
         for ones, given in zip(outputs, inputs, strict=True):
             held += scratch.flat(self, ones)
-            peer_values.copy(ones, [given] * len(ones))
+            peer_values.copy_alike(ones, given)
         return self._work(held or _flat(outputs), inputs, opts, done)
 
     def all_gather_single(self, output, given, opts=None, timeout=None) -> Finished:
@@ -355,10 +355,7 @@ class RankGroup(ProcessGroup):
     def alltoall(self, outputs, inputs, opts=None, timeout=None) -> Finished:
         """Gives each rank a tensor of every rank's list."""
         done = self._count("all_to_all", [*outputs, *inputs], _bytes(inputs), opts=opts)
-        mine = inputs[self.rank()]
-        alike = [one for one in outputs if one.shape == mine.shape]
-        peer_values.copy(alike, [mine] * len(alike))
-        peer_values.forget([one for one in outputs if one.shape != mine.shape])
+        peer_values.copy_alike(outputs, inputs[self.rank()])
         return self._work(outputs, inputs, opts, done)
 
     def gather(self, outputs, inputs, opts=None, timeout=None) -> Finished:

@@ -23,6 +23,13 @@ def copy(outputs, inputs) -> None:
         _run(_aten.copy_.default, output, given)
 
 
+def copy_alike(outputs, given: torch.Tensor) -> None:
+    """Copies the values of `given` to the outputs of its shape. What ranks give in a different shape is unknown."""
+    alike = [one for one in outputs if one.shape == given.shape]
+    copy(alike, [given] * len(alike))
+    forget([one for one in outputs if one.shape != given.shape])
+
+
 def repeat(output: torch.Tensor, given: torch.Tensor, ranks: int) -> None:
     """Writes the values of `given` to `output`, `ranks` times."""
     flat = _flat(output)

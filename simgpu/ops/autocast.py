@@ -46,6 +46,8 @@ def _listed(policy: str) -> frozenset[str]:
     text = HEADER.read_text(encoding="utf-8").replace("\\\n", " ")
     _, _, rest = text.partition(f"#define AT_FORALL_{policy}(_)")
     entries = re.findall(r"_\(\s*(\w+)\s*(?:,\s*(\w+)\s*)?\)", rest.partition("\n")[0])
+    if not entries:
+        raise RuntimeError(f"{HEADER} has no list AT_FORALL_{policy}, which autocast on a simulated GPU needs")
     return frozenset(f"{name}.{overload}" if overload else name for name, overload in entries)
 
 

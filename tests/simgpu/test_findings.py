@@ -5,7 +5,7 @@ import torch
 
 import simgpu
 from simgpu.dispatch import costs
-from simgpu.distributed.traffic import sent_by_ring
+from simgpu.distributed.kinds import kind
 from simgpu.report.findings import Facts, findings
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, TEMPORARIES, WORKSPACES
 from simgpu.report.report import Line
@@ -394,4 +394,4 @@ def test_the_traffic_of_an_unknown_collective_is_not_zero():
     with pytest.raises(
         ValueError, match="'all_shuffle' is not a collective whose traffic is known; known are all_reduce"
     ):
-        sent_by_ring("all_shuffle", 1000, 8)
+        kind("all_shuffle").bytes_sent(1000, 8)

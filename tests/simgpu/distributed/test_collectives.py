@@ -163,6 +163,34 @@ def test_tensors_of_unequal_sizes_that_others_give_are_not_known(traffic):
     assert found[RANK - 1].tolist() == [RANK] * (RANK + 1)  # of the size that this rank has for itself
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_gathering_unequal_lengths(values):
+    """It moves the bytes of all ranks, allocates nothing, and gives what this rank has where a length is its own."""
+    with simgpu.simulated_gpu("H100", ranks=RANKS, rank=RANK, values=values):
+        dist.init_process_group("nccl")
+        given = torch.full((RANK + 1,), 7.0, device="cuda")
+        found = [torch.full((rank + 1,), 0.0, device="cuda") for rank in range(RANKS)]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        dist.all_gather(found, given)
+        assert torch.cuda.max_memory_allocated() == before
+        assert found[RANK].tolist() == [7] * (RANK + 1)
+        nbytes = 4 * sum(range(RANKS + 1))
+        (one,) = simgpu.traffic()
+        assert (one.name, one.nbytes, one.sent) == ("all_gather", nbytes, nbytes * 7 // 8)
+
+
+def test_a_rank_answers_every_collective_of_a_process_group():
+    """A method that a later PyTorch adds would otherwise be the one of C++, which has no backend."""
+    with simgpu.simulated_gpu("H100", ranks=RANKS, rank=RANK):
+        dist.init_process_group("nccl")
+        answered = {name for kind in type(dist.group.WORLD).__mro__[:-1] for name in vars(kind)}
+    collectives = ("all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "barrier")
+    of_torch = {name for name in dir(dist.ProcessGroup) if name.startswith(collectives)}
+    assert len(of_torch) > 15
+    assert sorted(of_torch - answered) == []
+
+
 EXPERTS = """
 gate, x = torch.nn.Linear(64, 8, device="cuda"), torch.randn(128, 64, device="cuda")
 expert = gate(x).argmax(-1)
