@@ -391,7 +391,5 @@ def test_a_call_whose_operations_cannot_be_counted_is_named(run, monkeypatch):
 
 
 def test_the_traffic_of_an_unknown_collective_is_not_zero():
-    with pytest.raises(
-        ValueError, match="'all_shuffle' is not a collective whose traffic is known; known are all_reduce"
-    ):
+    with pytest.raises(ValueError, match="is not a known collective"):
         kind("all_shuffle").bytes_sent(1000, 8)
