@@ -21,6 +21,7 @@ from labkit.units import MiB, whole_bytes
 
 __all__ = ["Technique", "summary"]
 
+MOST_COLUMNS = 5  # of a table in a notebook
 MIME = "application/vnd.labkit.techniques+json"
 
 
@@ -98,8 +99,9 @@ class Summary:
         return pd.DataFrame([technique.row() for technique in self.rows]).set_index("method")
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, object]:
+        table = self.table() if len(self.rows) > MOST_COLUMNS else self.table().T  # a column per method fits a page
         with pd.option_context("display.max_colwidth", None):
-            shown = {"text/plain": "\n".join(map(_line, self.rows)), "text/html": self.table()._repr_html_()}
+            shown = {"text/plain": "\n".join(map(_line, self.rows)), "text/html": table._repr_html_()}
         return {**shown, MIME: [asdict(technique) for technique in self.rows]}
 
 

@@ -122,12 +122,13 @@ def in_turn(work: Callable[[Turn], object], ranks: int, link: str | float | None
 
 
 def side_by_side(runs: Mapping[str, InTurn]) -> pd.DataFrame:
-    """Returns a row per rank, with the micro-batches in flight and the allocated peak in MiB of each named run."""
-    columns = {}
-    for name, one in runs.items():
-        columns[name, "in flight"] = [one.in_flight(rank) for rank in range(len(one.turns))]
-        columns[name, "MiB"] = [peak / MiB for peak in one.peaks]
-    return pd.DataFrame(columns, index=[f"rank {rank}" for rank in range(len(next(iter(runs.values())).turns))])
+    """Returns a row per rank and a column per run, with the allocated peak in MiB and the micro-batches in flight."""
+    columns = {
+        name: [f"{peak / MiB:,.0f} ({one.in_flight(rank)})" for rank, peak in enumerate(one.peaks)]
+        for name, one in runs.items()
+    }
+    ranks = len(next(iter(runs.values())).turns)
+    return pd.DataFrame(columns, index=[f"rank {rank}" for rank in range(ranks)]).rename_axis("MiB (in flight)")
 
 
 def _all(work: Callable[[Turn], object], ranks: int, link: str | float | None) -> list[Turn]:

@@ -45,8 +45,8 @@ def test_memory_traffic_and_time_of_each_rank():
         assert list(found.memory["allocated before"]) == [0, 1, 2]
         assert [found.in_flight(rank) for rank in range(3)] == [1, 1, 1]
         table = side_by_side({"chain": found, "again": found})
-        assert list(table) == [(name, what) for name in ("chain", "again") for what in ("in flight", "MiB")]
-        assert list(table["again", "MiB"]) == [peak / MiB for peak in found.peaks]
+        assert list(table) == ["chain", "again"]
+        assert list(table["again"]) == [f"{peak / MiB:,.0f} (1)" for peak in found.peaks]
         assert found.bubble == pytest.approx(2 / 3, abs=0.01)  # one works, two wait
         assert found.ms == pytest.approx(1e3 * found.timeline.seconds, rel=0.2)
         assert found.plot("a chain").axes[0].get_title(loc="left").startswith("Schedule, 66.")

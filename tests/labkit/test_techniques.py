@@ -56,6 +56,14 @@ def test_each_method_once():
         summary()
 
 
+def test_a_few_rows_are_shown_as_columns():
+    def rows_shown(count):
+        shown = summary(*(technique(f"technique {n}") for n in range(count)))._repr_mimebundle_()["text/html"]
+        return str(shown).split("<tbody>")[1].count("<tr>")
+
+    assert (rows_shown(2), rows_shown(5), rows_shown(6)) == (8, 8, 6)
+
+
 def test_notebooks_keep_their_rows(tmp_path):
     for name, method in (("10_b", "checkpointing"), ("09_a", "accumulation")):
         bundle = summary(technique(method, backward=(4 * MiB, 3 * MiB)))._repr_mimebundle_()

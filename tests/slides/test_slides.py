@@ -121,6 +121,79 @@ def test_a_slide_that_is_too_long_scrolls_and_the_others_fit(folder, browser):
     assert counts == {"fit": 2, "scroll": 1}
 
 
+# The text of each slide, the size of its type, whether a fragment is first, and how many fragments it has.
+SLIDES = """leaves().map(s => ({
+    text: s.textContent.replace(/\\s+/g, ' ').trim(), size: parseFloat(s.style.getPropertyValue('--size')),
+    hidden: s.firstElementChild.classList.contains('fragment'), fragments: s.querySelectorAll('.fragment').length,
+}))"""
+
+
+def shown(browser, tmp_path, *cells):
+    """The slides that the browser makes of these cells."""
+    installed("sphinx_revealjs")
+    path = tmp_path / "01_topic.ipynb"
+    nbformat.write(new_notebook(cells=cells), path)
+    command.write([path], tmp_path / "slides")
+    server = chromium.Server(tmp_path / "slides")
+    browser.open(f"{server.url}01_topic.slides.html")
+    browser.wait(look.READY)
+    found = browser.evaluate(SLIDES)
+    server.close()
+    return found
+
+
+@pytest.mark.browser
+def test_short_slides_are_joined_and_a_heading_begins_a_new_one(tmp_path, browser):
+    cells = [
+        cell(new_markdown_cell("# First"), "slide"),
+        cell(new_markdown_cell("A question?"), "slide"),
+        cell(new_code_cell("guess = 1"), "subslide"),
+        cell(new_markdown_cell("Its notes."), "notes"),
+        cell(new_markdown_cell("An answer."), "fragment"),
+        cell(new_markdown_cell("More notes."), "notes"),
+        cell(new_markdown_cell("## Second"), "subslide"),
+    ]
+    first, second = shown(browser, tmp_path, *cells)
+    assert first["text"] == "First A question? guess = 1 An answer. Its notes. More notes."
+    assert (first["fragments"], first["size"]) == (3, 24)
+    assert (second["text"], second["fragments"]) == ("Second", 0)
+
+
+@pytest.mark.browser
+def test_a_sentence_joins_what_follows_it(tmp_path, browser):
+    lines = "\n".join(f"line_{n} = {n}" for n in range(22))
+    cells = [
+        cell(new_code_cell(lines), "slide"),
+        cell(new_markdown_cell("The sentence."), "slide"),
+        cell(new_code_cell(lines), "slide"),
+    ]
+    texts = [slide["text"].split(" line_")[0] for slide in shown(browser, tmp_path, *cells)]
+    assert [text.split(" = ")[0] for text in texts] == ["line_0", "The sentence."]
+
+
+@pytest.mark.browser
+def test_a_heading_does_not_stay_alone(tmp_path, browser):
+    cells = [
+        cell(new_markdown_cell("# First\n\n" + "\n\n".join(["A paragraph."] * 5)), "slide"),
+        cell(new_code_cell("one = 1\none + 1"), "slide"),
+        cell(new_code_cell("two = 2\ntwo + 2"), "slide"),
+        cell(new_code_cell("\n".join(f"line_{n} = {n}" for n in range(26))), "slide"),
+    ]
+    first, second = shown(browser, tmp_path, *cells)
+    assert first["text"].endswith("two + 2") and first["fragments"] == 2
+    assert second["text"].startswith("line_0") and second["fragments"] == 0
+
+
+@pytest.mark.browser
+def test_a_slide_of_many_cells_is_divided_and_not_small(tmp_path, browser):
+    codes = ["\n".join(f"line_{k}_{n} = {n}" for n in range(12)) for k in range(6)]
+    cells = [cell(new_markdown_cell("# First"), "slide"), *(cell(new_code_cell(one), "fragment") for one in codes)]
+    slides = shown(browser, tmp_path, *cells)
+    assert len(slides) > 1
+    assert all(slide["size"] >= 20 and not slide["hidden"] for slide in slides)
+    assert " ".join(slide["text"] for slide in slides).split() == " ".join(["First", *codes]).split()
+
+
 @pytest.mark.browser
 def test_a_slide_that_does_not_fit_is_reported(folder, browser):
     script = folder / "assets" / "fit.js"
