@@ -33,6 +33,7 @@ _PUBLIC = {
     "coverage": "simgpu.unmodeled",
     "fit": "simgpu.fitting.fit",
     "host_slowness": "simgpu.host_calibration",
+    "load_ipython_extension": "simgpu.notebook",  # %load_ext simgpu calls it
     "one_rank": "simgpu.distributed.one_rank",
     "record_rank": "simgpu.distributed.log",
     "run": "simgpu.running.run",

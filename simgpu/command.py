@@ -1,9 +1,12 @@
 """The command `simgpu`: parses its arguments, and reports what is wrong with them in one line."""
 
 import argparse
+import contextlib
 import difflib
 import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import simgpu
 from simgpu.gpus.specs import SPECS
@@ -22,6 +25,8 @@ OF_SIMGPU = {"--gpu", "--memory", "--values", "--backward-passes", "--ranks"}
 
 TRAIN = "adamw, adamw-fused, adamw-8bit, adam, sgd, sgd-momentum, adafactor, muon, or none, which is --serve"
 
+REPORT = "show the report of an earlier run again, as text, as JSON, or as an HTML file"
+JSON = "print one JSON document (docs/report_json.md) and nothing else; what a script prints goes to standard error"
 DIFF = "two snapshots, or two runs' folders: what has grown at the peak, by line"
 ENGINE = "the stub engine, PyTorch's own CUDA build on a machine without a GPU: fetch it, or show its status"
 EXPLAIN = "what this project has for one operator of PyTorch: rules, checks, shapes, costs, with file and line"
@@ -34,6 +39,8 @@ RUN = "run a script, unmodified, on a simulated GPU, and say on one page what it
 def main(argv: list[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0 it fits, 1 it does not fit, 2 it failed, 3 undecided."""
     options = _parser().parse_args(argv)
+    options.given = sys.argv[1:] if argv is None else list(argv)
+    options.own_process = argv is None
     try:
         return options.command(options)
     except KeyboardInterrupt:
@@ -78,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     _run(commands.add_parser("run", help=RUN, description=RUN, epilog=epilog, allow_abbrev=False))
     _fit(commands.add_parser("fit", help=FIT, description=FIT, epilog=epilog, allow_abbrev=False))
     _diff(commands.add_parser("diff", help=DIFF, description=DIFF, allow_abbrev=False))
+    _report(commands.add_parser("report", help=REPORT, description=REPORT, allow_abbrev=False))
     _engine(commands.add_parser("engine", help=ENGINE, description=ENGINE, allow_abbrev=False))
     _explain(commands.add_parser("explain", help=EXPLAIN, description=EXPLAIN, allow_abbrev=False))
     _patches(commands.add_parser("patches", help=PATCHES, description=PATCHES, allow_abbrev=False))
@@ -163,6 +171,8 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--table", action="store_true", help="GPUs by batch sizes, in Markdown")
     add("--techniques", action="store_true", help="what each way of saving memory does")
     add("--budget", metavar="SIZE", help="a fast combination of them that fits into this capacity")
+    add("--out", metavar="FOLDER", help="the answer's page and report, as text, HTML and JSON, go there")
+    add("--json", action="store_true", help=JSON)
     parser.set_defaults(command=_fit_it)
 
 
@@ -170,6 +180,7 @@ def _fit_it(options) -> int:
     from simgpu.fitting.fit import fit
     from simgpu.fitting.progress import Progress
     from simgpu.fitting.show import Shown
+    from simgpu.report import folder, provenance, stored
 
     plan = {name: getattr(options, name) for name in ("dtype", "autocast", "accumulate", "checkpoint", "offload")}
     plan |= {
@@ -184,6 +195,7 @@ def _fit_it(options) -> int:
     if options.length is not None:
         plan["length"] = options.length
     train = None if options.serve or options.train == "none" else options.train
+    out = None if options.out is None else folder.prepare(Path(options.out))
     progress, shown = Progress(), Shown(options)
 
     def first():
@@ -194,26 +206,67 @@ def _fit_it(options) -> int:
         shown.make(first)
     except KeyboardInterrupt:
         progress.clear()
-        print(shown.so_far().rstrip())
+        print(shown.so_far().rstrip(), file=sys.stderr if options.json else sys.stdout)
         return INTERRUPTED
     finally:
         progress.clear()
-    print(shown.text, end="")
+    assert shown.report is not None
+    report, text = replace(shown.report, command=provenance.command(["simgpu", *options.given])), shown.text
+    if out is not None:
+        report = folder.described(out, report)
+        text += "\n" + "\n".join(report.written) + "\n"
+    print(stored.written(report.document()) if options.json else text, end="")
     return shown.status
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", help="a snapshot of PyTorch's (.pickle), a run's folder, or its report.json")
     parser.add_argument("after", help="the second one; the exit status is 1 if its peak is higher")
+    parser.add_argument("--out", metavar="FOLDER", help="the difference, as text, HTML and JSON, goes there")
+    parser.add_argument("--json", action="store_true", help=JSON)
     parser.set_defaults(command=_diff_it)
 
 
 def _diff_it(options) -> int:
+    from simgpu.report import diff_html, folder, stored
     from simgpu.report.compare import Difference
 
     found = Difference.of(options.before, options.after)
-    print(found, end="")
+    text = str(found)
+    if options.out is not None:
+        out = folder.prepare(Path(options.out))
+        folder.write_texts(out, found.document(), text, diff_html.document(found))
+        text += f"\n{out / folder.HTML}: this page with timelines, to open in a browser\n"
+    print(stored.written(found.document()) if options.json else text, end="")
     return 1 if found.grown > 0 else 0
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="of simgpu run --out or simgpu fit --out, or its report.json")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print the report as JSON")
+    how.add_argument("--html", nargs="?", const="", metavar="FILE", help="write it as HTML (default: into the folder)")
+    parser.set_defaults(command=_report_it)
+
+
+def _report_it(options) -> int:
+    from simgpu.report import folder, html, stored
+    from simgpu.report.report import Report
+
+    place = Path(options.folder)
+    if not place.exists():
+        raise ValueError(f"no file and no folder {options.folder!r}")
+    place = place / folder.REPORT if place.is_dir() else place
+    if not place.exists():
+        raise ValueError(f"the folder {options.folder!r} holds no {folder.REPORT}: simgpu run --out writes one")
+    report = Report.load(place)
+    if options.html is not None:
+        path = Path(options.html) if options.html else place.parent / folder.HTML
+        html.save(html.document(report), path)
+        print(f"{path}: the report with a timeline, to open in a browser")
+    else:
+        print(stored.written(report.document()) if options.json else report, end="")
+    return report.status
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
@@ -262,13 +315,16 @@ def _run(parser: argparse.ArgumentParser) -> None:
         help="end after N backward passes: for a script without an optimizer",
     )
     parser.add_argument("--values", action="store_true", help="tensors have values, computed on the CPU")
-    parser.add_argument("--out", metavar="FOLDER", help="page, report, timeline and snapshot go there")
+    parser.add_argument("--out", metavar="FOLDER", help="pages, report, timeline and snapshot go there")
+    parser.add_argument("--json", action="store_true", help=JSON)
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="as python -m takes it")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="the script and its own arguments")
     parser.set_defaults(command=_run_it)
 
 
 def _run_it(options) -> int:
+    from simgpu.report import stored
+    from simgpu.running.printing import nothing_more, on_stderr
     from simgpu.running.run import run
 
     module: str | None = None
@@ -285,20 +341,26 @@ def _run_it(options) -> int:
     for own in OF_SIMGPU & set(rest):
         what = f"{own} comes after {module or program}, so it is an argument of that program"
         print(f"simgpu run: {what}; options of simgpu come before it", file=sys.stderr)
-    report = run(
-        program,
-        rest,
-        gpu=options.gpu,
-        module=module,
-        values=options.values,
-        steps=options.steps,
-        backward_passes=options.backward_passes,
-        memory=options.memory,
-        out=options.out,
-        engine=options.engine,
-        torch_version=options.torch,
-        **_world(options),
-    )
+    with on_stderr() if options.json else contextlib.nullcontext():
+        report = run(
+            program,
+            rest,
+            gpu=options.gpu,
+            module=module,
+            values=options.values,
+            steps=options.steps,
+            backward_passes=options.backward_passes,
+            memory=options.memory,
+            out=options.out,
+            engine=options.engine,
+            torch_version=options.torch,
+            **_world(options),
+        )
     sys.stdout.flush()
-    print(f"\n{'─' * 100}\n{report}", end="", flush=True)
+    if options.json:
+        print(stored.written(report.document()), end="", flush=True)
+        if options.own_process:
+            nothing_more()
+    else:
+        print(f"\n{'─' * 100}\n{report}", end="", flush=True)
     return INTERRUPTED if report.interrupted else report.status

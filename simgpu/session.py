@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils import _device
@@ -51,6 +53,11 @@ from simgpu.torch_patches import (
 )
 from simgpu.tracebacks import PATHS
 from simgpu.unmodeled import Unmodeled
+
+if TYPE_CHECKING:
+    from simgpu.report.figure import Figure
+    from simgpu.report.report import Report
+    from simgpu.report.watch import Watch
 
 COMPARED = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 """The versions of PyTorch whose CUDA host code was compared with the simulated GPU.
@@ -111,6 +118,7 @@ class Session:
         self._world = contextlib.ExitStack()  # what is restored for a rank of a world
         self._holds = False
         self._left = False
+        self.watch_on: Watch | None = None  # what records its blocks
         self._thread = threading.current_thread()
         self._task = _running_task()
 
@@ -147,6 +155,13 @@ class Session:
             while _sessions and _sessions[-1]._left:
                 _sessions[-1]._switch_off()
 
+    def watch(self) -> "Watch":
+        """Records each block from here on, until the GPU is off."""
+        watch = _of_reports("watch").Watch(self.machine)
+        with Deferred():
+            self.watch_on = self._leave.enter_context(watch)
+        return watch
+
     def give_up(self) -> None:
         """Marks the GPU as abandoned, for a call in a thread other than its own.
 
@@ -164,6 +179,8 @@ class Session:
         if not _sessions:
             return
         other = _sessions[-1]
+        if other.machine.alone:
+            raise RuntimeError(other.machine.alone)
         who = "thread" if other._thread is not self._thread else "task"
         task = other._task()
         if who == "thread" or (task is not None and task is not self._task() and not task.done()):
@@ -260,6 +277,11 @@ class Session:
             _sessions.remove(self)
 
 
+def _of_reports(name: str):
+    """Returns a module of simgpu.report. It is a layer above this one, so it is imported only if a GPU is watched."""
+    return import_module(f"simgpu.report.{name}")
+
+
 _sessions: list[Session] = []  # the sessions that are on, the innermost last
 
 
@@ -293,9 +315,25 @@ class SimulatedGPU:
     unmodeled: Unmodeled = field(repr=False, compare=False)
     simulated: bool = True
     host: float = 1.0
+    watch: "Watch | None" = field(default=None, repr=False, compare=False)
 
     def __str__(self):
         return f"simulated {self.name}"
+
+    def report(self) -> "Report":
+        """Returns the report so far, as `simgpu.run` returns one. Raises RuntimeError without `watch=True`."""
+        watch = self.watch
+        if watch is None:
+            raise RuntimeError(f'wanted a GPU that records blocks: simulated_gpu("{self.name}", watch=True)')
+        if watch.machine.active:
+            watch.close()
+        ran_out = watch.failure is not None and not watch.served
+        return _of_reports("report").report_of(watch, "the block", "out of memory" if ran_out else "completed")
+
+    def timeline(self) -> "Figure":
+        """Returns the figure of memory over time so far, which a notebook shows. Raises RuntimeError without
+        `watch=True`."""
+        return _of_reports("figure").Figure(self.report())
 
 
 class simulated_gpu(contextlib.ContextDecorator):
@@ -319,6 +357,9 @@ class simulated_gpu(contextlib.ContextDecorator):
     `host` is the factor by which this host is slower than the one that the clock assumes (clock/rates.py), for an
     operator, a launch, a view. `simgpu.host_slowness()` measures it for this machine.
 
+    With `watch`, each block is recorded, so that `gpu.timeline()` shows memory over time and `gpu.report()` returns a
+    report, also after the `with`.
+
     On exit, also by an exception, torch, torch.cuda and pynvml are restored. Threads that are started inside see the
     GPU too. Raises ValueError if `name` is not a GPU of `simgpu.gpus.specs` (the message lists them), if
     `total_memory` is too small for the CUDA context, if `host` is not a positive number, and if the GPU does not have
@@ -337,8 +378,10 @@ class simulated_gpu(contextlib.ContextDecorator):
         rank: int | None = None,
         per_node: int | None = None,
         link: str | float | None = None,
+        watch: bool = False,
     ):
         self._sessions: list[Session] = []
+        self._watch = bool(watch)
         self._kind = _of_memory(spec(name), total_memory)
         self._values = bool(values)
         self._host = checked_slowness(host)
@@ -361,7 +404,8 @@ class simulated_gpu(contextlib.ContextDecorator):
     def _arguments(self) -> tuple:
         world = self._world
         of = () if world is None else (world.ranks, world.rank, world.per_node, world.link)
-        return self._kind.key, self._kind.total_memory, self._values, self._host, *of
+        of = of or (None, None, None, None)
+        return self._kind.key, self._kind.total_memory, self._values, self._host, *of, self._watch
 
     def __enter__(self) -> SimulatedGPU:
         session = Session(self._kind, self._values, self._host, self._world)
@@ -373,7 +417,10 @@ class simulated_gpu(contextlib.ContextDecorator):
             self._sessions.remove(session)
             raise
         machine = session.machine
-        return SimulatedGPU(machine.spec.key, machine.spec.total_memory, machine.unmodeled, host=self._host)
+        watch = session.watch() if self._watch else None
+        return SimulatedGPU(
+            machine.spec.key, machine.spec.total_memory, machine.unmodeled, host=self._host, watch=watch
+        )
 
     @property
     def is_on(self) -> bool:
@@ -387,6 +434,8 @@ class simulated_gpu(contextlib.ContextDecorator):
             raise RuntimeError(f"this simulated {self._kind.key} is not on: it was left already, or never entered")
         session = self._sessions[-1]
         try:
+            if session.watch_on is not None and session.machine.active:
+                session.watch_on.close()
             session.stop()
         except Exception:
             if error and error[0] is GeneratorExit:
@@ -420,10 +469,10 @@ def _again(
     rank: int | None = None,
     per_node: int | None = None,
     link: str | float | None = None,
+    watch: bool = False,
 ) -> simulated_gpu:
-    return simulated_gpu(
-        name, total_memory, values=values, host=host, ranks=ranks, rank=rank, per_node=per_node, link=link
-    )
+    world = {"ranks": ranks, "rank": rank, "per_node": per_node, "link": link}
+    return simulated_gpu(name, total_memory, values=values, host=host, **world, watch=watch)
 
 
 def _world(kind: Spec, ranks, rank, per_node, link) -> World | None:

@@ -142,6 +142,7 @@ class Machine:
         self.gpus = 1  # number of GPUs visible to a program that starts a process per GPU
         self.turns = AllocatorLock(self.allocator, self.unmodeled)
         self.active = False
+        self.alone = ""  # why no other simulated GPU can be entered while this one is on
         self.stream_counts = {}  # number of streams created, by priority
         self.sync_debug_mode = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
         self.library_settings = {}  # settings of cuDNN, cuFFT and TunableOp, by name; they do not affect memory

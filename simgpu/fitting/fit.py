@@ -259,8 +259,9 @@ class Fit:
             return report.outcome, report.nvidia_smi
         return DOES_NOT_FIT if needs > spec(gpu).total_memory else report.outcome, needs
 
-    def __str__(self) -> str:
-        """Returns one page, whose first line is the answer."""
+    @property
+    def page(self) -> Report:
+        """Returns the report with the plan, and with what a plan that does not fit would need."""
         report = self.report
         more = []
         if not report.completed:
@@ -269,8 +270,13 @@ class Fit:
                 more.append(f"The smallest capacity found to fit is {size(report.smallest)}.")
         if self.step:
             more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
-        page = dataclasses.replace(report, ended=" ".join([report.ended, *more]).strip())
-        return str(page)
+        ended = " ".join([report.ended, *more]).strip()
+        plan = dataclasses.asdict(self.plan)
+        return dataclasses.replace(report, ended=ended, plan=plan, needs=self.needs, step=self.step)
+
+    def __str__(self) -> str:
+        """Returns one page, whose first line is the answer."""
+        return str(self.page)
 
 
 def fit(

@@ -231,6 +231,8 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
         reserved=report.reserved + extra,
         nvidia_smi=smi,
         smallest=None,
+        modules=(),  # these two are of the weights that were measured
+        timeline=None,
         ending=COMPLETED if report.completed and smi <= total else OUT_OF_MEMORY,
         failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
         notes=(*report.notes, *said),

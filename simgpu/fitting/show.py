@@ -1,10 +1,12 @@
 """The output of `simgpu fit`: the answer to the question asked, and the page of the plan that it refers to."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from simgpu.fitting.fit import Fit
 from simgpu.fitting.techniques import answer, rows_so_far, techniques, within
 from simgpu.gpus.specs import SPECS
+from simgpu.report.report import Report
 from simgpu.report.sizes import capacity, mib, size
 from simgpu.report.verdict import CONTEXT_UNCERTAINTY, DOES_NOT_FIT, FITS, UNDECIDED
 
@@ -17,6 +19,8 @@ class Shown:
     def __init__(self, options):
         self.options = options
         self.text, self.status = "", 0
+        self.report: Report | None = None
+        self.results: dict = {}
         self.so_far: Callable[[], str] = lambda: "Interrupted before the first plan was run, so nothing is known yet."
 
     def make(self, first: Callable[[], Fit]) -> None:
@@ -25,6 +29,7 @@ class Shown:
         self.so_far = lambda: f"Interrupted. The plan that was asked about:\n\n{fit}"
         if self.options.table:
             self.text, self.status = fit.table(), fit.status
+            self.report = replace(fit.page, answer=tuple(self.text.split("\n")))
             return
         answers: list[str] = []
         if self.options.techniques or self.options.budget is not None:
@@ -35,8 +40,8 @@ class Shown:
             fit = self._gpus(fit, answers)
         if self.options.serve and fit.subject.cache is not None:
             answers.append(_cache(fit))
-        self.text = "\n".join([*answers, str(fit)])
-        self.status = fit.status
+        self.report = replace(fit.page, answer=tuple(answers), results=self.results)
+        self.text, self.status = str(self.report), fit.status
 
     def _techniques(self, fit: Fit, answers: list[str]) -> Fit:
         """Adds the best combination, and the table if requested; returns the fit of the combination."""
@@ -53,6 +58,8 @@ class Shown:
             if budget is None:
                 answers.append(_least(best, table.before))
             answers.append(str(table))
+        self.results["techniques"] = [_result(row) for row in rows]
+        self.results["best"] = None if best is None else _result(best)
         if best is None:
             return fit
         return fit.on(fit.gpu, budget or fit.memory, best.plan)
@@ -68,6 +75,7 @@ class Shown:
             self.so_far = _searched(what, good, good + 1)
             *_, search = fit.searching(what, CONTEXT_UNCERTAINTY, (good, good + 1))
             sure = search.good
+        self.results["largest"] = {"what": what, "fits": sure, "too_close_to_call_up_to": good}
         ends = what == "length" and good == fit.subject.longest
         after = f"{good + 1} runs out of memory" if not ends else f"the model takes no more than {good}"
         where = f"on a simulated {fit.gpu}"
@@ -93,6 +101,7 @@ class Shown:
         self.so_far = lambda: "\n".join(["Interrupted. So far:", *_rows(found)])
         for name, outcome in fit.each_gpu():
             found[name] = outcome
+        self.results["gpus"] = found
         smallest = next((name for name, outcome in found.items() if outcome == FITS), None)
         close = next((name for name, outcome in found.items() if outcome == UNDECIDED), None)
         if smallest:
@@ -109,6 +118,17 @@ def _searched(what: str, good: int, bad: int) -> Callable[[], str]:
     """Returns a function that says what a search knows so far."""
     fits = f"a {what} of {good} fits (without a margin)" if good else "none that fits was found"
     return lambda: f"Interrupted. So far: {fits}, and {bad} does not fit or was not tried."
+
+
+def _result(row) -> dict:
+    """Returns a row of the table of techniques as data."""
+    return {
+        "applied": list(row.applied),
+        "peak": row.peak,
+        "nvidia_smi": row.nvidia_smi,
+        "step": row.step,
+        "fits": row.fits,
+    }
 
 
 def _least(best, before) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simgpu.allocator import snapshot
-from simgpu.report import folder
+from simgpu.report import folder, stored
 from simgpu.report.report import Report
 from simgpu.report.sizes import mib, size
 
@@ -30,6 +30,11 @@ class Side:
     peak: int
     held: Counter
     unmodeled: str = ""
+    report: Report | None = None
+
+    def document(self) -> dict:
+        """Returns it as plain data for JSON."""
+        return {"name": self.name, "gpu": self.gpu, "peak": self.peak, "unmodeled": self.unmodeled}
 
 
 def side_of(path: str | Path) -> Side:
@@ -49,7 +54,7 @@ def _of_report(name: str, report: Report) -> Side:
     held = Counter()
     for one in report.lines:
         held[_key(one.library or one.place, one.operator, one.part)] += one.nbytes
-    return Side(name, f"simulated {report.gpu}", sum(held.values()), held, report.unmodeled)
+    return Side(name, f"simulated {report.gpu}", sum(held.values()), held, report.unmodeled, report)
 
 
 class Key(NamedTuple):
@@ -212,6 +217,17 @@ class Difference:
                 rows.append((has - had, had, has, str(key), key.operator, key.part))
         rows.sort(key=lambda row: (-abs(row[0]), row[3]))
         return cls(one, other, tuple(rows))
+
+    def document(self) -> dict:
+        """Returns it as plain data for JSON (docs/report_json.md)."""
+        names = ("more", "before", "after", "place", "operator", "part")
+        return {
+            "schema": stored.SCHEMA,
+            "grown": self.grown,
+            "before": self.before.document(),
+            "after": self.after.document(),
+            "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
+        }
 
     def __str__(self) -> str:
         one, other = self.before, self.after

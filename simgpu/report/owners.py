@@ -53,15 +53,17 @@ class Owners:
         self.counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._parameter_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._handles: list = []
-        self._mark: Callable = lambda tensor, owner: None
+        self._mark: Callable = lambda tensor, owner, parameter=None: None
+        self.on_modules: Callable[[list[nn.Module]], None] | None = None  # called with all that are found
         self._stepped: Callable | None = None
         self._modules: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # that have registered parameters
         self._next_look = 1
         self.roots: list[nn.Module] | None = None  # where they are known, nobody else is asked
 
-    def begin(self, mark: Callable[[torch.Tensor, str], None], stepped: Callable[[int], None] | None = None) -> None:
-        """From here on `mark(tensor, owner)` is called for each tensor whose owner is known, and `stepped(steps)` after
-        the step of an optimizer that has made more steps than any other."""
+    def begin(self, mark: Callable[..., None], stepped: Callable[[int], None] | None = None) -> None:
+        """From here on `mark(tensor, owner, parameter)` is called for each tensor whose owner is known (`parameter`:
+        that of a gradient or a state, otherwise None), and `stepped(steps)` after the step of an optimizer that has
+        made more steps than any other."""
         self._mark, self._stepped = mark, stepped
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
@@ -122,15 +124,15 @@ class Owners:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     self._of_parameter(parameter)
-            for state in list(optimizer.state.values()):
+            for parameter, state in list(optimizer.state.items()):
                 for tensor in _tensors(state):
-                    self._mark(tensor, STATES)
+                    self._mark(tensor, STATES, parameter)
 
     def _of_parameter(self, parameter) -> None:
         self._mark(parameter, PARAMETERS)
         gradient = parameter.grad if parameter.is_leaf else None
         if gradient is not None:
-            self._mark(gradient, GRADIENTS)
+            self._mark(gradient, GRADIENTS, parameter)
 
     def _registers(self, module, name, parameter) -> None:
         self._modules[id(module)] = module
@@ -160,7 +162,7 @@ class Owners:
             if leaves and self.roots is None:
                 for one in alive:
                     if type(one) in (torch.Tensor, nn.Parameter) and one.is_leaf and one.grad is not None:
-                        self._mark(one.grad, GRADIENTS)
+                        self._mark(one.grad, GRADIENTS, one)
             for one in found:
                 if isinstance(one, Optimizer):
                     with contextlib.suppress(AttributeError):  # one that was never finished: its __init__ raised
@@ -172,6 +174,8 @@ class Owners:
                 for buffer in vars(one).get("_buffers", {}).values():
                     if isinstance(buffer, torch.Tensor):
                         self._mark(buffer, PARAMETERS)
+            if self.on_modules is not None:
+                self.on_modules([one for one in found if isinstance(one, nn.Module)])
 
 
 def _tensors(state: object, depth: int = 0) -> Iterator[torch.Tensor]:

@@ -15,18 +15,19 @@ def page(report: Report) -> str:
         sections = [report.engine, processes.headline(report), *processes.sections(report)]
         sections += body(report) if report.nvidia_smi else []
     else:
-        sections = [report.engine, _headline(report), *body(report)]
+        sections = [report.engine, headline(report), *body(report)]
     sections += [processes.started(report), files.section(report.files), _written(report)]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    return "\n".join([*report.answer, text])
 
 
 def body(report: Report) -> list[str]:
     """Returns the sections that follow the verdict, about one process. Sections may be empty."""
-    sections = [_numbers(report), where(report), parts(report), lines(report), findings(report)]
-    return [*sections, _traffic(report), not_modelled(report), placeholder_values.section(report)]
+    sections = [numbers(report), where(report), parts(report), lines(report), findings(report)]
+    return [*sections, traffic(report), not_modelled(report), placeholder_values.section(report)]
 
 
-def _headline(report: Report) -> str:
+def headline(report: Report) -> str:
     """The answer, in a sentence, and how the program ended."""
     gpu, what = f"a simulated {report.gpu}", report.what
     if report.rank is not None:
@@ -44,7 +45,7 @@ def _headline(report: Report) -> str:
     else:
         text = [f"{what} on {gpu}: undecided, {verdict.reason}."]
         if report.failure:
-            text.append(f"{_sentence(_failure(report))}.")
+            text.append(f"{sentence(_failure(report))}.")
         elif report.reserved:
             text.append(_use(report, f"It would use {_at_most(report)}"))
     if report.ended:
@@ -80,7 +81,7 @@ def _use(report: Report, it_used: str) -> str:
     return text
 
 
-def _numbers(report: Report) -> str:
+def numbers(report: Report) -> str:
     """The counters."""
     rows = [
         ("allocated, at the peak", report.peak, f"{report.peak:,} B"),
@@ -149,10 +150,10 @@ def findings(report: Report) -> str:
     """The findings, each with its remedy."""
     if not report.findings:
         return ""
-    return "\n".join(["Findings", *(f"  - {_sentence(str(one))}" for one in report.findings)])
+    return "\n".join(["Findings", *(f"  - {sentence(str(one))}" for one in report.findings)])
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
 
 
@@ -162,7 +163,7 @@ OTHERS = (
 )
 
 
-def _traffic(report: Report) -> str:
+def traffic(report: Report) -> str:
     """The bytes that a rank's collectives move."""
     if not report.traffic:
         return ""

@@ -12,7 +12,7 @@ def headline(report: Report) -> str:
     """The answer for a program and the processes that it has started."""
     used = [one for one in (report, *report.processes) if one.nvidia_smi]
     gpu, verdict = f"a simulated {report.gpu}", report.verdict
-    which = next((_title(one) for one in report.processes if one.outcome == verdict.outcome), report.what)
+    which = next((title(one) for one in report.processes if one.outcome == verdict.outcome), report.what)
     if verdict.outcome == FITS:
         first = f"{report.what} fits on {gpu}, with {size(verdict.spare or 0)} to spare."
     elif verdict.outcome == DOES_NOT_FIT:
@@ -25,7 +25,17 @@ def headline(report: Report) -> str:
     most = max(used, key=lambda one: one.nvidia_smi)
     many = f"{len(used)} processes used the GPU. The most is" if len(used) > 1 else "One process used the GPU:"
     memory = f"{mib(most.nvidia_smi)} of {size(most.total_memory)}, as nvidia-smi shows it"
-    return f"{first}\n{many} {memory}, of {_title(most)}."
+    return f"{first}\n{many} {memory}, of {title(most)}."
+
+
+def different(report: Report) -> list[tuple[Report, Report | None]]:
+    """Returns the processes that get a section, each with the first one before it whose figures are equal, or None."""
+    found: list[tuple[Report, Report | None]] = []
+    before: dict[str, Report] = {}
+    for one in report.processes[:SHOWN]:
+        alike = before.setdefault(_figures(one), one)
+        found.append((one, None if alike is one else alike))
+    return found
 
 
 def sections(report: Report) -> list[str]:
@@ -33,17 +43,16 @@ def sections(report: Report) -> list[str]:
     from simgpu.report.page import body
 
     found: list[str] = []
-    before: dict[str, Report] = {}
-    for one in report.processes[:SHOWN]:
-        title = f"Process: {_title(one)}\n  {_end(one)}"
-        alike = before.setdefault(_figures(one), one)
-        found += [title, *body(one)] if alike is one else [f"{title}\n  Its memory is that of {_title(alike)}."]
+    for one, alike in different(report):
+        head = f"Process: {title(one)}\n  {end(one)}"
+        found += [head, *body(one)] if alike is None else [f"{head}\n  Its memory is that of {title(alike)}."]
     if len(report.processes) > SHOWN:
         found.append(f"{len(report.processes) - SHOWN} more processes used the GPU; report.processes has all of them.")
     return found
 
 
-def _title(report: Report) -> str:
+def title(report: Report) -> str:
+    """Returns the name of a process, with its rank."""
     return report.what if report.rank is None else f"{report.what}, rank {report.rank[0]} of {report.rank[1]}"
 
 
@@ -52,7 +61,8 @@ def _figures(report: Report) -> str:
     return repr((report.ending, report.peak, report.reserved, report.parts, report.lines, report.at, report.unmodeled))
 
 
-def _end(report: Report) -> str:
+def end(report: Report) -> str:
+    """Returns how a process ended, in a sentence."""
     if report.outcome == FAILED:
         return f"It failed, and not because of memory: {report.ended}"
     if report.outcome == DOES_NOT_FIT and report.failure is not None:

@@ -1,17 +1,20 @@
 """The report of one run: a plain record that can be printed, stored, and compared with a second one."""
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import simgpu
 from simgpu.device.machine import Machine
 from simgpu.dispatch import costs
+from simgpu.report import stored
 from simgpu.report.files import File
 from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
+from simgpu.report.modules import Module, rows
 from simgpu.report.owners import PARTS
 from simgpu.report.placeholder_values import sentence
 from simgpu.report.replays import Attempt, Replays
+from simgpu.report.track import Description, Track
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
 from simgpu.torch_patches.build import INSTALLED
@@ -20,7 +23,7 @@ from simgpu.torch_patches.build import INSTALLED
 @dataclass(frozen=True)
 class Line:
     """What one line of the program holds at the peak: bytes, in how many blocks, what part, and which operator took
-    them in which stage."""
+    them in which stage. `stack`: the lines on the stack of the first such allocation, innermost first."""
 
     nbytes: int
     blocks: int
@@ -29,6 +32,12 @@ class Line:
     stage: str
     place: str
     library: str = ""
+    stack: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, found: dict) -> "Line":
+        """Returns the line that was stored as JSON."""
+        return cls(**{**found, "stack": tuple(found.get("stack", ()))})
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,11 @@ class Report:
     sent for them. `not_in_nvidia_smi`: what its figure leaves out. `printed` is the page.
     `processes`: a report for each process that the program started and that used the GPU. `started`: sentences about
     processes that share a GPU, and about programs that were started and not simulated.
+    `modules`: what each module holds at that moment. `timeline`: memory over the run, None if none was used. `command`:
+    what was run, without the values of options whose names speak of secrets; `version`: that of simgpu.
+    `answer`: of `simgpu fit`, the lines with the answer to what was asked, and `results` the same as data; `plan`: the
+    plan; `needs`: the bytes that nvidia-smi would show if the GPU were large enough; `step`: seconds of a step on the
+    simulated clock.
     """
 
     what: str
@@ -103,6 +117,15 @@ class Report:
     interrupted: bool = False
     processes: tuple["Report", ...] = ()
     started: tuple[str, ...] = ()
+    modules: tuple[Module, ...] = ()
+    timeline: Track | None = field(default=None, repr=False)
+    command: str = ""
+    version: str = ""
+    answer: tuple[str, ...] = ()
+    results: dict = field(default_factory=dict)
+    plan: dict = field(default_factory=dict)
+    needs: int | None = None
+    step: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -134,20 +157,34 @@ class Report:
 
         return page(self)
 
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: the verdict, the timeline, and what the peak is made of."""
+        from simgpu.report.figure import in_notebook
+
+        return in_notebook(self)
+
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        """Shows the page where IPython shows text."""
+        printer.text(str(self))
+
+    def document(self) -> dict:
+        """Returns the report as plain data for JSON, with what follows from its fields (docs/report_json.md)."""
+        verdict = {"reason": self.verdict.reason, "spare": self.verdict.spare}
+        fields = asdict(replace(self, processes=()))
+        fields["processes"] = [one.document() for one in self.processes]
+        return {"schema": stored.SCHEMA, "outcome": self.outcome, "status": self.status, "verdict": verdict, **fields}
+
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
-        path.write_text(json.dumps({"outcome": self.outcome, **asdict(self)}, indent=1), encoding="utf-8")
+        path.write_text(stored.written(self.document()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Report":
         """What `save` wrote. ValueError for another file, with what it holds; OSError if it cannot be read."""
         wanted = "wanted the report.json of a run, which simgpu run --out FOLDER writes"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not JSON ({error}): {wanted}") from None
-        if not isinstance(found, dict) or not {"outcome", "gpu", "lines"} <= found.keys():
-            raise ValueError(f"{path} holds {_named(found)}: {wanted}")
+        found = stored.read(path, wanted)
+        if not {"outcome", "gpu", "lines"} <= found.keys():
+            raise ValueError(f"{path} holds {stored.named(found)}: {wanted}")
         try:
             return cls._of(found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -158,8 +195,11 @@ class Report:
     @classmethod
     def _of(cls, found: dict) -> "Report":
         """The report that `save` has made these of."""
-        found.pop("outcome", None)  # which follows from the rest
-        found["lines"] = tuple(Line(**line) for line in found["lines"])
+        for name in ("schema", "outcome", "status", "verdict"):  # the last three follow from the rest
+            found.pop(name, None)
+        found["lines"] = tuple(map(Line.load, found["lines"]))
+        found["modules"] = tuple(Module(**one) for one in found.get("modules", ()))
+        found["timeline"] = None if found.get("timeline") is None else Track.load(found["timeline"])
         if found["at"] is not None:
             found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
         if found["failure"] is not None:
@@ -177,20 +217,12 @@ class Report:
             "traffic",
             "bounds",
             "started",
+            "answer",
         ):
             found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
         found["files"] = tuple(File(*one) for one in found["files"])
         found["processes"] = tuple(map(cls._of, found.get("processes", ())))
         return cls(**found)
-
-
-def _named(found) -> str:
-    """Says what a JSON file holds, in a few words."""
-    if not isinstance(found, dict):
-        return f"JSON of type {type(found).__name__}"
-    names = [repr(name if len(name) < 40 else name[:40] + "…") for name in found]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"a JSON object with the keys {shown}" if names else "an empty JSON object"
 
 
 def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
@@ -244,6 +276,9 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         sizes=sizes,
         branches=tuple((one.what, one.place, one.count) for one in placeholder_values or () if one.branches),
         to_come=watch.to_come if ran_out else "",
+        modules=rows((one.module(), one.part(), one.size) for one in moment.held) if moment else (),
+        timeline=_track(watch, moment),
+        version=simgpu.__version__,
         **more,
     )
     attempts = replays.under_settings() if fragmented(parts, watch.reserved, peak, ran_out) else []
@@ -266,6 +301,21 @@ def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None
         attempts=attempts or [],
         steps=tuple(watch.step_sizes),
     )
+
+
+def _track(watch: Watch, moment: Moment | None) -> Track | None:
+    """The timeline, with what is known of each block."""
+    places: dict[int, tuple[str, str, str, str]] = {}
+
+    def describe(held: Held) -> Description:
+        origin = held.origin
+        texts = places.get(id(origin))
+        if texts is None:
+            texts = str(origin), origin.stage, str(origin.own or ""), str(origin.library or "")
+            places[id(origin)] = texts
+        return Description(held.size, held.part(), *texts, (held.module() or ("", "", ""))[1])
+
+    return None if moment is None else Track.of(watch.timeline, moment.event, describe)
 
 
 def _traffic(machine: Machine) -> dict:
@@ -297,6 +347,7 @@ def _parts(moment: Moment | None) -> dict[str, int]:
 def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
     """Blocks by the line that allocated them, largest first."""
     stages: dict[tuple, Counter] = {}
+    stacks: dict[tuple, tuple[str, ...]] = {}
     sizes: Counter = Counter()
     blocks: Counter = Counter()
     for one in held:
@@ -306,11 +357,13 @@ def lines_of(held: list[Held] | tuple) -> tuple[Line, ...]:
             str(one.origin.own or ""),
             str(one.origin.library or ""),
         )
+        if key not in stacks:
+            stacks[key] = tuple(map(str, one.origin.stack))
         sizes[key] += one.size
         blocks[key] += 1
         stages.setdefault(key, Counter())[one.origin.stage] += one.size
     return tuple(
-        Line(nbytes, blocks[key], part, operator, stages[key].most_common(1)[0][0], place, library)
+        Line(nbytes, blocks[key], part, operator, stages[key].most_common(1)[0][0], place, library, stacks[key])
         for key, nbytes in sizes.most_common()
         for part, operator, place, library in (key,)
     )

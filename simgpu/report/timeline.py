@@ -17,7 +17,8 @@ class Timeline:
         self.events = 0
         self.log: list[Any] = []
         self.curve = array("q")
-        self._stride, self._top, self._topmost = 1, 0, 0
+        self.stride = 1  # events of which each point of the curve is the highest
+        self._top = self._topmost = 0
 
     def add(self, held: Any, allocated: int, reserved: int) -> None:
         """Adds an event: `held` was allocated or freed, after which `allocated` and `reserved` bytes are in use."""
@@ -26,7 +27,7 @@ class Timeline:
             self.log.append(held)
         self._top = max(self._top, allocated)
         self._topmost = max(self._topmost, reserved)
-        if self.events % self._stride == 0:
+        if self.events % self.stride == 0:
             self.curve.extend((self._top, self._topmost))
             self._top = self._topmost = 0
             if len(self.curve) >= 2 * EVENTS:
@@ -37,4 +38,4 @@ class Timeline:
         self.curve = array("q")
         for one, other, *pair in zip(allocated[0::2], allocated[1::2], reserved[0::2], reserved[1::2], strict=True):
             self.curve.extend((max(one, other), max(pair)))
-        self._stride *= 2
+        self.stride *= 2

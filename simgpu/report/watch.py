@@ -15,6 +15,7 @@ from simgpu.ops.op_call import OpCall
 from simgpu.report import holders
 from simgpu.report.failing import model_of
 from simgpu.report.growth import Grown, Growth
+from simgpu.report.modules import Known, Modules, common
 from simgpu.report.owners import (
     ACTIVATIONS,
     DATA,
@@ -60,6 +61,7 @@ class Origin:
     own: Place | None
     library: Place | None
     copy: bool = False  # a copy that the operator makes of an argument that is not contiguous
+    stack: tuple[Place, ...] = ()  # of the first block
 
     @property
     def place(self) -> Place | None:
@@ -74,12 +76,19 @@ class Origin:
 class Held:
     """A block that was handed out: its `size` in bytes, its origin, and its owner (None while that is not known).
 
-    `recorded`: whether autograd recorded the operator that allocated it.
+    `recorded`: whether autograd recorded the operator that allocated it. `ran`: the module that ran then. `holders`: of
+    parameters and buffers the modules that hold it. `parameters`: of gradients and states the blocks of the parameters.
     """
 
-    __slots__ = ("backwards", "hint", "number", "origin", "owner", "recorded", "size", "survived")
+    __slots__ = (
+        *("backwards", "hint", "holders", "number", "origin", "owner", "parameters", "ran", "recorded"),
+        *("size", "survived"),
+    )
 
-    def __init__(self, size, origin, hint, number, backwards, recorded):
+    def __init__(self, size, origin, hint, number, backwards, recorded, ran: Known | None = None):
+        self.ran = ran
+        self.holders: tuple[Known, ...] = ()
+        self.parameters: tuple[Held, ...] = ()
         self.recorded = recorded
         self.size = size
         self.origin = origin
@@ -98,6 +107,13 @@ class Held:
         if self.origin.stage == FORWARD and self.survived:
             return ACTIVATIONS
         return TEMPORARIES
+
+    def module(self) -> tuple[str, str, str] | None:
+        """Returns model, name and class of the module that it belongs to, None if it belongs to none."""
+        holders = [one for held in (self, *self.parameters) for one in held.holders]
+        if not holders and self.owner is None and self.ran is not None:
+            holders = [self.ran]
+        return common(holders)
 
 
 @dataclass(frozen=True)
@@ -155,6 +171,8 @@ class Watch:
         self._inputs = 0
         self.timeline = Timeline()
         self.owners = Owners()
+        self.modules = Modules(self._holds)
+        self.owners.on_modules = self.modules.name_all
         self._live: dict[int, Held] = {}
         self._gone: list[Held] = []  # lived at the peak, and does not any more
         self._origins: dict[tuple, Origin] = {}
@@ -233,7 +251,7 @@ class Watch:
             origin, hint = self._origin(frame, stage)
             self._number += 1
             recorded = self._recorded and origin.stage is FORWARD
-            held = Held(block.size, origin, hint, self._number, self._backwards, recorded)
+            held = Held(block.size, origin, hint, self._number, self._backwards, recorded, self._ran(frame, stage))
             self._live[block.address] = held
             if hint is DATA and not self._backwards:
                 self._tick(origin)
@@ -315,10 +333,32 @@ class Watch:
         origin = self._origins.get(key)
         if origin is None:
             name = "" if operator is None else operator._schema.name.removeprefix("aten::")
-            origin = self._origins[key] = Origin(name, named, stage, found.own, found.library, hint is COPIES)
+            origin = Origin(name, named, stage, found.own, found.library, hint is COPIES, tuple(stack(frame)))
+            self._origins[key] = origin
         if hint is None and found.by_function and operator is not None and operator._schema.name in _FACTORIES:
             hint = DATA  # a tensor that the program makes outside any module
         return origin, hint
+
+    def _ran(self, frame, stage: str) -> Known | None:
+        """Returns the module that runs, or whose backward runs; None if none does."""
+        if stage is STEP:
+            return None
+        if stage is BACKWARD:
+            return self.modules.of_node(torch._C._current_autograd_node())
+        known = self.modules.running(frame)
+        if self._recorded:
+            self.modules.records(known)
+        return known
+
+    def _holds(self, tensor: torch.Tensor, known: Known) -> None:
+        """Notes that a module holds a parameter or a buffer."""
+        held = self._held_of(tensor)
+        if held is not None and known not in held.holders:
+            held.holders = (*held.holders, known)
+
+    def _held_of(self, tensor: torch.Tensor) -> Held | None:
+        block = _block_of(tensor, self.machine)
+        return None if block is None else self._live.get(block.address)
 
     def _moment(self, asked, origin, frame) -> Moment:
         return Moment(
@@ -332,11 +372,16 @@ class Watch:
             self.owners.steps,
         )
 
-    def _mark(self, tensor: torch.Tensor, owner: str) -> None:
-        """Notes the owner of a tensor's block."""
-        block = _block_of(tensor, self.machine)
-        held = None if block is None else self._live.get(block.address)
-        if held is not None and held.owner is None:
+    def _mark(self, tensor: torch.Tensor, owner: str, parameter: object = None) -> None:
+        """Notes the owner of a tensor's block. `parameter`: the one that a gradient or a state belongs to."""
+        held = self._held_of(tensor)
+        if held is None:
+            return
+        if isinstance(parameter, torch.Tensor):
+            of = self._held_of(parameter)
+            if of is not None and of not in held.parameters:
+                held.parameters = (*held.parameters, of)
+        if held.owner is None:
             held.owner = owner
             if owner is PARAMETERS:
                 self.dtypes[str(tensor.dtype).removeprefix("torch.")] += held.size

@@ -20,6 +20,7 @@ from typing import NoReturn
 from simgpu.device.machine import VISIBLE
 from simgpu.distributed.world import enter, world_of
 from simgpu.patches import Patches
+from simgpu.report import provenance
 from simgpu.report.report import report_of
 from simgpu.running import files, processes
 from simgpu.running.endings import ended_by
@@ -127,6 +128,7 @@ class Process:
         values = self.settings.get("values", False)
         end = ended_by(error or self.error or _exit_of(status), self._simulated)
         more = {"ended": end.text or ended, "bounds": end.bounds, "interrupted": end.interrupted}
+        more["command"] = provenance.command(sys.orig_argv)
         report = report_of(self.watch, _name(), end.ending, values=values, **more)
         path = folder / f"{os.getpid()}-{startup.time_ns()}.json"
         report.save(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simgpu import engines
 from simgpu.distributed.messages import Enough, NotSentError
-from simgpu.report import folder
+from simgpu.report import folder, provenance
 from simgpu.report.report import Report, report_of
 from simgpu.report.sizes import capacity
 from simgpu.running import files
@@ -76,12 +76,15 @@ def run(
     only_meta = next((name for name, given in options.items() if given is not None), "")
     chosen = engines.choose(engine, program, values=values, torch=torch_version, module=module, only_meta=only_meta)
     place = None if out is None else folder.prepare(Path(out))
+    given = {"gpu": gpu, "memory": memory, "engine": chosen.name, "steps": steps, "backward-passes": backward_passes}
+    given |= {"values": values or None, "ranks": ranks, "rank": rank, "per-node": per_node, "link": link}
+    command = _command(given, program, module, arguments)
     if chosen.stub is not None:
         options = {"gpu": gpu, "module": module, "ranks": ranks, "rank": rank, "per_node": per_node}
         options |= {"steps": steps, "backward_passes": backward_passes}
         total = None if memory is None else capacity(memory)
         name = None if program is None else str(program)
-        return on_stubs(name, arguments, chosen=chosen, memory=total, out=place, **options)
+        return on_stubs(name, arguments, chosen=chosen, memory=total, out=place, command=command, **options)
     said = str(chosen) if engine != "meta" else ""
     settings = {
         "gpu": gpu,
@@ -106,6 +109,7 @@ def run(
             if found.reports and ended.text == simulated.limit.without_effect():
                 ended = dataclasses.replace(ended, text="")  # the limit is for each process
             more = {"ended": ended.text, "bounds": ended.bounds, "interrupted": ended.interrupted, "engine": said}
+            more["command"] = command
             more["files"] = apart.finish() if apart else ()
             report = report_of(simulated.watch, _name(program, module), ended.ending, values=values, **more)
             report = found.added_to(report)
@@ -120,6 +124,17 @@ def _prepared(program, module, arguments):
     if callable(program):
         return contextlib.nullcontext(lambda: program(*arguments))
     return Script(None if program is None else str(program), arguments, module).as_main()
+
+
+def _command(options: dict, program, module, arguments: Sequence) -> str:
+    """Returns the command that gives this run, or for a function the call."""
+    if callable(program):
+        return f"simgpu.run({_name(program, module).removesuffix('()')}, gpu={options['gpu']!r})"
+    words = ["simgpu", "run"]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name}"] if value is True else [f"--{name}", value]
+    return provenance.command([*words, *(["-m", module] if module is not None else [program]), *arguments])
 
 
 def _name(program, module) -> str:

@@ -47,12 +47,13 @@ LAYERS = (
     ("simgpu.report",),
     ("simgpu.running",),
     ("simgpu.fitting", "simgpu.explain", "simgpu.patch_manifest"),
-    ("simgpu.command", "simgpu.__main__", "simgpu.pytest_plugin"),
+    ("simgpu.command", "simgpu.__main__", "simgpu.pytest_plugin", "simgpu.notebook"),
     ("simgpu.recording",),
     ("simgpu.record",),
 )
 # They import what may not be there: pynvml, safetensors, pandas, matplotlib, pytest.
 OPTIONAL = (
+    "simgpu.notebook",
     "simgpu.pytest_plugin",
     "simgpu.record",
     "simgpu.report.picture",

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import simgpu
+from simgpu.report.modules import Modules
 from simgpu.report.owners import PARAMETERS, STATES, Owners
 
 
@@ -32,11 +33,12 @@ def test_objects_of_any_kind_may_be_alive():
         optimizer.step()
         odd = nn.Module()
         odd.register_buffer("silent", torch.empty(4, device="cuda").as_subclass(Silent))
-        held, marked = [], {}
+        held, marked, named = [], {}, []
         with pytest.raises(ValueError, match="no"):
             Unfinished(model.parameters(), held)
         owners = Owners()
-        owners.begin(lambda tensor, owner: marked.setdefault(id(tensor), owner))
+        owners.begin(lambda tensor, owner, parameter=None: marked.setdefault(id(tensor), owner))
+        owners.on_modules = Modules(lambda tensor, known: named.append((id(tensor), known.kind, known.name))).name_all
         try:
             owners.look()
         finally:
@@ -44,4 +46,5 @@ def test_objects_of_any_kind_may_be_alive():
     assert marked[id(model.weight)] == PARAMETERS
     assert marked[id(optimizer.state[model.weight]["exp_avg"])] == STATES
     assert id(odd.silent) in marked
+    assert {(id(model.weight), "Linear", ""), (id(odd.silent), "Module", "")} <= set(named)
     assert len(held) == 1

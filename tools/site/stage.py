@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 # the last. `glossary`, `exactness` and `cite` need not be files: see `_written`.
 CAPTIONS = {
     "Use it": [
-        *("docs/will_it_fit.md", "docs/instrument.md", "docs/elsewhere.md", "docs/techniques.md", "docs/glossary.md"),
+        *("docs/will_it_fit.md", "docs/report.md", "docs/report_json.md", "docs/instrument.md", "docs/elsewhere.md"),
+        *("docs/techniques.md", "docs/glossary.md"),
     ],
     "How exact is it?": [
         *("docs/exactness.md", "docs/league.md", "docs/operators.md", "docs/model_zoo.md", "docs/times.md"),

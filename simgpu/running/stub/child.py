@@ -198,7 +198,6 @@ class Watched:
             workspaces=frozenset(self.job["workspaces"]),
             gpu=self.job["memory"],
             version=torch.__version__,
-            drawn=self.job["snapshot"] is not None,
         )
 
     def called(self) -> list[str]:

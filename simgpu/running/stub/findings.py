@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 
 from simgpu.allocator.settings import AllocatorSettings, SettingsError
 from simgpu.report.findings import fragmented
 from simgpu.report.places import LIBRARY, OWN, TORCH, Place, kind_of
 from simgpu.report.replays import Replays
+from simgpu.report.track import Description, Track
 from simgpu.running.stub import history
 from simgpu.running.stub.history import Moment, Windows
 
@@ -26,10 +27,9 @@ def of(
     workspaces: frozenset[int],
     gpu: dict,
     version: str,
-    drawn: bool,
 ) -> dict:
     """The findings of one device's trace. `count`: allocations in all; `peak`, `reserved`: PyTorch's counters, in
-    bytes. `gpu`: its "capacity" and its "context" in bytes. `drawn`: whether a timeline is wanted."""
+    bytes. `gpu`: its "capacity" and its "context" in bytes."""
     kept = sum(event["action"] == "alloc" for event in trace)
     found = history.read(trace, count - kept)
     history.assign(found, owners.marks)
@@ -43,9 +43,8 @@ def of(
         "grown": [[*one.origin, one.blocks, one.nbytes] for one in grown],  # pyright: ignore[reportGeneralTypeIssues]
         **_replayed(found, parts["parts"], peak, reserved, failed, gpu, version),
     }
-    if drawn:
-        rest["timeline"] = _timeline(found, windows, failed, workspaces)
-    return parts | rest
+    track = _track(found, windows, failed, workspaces)
+    return parts | rest | {"timeline": None if track is None else asdict(track)}
 
 
 def _origin(block: history.Block, windows: Windows) -> tuple[str, str]:
@@ -68,17 +67,20 @@ def _replayed(
     return {"smallest": smallest, "compared": replays.unusable, "attempts": [list(astuple(one)) for one in attempts]}
 
 
-def _timeline(found: history.History, windows: Windows, failed: bool, workspaces: frozenset[int]) -> dict:
-    line = found.timeline
-    index: dict[int, int] = {}
-    blocks: list[list] = []
-    order: list[int] = []
-    for block in line.log:
-        if id(block) not in index:
-            index[id(block)] = len(blocks)
-            blocks.append([history.part(block, windows, failed, workspaces), block.size])
-        order.append(index[id(block)])
-    return {"events": line.events, "curve": list(line.curve), "blocks": blocks, "order": order}
+def _track(found: history.History, windows: Windows, failed: bool, workspaces: frozenset[int]) -> Track | None:
+    """The timeline, with what is known of each block."""
+    texts: dict[tuple, tuple[str, str, str]] = {}
+
+    def describe(block: history.Block) -> Description:
+        stage = windows.stage(block.number)
+        key = (stage, *((one["filename"], one["line"], one["name"]) for one in block.frames))
+        if key not in texts:
+            texts[key] = history.operation(block.frames, stage), *_places(block.frames)
+        operator, own, library = texts[key]
+        return Description(block.size, history.part(block, windows, failed, workspaces), operator, stage, own, library)
+
+    moment = found.failed if failed and found.failed is not None else found.peak
+    return None if moment is None else Track.of(found.timeline, moment.events, describe)
 
 
 def _at(found, windows, owners, forgotten: int, peak: int, failed: bool, workspaces: frozenset[int]) -> dict:
@@ -87,6 +89,7 @@ def _at(found, windows, owners, forgotten: int, peak: int, failed: bool, workspa
     if moment is None:
         return {"parts": {}, "lines": [], "at": None, "failure": None, "failures": found.failures}
     sizes: Counter[str] = Counter()
+    stacks: dict[tuple, list[str]] = {}
     lines: Counter[tuple] = Counter()
     blocks: Counter[tuple] = Counter()
     for block in moment.blocks:
@@ -97,11 +100,13 @@ def _at(found, windows, owners, forgotten: int, peak: int, failed: bool, workspa
         sizes[part] += block.size
         lines[key] += block.size
         blocks[key] += 1
+        if key not in stacks:
+            stacks[key] = _stack(block.frames)
     event = moment.event
     exact = moment.allocated if failed else peak
     return {
         "parts": history.parts(sizes, moment, exact),
-        "lines": [[nbytes, blocks[key], *key] for key, nbytes in history.largest(lines)],
+        "lines": [[nbytes, blocks[key], *key, stacks[key]] for key, nbytes in history.largest(lines)],
         "at": _spot(moment, windows, owners),
         "failure": [event["size"], event.get("device_free", 0)] if event["action"] == "oom" else None,
         "failures": found.failures,
@@ -130,13 +135,17 @@ def _spot(moment: Moment, windows: Windows, owners) -> dict:
     frames = event.get("frames", ())
     stage = windows.stage(moment.number - (event["action"] == "alloc"))
     own, library = _places(frames)
-    shown = [one for one in frames if kind_of(one["filename"]) != TORCH and not history.is_generated(one["filename"])]
-    stack = [str(_place(frame)) for frame in shown]
     return {
         "operator": history.operation(frames, stage),
         "asked": event["size"],
         "stage": stage,
         "steps": bisect_right(owners.made, moment.number),
         "place": own or library,
-        "stack": [one for one in stack if "runpy" not in one],
+        "stack": _stack(frames),
     }
+
+
+def _stack(frames) -> list[str]:
+    """The lines of a stack that are not PyTorch's, innermost first."""
+    shown = [one for one in frames if kind_of(one["filename"]) != TORCH and not history.is_generated(one["filename"])]
+    return [text for text in map(str, map(_place, shown)) if "runpy" not in text]

@@ -50,13 +50,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Moment:
-    """What was allocated at one moment, the last event before it, and what was reserved, in bytes."""
+    """What was allocated at one moment, the last event before it, and what was reserved, in bytes. `events`: how many
+    events of the timeline came before."""
 
     blocks: list[Block]
     event: dict
     number: int
     allocated: int
     reserved: int
+    events: int = 0
 
 
 @dataclass
@@ -110,9 +112,9 @@ def read(trace: Iterable[dict], first: int = 0) -> History:
         elif action == "oom":
             found.failures += 1
             found.requests.failed(size, event.get("stream", 0))
-            found.failed = Moment(list(live.values()), event, number, allocated, reserved)
+            found.failed = Moment(list(live.values()), event, number, allocated, reserved, found.timeline.events)
         if at == best:
-            found.peak = Moment(list(live.values()), event, number, allocated, reserved)
+            found.peak = Moment(list(live.values()), event, number, allocated, reserved, found.timeline.events)
     return found
 
 

@@ -78,7 +78,7 @@ class Owners(owners.Owners):
             self.marks.append((self._now(), self._found))
             self._found = {}
 
-    def _note(self, tensor: torch.Tensor, owner: str) -> None:
+    def _note(self, tensor: torch.Tensor, owner: str, parameter: object = None) -> None:
         for address in _addresses(tensor):
             self._found.setdefault(address, owner)
             if owner is PARAMETERS and address not in self._parameters:

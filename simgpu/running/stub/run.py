@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import simgpu
 from simgpu.distributed.world import PER_NODE
 from simgpu.engines import Choice
 from simgpu.gpus import specs
@@ -26,7 +26,7 @@ from simgpu.report.placeholder_values import ON_STUB, sentence
 from simgpu.report.replays import Attempt
 from simgpu.report.report import Line, Report, Spot
 from simgpu.report.sizes import size
-from simgpu.report.timeline import Timeline
+from simgpu.report.track import Track
 from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
 from simgpu.running.endings import End
 from simgpu.running.files import kept_apart
@@ -64,8 +64,10 @@ def run(
     ranks: int | None = None,
     rank: int | None = None,
     per_node: int | None = None,
+    command: str = "",
 ) -> Report:
-    """Runs a script or a module on an engine, and reports its memory; arguments as in `simgpu.run`.
+    """Runs a script or a module on an engine, and reports its memory; arguments as in `simgpu.run`. `command`: what the
+    report names.
 
     The program's output is its own. Raises ValueError for an unknown GPU, ScriptError where there is no such program,
     and EngineError where the stub libraries cannot be compiled.
@@ -99,19 +101,19 @@ def run(
         environ = _environment(build, stubs, gpu, memory, job)
         job["caches"] = [str(engine.home()), environ["TORCHINDUCTOR_CACHE_DIR"], environ["TRITON_CACHE_DIR"]]
         path.write_text(json.dumps(job))
-        command = [sys.executable, "-m", "simgpu.running.stub.child", str(path)]
+        words = [sys.executable, "-m", "simgpu.running.stub.child", str(path)]
         environ["MOCK_RECORDS"] = str(records)
-        process = subprocess.Popen(command, env=environ)
+        process = subprocess.Popen(words, env=environ)
         status = _waited(process)
         others = _others(records, process.pid, nodes)
         found = _result(Path(job["result"]), status)
         written = tuple(row for row in apart.finish() if not _of_a_compiler(row, path))
     what = f"-m {module}" if module else Path(str(program)).name
     report = _report(found, spec, memory or spec.total_memory, what, chosen, ranks)
-    report = _with_others(replace(report, files=written), others, (rank or 0) % nodes)
+    report = _with_others(replace(report, files=written, command=command), others, (rank or 0) % nodes)
     if ranks is not None:
         report = replace(report, rank=(rank or 0, ranks))
-    return report if out is None else _written(out, report, found.get("timeline"))
+    return report if out is None else folder.described(out, report)
 
 
 def _environment(chosen: Engine, stubs: Path, gpu: str, memory: int | None, job: dict) -> dict[str, str]:
@@ -235,7 +237,9 @@ def _report(found: dict, spec: specs.Spec, total: int, what: str, chosen: Choice
         nvidia_smi=found.get("most_used", 0),
         at=None if at is None else Spot(**{**at, "stack": tuple(at["stack"])}),
         parts=found.get("parts", {}),
-        lines=tuple(Line(*row) for row in found.get("lines", ())),
+        lines=tuple(Line(*row[:-1], stack=tuple(row[-1])) for row in found.get("lines", ())),
+        timeline=None if found.get("timeline") is None else Track.load(found["timeline"]),
+        version=simgpu.__version__,
         unmodeled=_not_modelled(called),
         steps=found.get("steps", 0),
         seconds=0.0,
@@ -292,24 +296,6 @@ def _to_come(found: dict) -> str:
     if at["stage"] == FORWARD and failing["recorded"] and found["dtypes"]:
         return "the forward pass was not complete"
     return "" if at["stage"] == FORWARD or found["steps"] else "the first optimizer step was not complete"
-
-
-def _written(out: Path, report: Report, drawn: dict | None) -> Report:
-    """Writes the page, the report and the picture next to the snapshot, as on the meta engine."""
-    timeline = None
-    if drawn is not None:
-        timeline = Timeline()
-        blocks = [_Drawn(part, size) for part, size in drawn["blocks"]]
-        timeline.events, timeline.curve = drawn["events"], array("q", drawn["curve"])
-        timeline.log = [blocks[at] for at in drawn["order"]]
-    return folder.described(out, report, timeline)
-
-
-class _Drawn:
-    """A block of the timeline."""
-
-    def __init__(self, part: str, size: int):
-        self.part, self.size = lambda: part, size
 
 
 def _not_modelled(called: Iterable[str]) -> str:
