@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simgpu.report import html
-from simgpu.report.report import Report
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Report
+
 
 HEIGHT = 560
 """Pixels of the frame with the timeline."""

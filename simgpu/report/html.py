@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simgpu.report import files, page, placeholder_values, processes
 from simgpu.report.modules import Module
 from simgpu.report.picture import COLOURS
-from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.track import Track
 from simgpu.report.verdict import FITS, OUT_OF_MEMORY
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Line, Report
+
 
 ASSETS = Path(__file__).parent / "assets"
 MARK = '<meta name="generator" content="simgpu">'

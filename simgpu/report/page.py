@@ -1,9 +1,16 @@
 """The page that a run ends with: the verdict, the peak and what it consists of, findings, and what is not modelled."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from simgpu.report import files, placeholder_values, processes
-from simgpu.report.report import Line, Report
 from simgpu.report.sizes import mib, share, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Line, Report
+
 
 LINES = 8  # the largest ones that are shown
 STACK = 6
@@ -12,7 +19,7 @@ STACK = 6
 def page(report: Report) -> str:
     """Returns the page as text."""
     if report.processes:
-        sections = [report.engine, processes.headline(report), *processes.sections(report)]
+        sections = [report.engine, processes.headline(report), *processes.sections(report, body)]
         sections += body(report) if report.nvidia_smi else []
     else:
         sections = [report.engine, headline(report), *body(report)]

@@ -1,13 +1,19 @@
 """A picture of memory over a run: what it is made of after each event, or, of a long run, its highest points."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, GRAPHS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
-from simgpu.report.report import Report
 from simgpu.report.sizes import MIB
 from simgpu.report.track import Track
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Report
+
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
 COLOURS = {

@@ -1,8 +1,16 @@
 """The processes of a run on its page: the answer for all of them, and a section for each."""
 
-from simgpu.report.report import Report
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from simgpu.report.sizes import mib, size
 from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS
+
+if TYPE_CHECKING:
+    from simgpu.report.report import Report
+
 
 SHOWN = 8
 """Processes that get a section; of the others the page says how many there are."""
@@ -38,10 +46,11 @@ def different(report: Report) -> list[tuple[Report, Report | None]]:
     return found
 
 
-def sections(report: Report) -> list[str]:
-    """A section for each process that used the GPU. One whose figures equal those of another before it says so."""
-    from simgpu.report.page import body
+def sections(report: Report, body: Callable[[Report], list[str]]) -> list[str]:
+    """Returns a section for each process that used the GPU, with what `body` returns for it.
 
+    A process whose figures equal those of an earlier one has a sentence that says so instead.
+    """
     found: list[str] = []
     for one, alike in different(report):
         head = f"Process: {title(one)}\n  {end(one)}"

@@ -125,6 +125,15 @@ def test_simgpu_imports_nothing_of_a_layer_above(module):
     assert [name for name in above if layer_of(name) > layer_of(module)] == []
 
 
+def test_no_files_import_each_other_in_a_circle():
+    files = {name for name in within("simgpu", SOURCES) if SOURCES[name].name != "__init__.py"}
+    waiting = {name: {one for one in imports(name) if one in files} for name in files}
+    while free := [name for name, needs in waiting.items() if not needs & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    assert waiting == {}  # these are in a circle, or import what is
+
+
 @pytest.mark.parametrize("module", within("simgpu", SOURCES))
 def test_simgpu_imports_nothing_of_the_course(module):
     assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "helpers", "tests", "tools")] == []
