@@ -74,11 +74,11 @@ def choose(
             raise ValueError("the stub engine runs scripts and modules, in a process of their own, and not a function")
         if only_meta:
             raise ValueError(f"the stub engine does not have {only_meta}; use --engine meta with it")
-        return Choice(STUB, "it was asked for", stub.find(torch))
+        return Choice(STUB, "you chose it", stub.find(torch))
     if name == META:
-        return Choice(META, _with_hint("it was asked for", program))
+        return Choice(META, _with_hint("you chose it", program))
     if values:
-        return Choice(META, "--values was asked for, and the stub engine has none")
+        return Choice(META, "you gave --values, and the stub engine has no values")
     if callable(program):
         return Choice(META, "a function runs in this process")
     if torch is None and only_meta:
@@ -121,7 +121,7 @@ def _starts_processes(program: str | Path | None, module: str | None) -> bool:
 
 def _because(program) -> str:
     found = needs(program)
-    return f"the script uses {found}" if found else "no values were asked for"
+    return f"the script uses {found}" if found else "the run needs no values"
 
 
 def _with_hint(reason: str, program) -> str:

@@ -35,7 +35,7 @@ HOURS = {2: 0.85, 4: 0.8, 8: 0.75}  # hours, and the share of them for reading: 
 
 def computed(notebook) -> float:
     """Minutes that the notebook takes to read."""
-    read = [cell for cell in notebook.cells if not unmodeled(cell)]
+    read = [cell for cell in notebook.cells if not excluded(cell)]
     words = sum(len(cell.source.split()) for cell in read if cell.cell_type == "markdown")
     code = [cell for cell in read if cell.cell_type == "code"]
     written = sum(len(lines_of_code(cell.source)) for cell in code)
@@ -49,7 +49,7 @@ def claimed(notebook) -> int | None:
     return None if found is None else int(found[1] or found[2])
 
 
-def unmodeled(cell) -> bool:
+def excluded(cell) -> bool:
     tags = cell.metadata.get("tags", [])
     notes = cell.metadata.get("slideshow", {}).get("slide_type") == "notes"
     return notes or "exercise" in tags or "solution" in tags

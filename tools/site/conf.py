@@ -78,7 +78,7 @@ def add_kaggle(app, pagename, templatename, context, doctree):
         if group.get("label") == "launch-buttons":
             file = quote(f"{ADDRESS}/blob/main/{pagename}.ipynb", safe=":/")
             url = f"https://kaggle.com/kernels/welcome?src={file}"
-            group["buttons"].append({"type": "link", "text": "Kaggle", "tooltip": "OpCall on Kaggle", "url": url})
+            group["buttons"].append({"type": "link", "text": "Kaggle", "tooltip": "Launch on Kaggle", "url": url})
 
 
 def add_languages(app, pagename, templatename, context, doctree):
