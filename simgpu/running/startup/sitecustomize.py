@@ -9,7 +9,10 @@ import contextlib
 import os
 import sys
 
-from _simgpu_startup import FILES, FOLDER, RECORDS, STUB_CACHES, note  # of this folder, which is the first on the path
+if __name__ == "sitecustomize":
+    from _simgpu_startup import FILES, FOLDER, RECORDS, STUB_CACHES, note  # of this folder, the first on the path
+else:
+    from simgpu.running.startup._simgpu_startup import FILES, FOLDER, RECORDS, STUB_CACHES, note
 
 
 def _ancestors(pid):
