@@ -291,11 +291,19 @@ def _patches(parser: argparse.ArgumentParser) -> None:
 
 
 def _patches_it(options) -> int:
-    from simgpu.patch_manifest import Manifest
+    from simgpu import used_names
 
+    gone = used_names.gone() if options.missing else {}
+    for name, where in gone.items():
+        print(f"torch lacks {name}, which is used at {where}")
+    try:
+        from simgpu.patch_manifest import Manifest
+    except (AttributeError, ImportError) as error:
+        print(f"simgpu cannot be imported with this torch: {error}")
+        return 1
     manifest = Manifest.of_entering()
     print(manifest.drift() if options.missing else manifest, end="")
-    return 1 if manifest.error or (options.missing and manifest.gone()) else 0
+    return 1 if gone or manifest.error or (options.missing and manifest.gone()) else 0
 
 
 def _run(parser: argparse.ArgumentParser) -> None:

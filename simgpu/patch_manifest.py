@@ -1,20 +1,19 @@
 """Lists the attributes that entering a simulated GPU replaces, as one is entered: `simgpu patches`.
 
 For each there is its owner and name, whether the installed torch has it, where it is replaced, and why it may be new. A
-build for the CPU lacks most of what C++ adds for CUDA. A name of that kind is known to PyTorch's own Python code and
-its stubs (torch/_C/__init__.pyi), which are the same in every build, so one that is not found there either is gone.
+build for the CPU lacks most of what C++ adds for CUDA, so a name counts as gone only if PyTorch's own Python code does
+not know it either (used_names.py).
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from simgpu.patches import Patch, named, recorded
 from simgpu.session import simulated_gpu
+from simgpu.used_names import known_to_python
 
 
 class Row(NamedTuple):
@@ -79,33 +78,3 @@ class Manifest:
             [] if self.error is None else ["", f"Entering a simulated GPU fails, so more are missing: {self.error}"]
         )
         return "\n".join([head, *errors, "", *map(str, self.rows), ""])
-
-
-def known_to_python(names: set[str]) -> set[str]:
-    """Returns those of `names` ("torch._C._cudart") that PyTorch's own Python code or its stubs know.
-
-    A name of torch._C has to be declared in a stub, imported, or used as an attribute of _C. For all others, which C++
-    puts into modules of Python, any mention counts.
-    """
-    left = set(names)
-    for path in _files(Path(torch.__file__).parent):
-        if not left:
-            break
-        text = path.read_text(encoding="utf-8", errors="ignore")
-        left -= {name for name in left if name.rpartition(".")[2] in text and _knows(text, path, name)}
-    return names - left
-
-
-def _knows(text: str, path: Path, name: str) -> bool:
-    owner, _, word = name.rpartition(".")
-    if owner != "torch._C":
-        return re.search(rf"\b{word}\b", text) is not None
-    if path.suffix == ".pyi":
-        return re.search(rf"^(def |class )?{word}\b", text, re.MULTILINE) is not None
-    return re.search(rf"\b_C\.{word}\b|from torch\._C import (\([^)]*|.*)\b{word}\b", text) is not None
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yields the stubs of torch._C first, which have almost all of its names, and then all Python code."""
-    yield from sorted((folder / "_C").rglob("*.pyi"))
-    yield from sorted(folder.rglob("*.py"))

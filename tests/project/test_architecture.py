@@ -26,7 +26,14 @@ SOURCES = {
 }
 # What a file may import of simgpu: what stands before it here. Session, above all of them, may import everything.
 LAYERS = (
-    ("simgpu.allocator", "simgpu.errors", "simgpu.interrupts", "simgpu.patches", "simgpu.handlers"),
+    (
+        "simgpu.allocator",
+        "simgpu.errors",
+        "simgpu.interrupts",
+        "simgpu.patches",
+        "simgpu.handlers",
+        "simgpu.used_names",
+    ),
     ("simgpu.gpus",),
     ("simgpu.stub", "simgpu.engines"),
     ("simgpu.clock",),

@@ -1,7 +1,10 @@
 """Holds patches to names that exist, and the manifest to what entering a simulated GPU changes."""
 
+import re
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +12,9 @@ import torch
 import simgpu
 from simgpu import patches, session
 from simgpu.command import main
-from simgpu.patch_manifest import Manifest, known_to_python
+from simgpu.patch_manifest import Manifest
 from simgpu.torch_patches import cuda_c_api
+from simgpu.used_names import known_to_python
 
 
 class Base:
@@ -128,6 +132,20 @@ def test_names_that_the_installed_torch_lacks_are_drift(monkeypatch, capsys):
     assert [row.split()[:2] for row in rows] == [
         ["torch._C._cuda_not_in_any_torch", "missing"], ["torch.cuda.gone_from_torch", "missing"]
     ]  # fmt: skip
+
+
+def test_every_used_name_that_is_gone_is_listed_with_its_place():
+    """Also those that simgpu needs when it is imported, and all of them at once."""
+    code = (
+        "import sys, torch; from simgpu.command import main\n"
+        "del torch._C._current_graph_task_id, torch._C._current_autograd_node\n"
+        "from simgpu import used_names; used_names.known_to_python = lambda names: set()\n"
+        "sys.exit(main(['patches', '--missing']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    for name in ("_current_graph_task_id", "_current_autograd_node"):
+        assert re.search(rf"^torch lacks torch\._C\.{name}, which is used at simgpu/[\w/]+\.py:\d+$", done.stdout, re.M)
 
 
 def test_an_attribute_that_is_read_before_it_is_replaced_and_is_gone(monkeypatch):

@@ -5,68 +5,15 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
+from simgpu.used_names import exists, used_names
+
 ROOT = Path(__file__).parents[3]
-
-
-def used_names(folder: Path) -> dict[str, str]:
-    """Dotted names of torch that the Python files of a folder use ("torch._C._cuda_x"), and where each is first used.
-
-    Read from the source: attributes of `torch`, and what is imported from its modules. A name whose existence the file
-    asks with `hasattr` or `getattr` is a string there, and not found.
-    """
-    found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*.py")):
-        for name, line in _names_of(ast.parse(path.read_text(encoding="utf-8"))):
-            found.setdefault(name, f"{path.relative_to(folder.parent)}:{line}")
-    return found
-
-
-def _names_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    aliases = {"torch": "torch"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch" and not node.level:
-            for alias in node.names:
-                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-                yield f"{node.module}.{alias.name}", node.lineno
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.asname and alias.name.split(".")[0] == "torch":
-                    aliases[alias.asname] = alias.name
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (dotted := _dotted(node)) and dotted.split(".")[0] in aliases:
-            first, _, rest = dotted.partition(".")
-            yield f"{aliases[first]}.{rest}", node.lineno
-
-
-def _dotted(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and (before := _dotted(node.value)) is not None:
-        return f"{before}.{node.attr}"
-    return None
-
-
-def exists(name: str) -> bool:
-    """Says whether a dotted name of torch exists; operators (torch.ops.…) are looked up elsewhere and count as such."""
-    value, found = importlib.import_module("torch"), "torch"
-    for part in name.split(".")[1:]:
-        if part == "ops":
-            return True
-        found = f"{found}.{part}"
-        try:
-            value = getattr(value, part) if hasattr(value, part) else importlib.import_module(found)
-        except ImportError:
-            return not (inspect.ismodule(value) or inspect.isclass(value))  # of an instance or a result: cannot be told
-    return True
 
 
 def signature(function: object) -> str:
