@@ -15,6 +15,7 @@ from simgpu.allocator import snapshot
 from simgpu.report import folder, stored
 from simgpu.report.report import Report
 from simgpu.report.sizes import mib, size
+from simgpu.report.verdict import OUT_OF_MEMORY
 
 SHOWN = 12
 SNAPSHOT = "a snapshot"
@@ -238,6 +239,9 @@ class Difference:
         text.append(f"{one.peak:,} → {other.peak:,} B {'asked for' if kinds == {True} else 'allocated'}")
         if len(kinds) == 2:
             text.append("A snapshot tells the bytes asked for, a report those allocated, which are rounded up.")
+        for side in (one, other):
+            if side.report is not None and side.report.ending == OUT_OF_MEMORY:
+                text.append(f"{side.name} ran out of memory, so it is compared at the moment when that happened.")
         if self.rows:
             text += ["", f"{'MiB more':>14}{'before':>14}{'after':>14}"]
         for more, had, has, where, operator, part in self.rows[:SHOWN]:

@@ -226,7 +226,8 @@ def _capacity(report: Report) -> str:
     rows = [
         ("allocated, at the peak", report.peak, "#0072b2"),
         ("reserved, at most", report.reserved, "#56b4e9"),
-        ("nvidia-smi, at most", report.nvidia_smi, "#999"),
+        ("CUDA context", report.nvidia_smi and report.context, "#999"),
+        ("nvidia-smi, at most", report.nvidia_smi, "transparent"),
         ("all of the GPU", report.total_memory, "transparent"),
     ]
     cells = "".join(
@@ -336,17 +337,19 @@ def _modules(report: Report) -> str:
     models = {one.model for one in report.modules if one.model}
     names = {one: _module(one, len(models) > 1) for one in report.modules}
     used = [name for name in FIELDS if any(getattr(one, name) for one in report.modules)]
+    used = ["total", *(name for name in used if name != "total")]  # first, because it sorts the rows
     heads = "".join(f'<th class="number">{FIELDS[name]}</th>' for name in used)
     rows = "".join(
-        f"<tr><th>{escape(names[one])}</th><td>{escape(one.kind)}</td>"
-        f"{''.join(_number(getattr(one, name)) for name in used)}</tr>"
+        f"<tr><th>{escape(names[one])}</th>{''.join(_number(getattr(one, name)) for name in used)}"
+        f"<td>{escape(one.kind)}</td></tr>"
         for one in report.modules
     )
     note = (
         "MiB at that moment. A parameter, its gradient and its optimizer states belong to the module that holds it. "
-        "Other memory belongs to the module that ran when it was allocated, or whose backward ran."
+        "Other memory belongs to the module that ran when it was allocated, or whose backward ran. A row does not "
+        "contain the modules inside its own."
     )
-    table = f'<table class="sortable wide"><thead><tr><th>module</th><th>class</th>{heads}</tr></thead>'
+    table = f'<table class="sortable wide"><thead><tr><th>module</th>{heads}<th>class</th></tr></thead>'
     table = f'<div class="tall">{table}<tbody>{rows}</tbody></table></div>'
     return _section("By module", f'<p class="quiet">{note} A click on a title sorts.</p>{table}')
 

@@ -129,11 +129,12 @@
       context.save();
       context.font = `${11 * ratio}px system-ui, sans-serif`;
       context.textBaseline = "middle";
+      context.textAlign = "left"; // uPlot leaves its own
       for (let event = view[0]; event < view[1]; ) {
         const stage = found.stageOf[event];
         let end = event + 1;
         while (end < view[1] && found.stageOf[end] === stage) end++;
-        const from = u.valToPos(event, "x", true), to = Math.min(u.valToPos(end, "x", true), left + width);
+        const from = Math.max(u.valToPos(event, "x", true), left), to = Math.min(u.valToPos(end, "x", true), left + width);
         const name = track.names[stage] || "";
         const kind = { forward: "--forward", backward: "--backward", "optimizer step": "--step" }[name] || "--other";
         context.fillStyle = style(kind);
@@ -339,7 +340,7 @@
       button.type = "button";
       button.textContent = head.textContent;
       head.replaceChildren(button);
-      button.onclick = () => {
+      head.onclick = () => {
         const falls = head.getAttribute("aria-sort") !== "descending" && head.classList.contains("number");
         const down = falls || head.getAttribute("aria-sort") === "ascending";
         for (const other of heads) other.removeAttribute("aria-sort");
