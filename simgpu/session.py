@@ -221,7 +221,8 @@ class Session:
         storages.patch(self._patches, functions)
         legacy_types.patch(self._patches, functions)
         fakes.patch(self._patches, (dispatch, functions))
-        patches.patch(self._patches, self.machine, dispatch.face)
+        self.machine.seeing = dispatch.face
+        patches.patch(self._patches, self.machine)
         loading.patch(self._patches)
         model_files.patch(self._patches)
         torchscript.patch(self._patches)

@@ -90,7 +90,7 @@ def _after_fork() -> None:
     context.
     """
     for machine in _current:
-        machine.turns.forked = machine.initialized
+        machine.allocator_lock.forked = machine.initialized
 
 
 if hasattr(os, "register_at_fork"):
@@ -134,13 +134,14 @@ class Machine:
         self.world: Any = None  # the world that the process is one rank of (distributed/world.py), or None
         self.traffic: Any = None  # the record of its collectives (distributed/traffic.py)
         self.links: Any = None  # links between the ranks of that world (distributed/links.py)
+        self.seeing: Callable = contextlib.nullcontext  # a context in which Python sees the GPU while an operator runs
         self.join: Any = None  # makes a monitored process a rank of a world: join(rank, ranks), from running/child.py
         self.on_first_use: Any = None  # called without arguments, before the allocator is first used
         self.has_others = False  # whether other processes of the program run that it may wait for
         self.movable = False  # whether the process chooses its GPU by index, as a started process does
         self._number: int | None = None  # the index that it has chosen
         self.gpus = 1  # number of GPUs visible to a program that starts a process per GPU
-        self.turns = AllocatorLock(self.allocator, self.unmodeled)
+        self.allocator_lock = AllocatorLock(self.allocator, self.unmodeled)
         self.active = False
         self.alone = ""  # why no other simulated GPU can be entered while this one is on
         self.stream_counts = {}  # number of streams created, by priority

@@ -56,7 +56,7 @@ class RankGroup(ProcessGroup):
     is_simulated_rank = True  # for `operators.is_rank`
     Options = Options
     NCCLConfig = Config
-    making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic, for groups being made
+    making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic; patches.py gives those of each group
 
     def __init__(self, store, rank: int, size: int, options=None, timeout=None):
         super().__init__(rank, size)

@@ -63,5 +63,5 @@ def _real(leave: contextlib.ExitStack) -> Alone:
     """Makes torch.distributed act as one rank of N on this machine's GPU, until `leave` is closed."""
     patches, machine = Patches(), Alone()
     leave.callback(patches.undo)
-    patch(patches, machine, contextlib.nullcontext)
+    patch(patches, machine)
     return machine

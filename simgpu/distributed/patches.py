@@ -22,10 +22,8 @@ TIMEOUT = timedelta(minutes=10)
 """The default timeout of NCCL's groups (ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout)."""
 
 
-def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
-    """Replaces them in torch. `seeing` returns a context in which Python sees the GPU although an operator is
-    running.
-    """
+def patch(patches: Patches, machine: Machine | world.Alone) -> None:
+    """Replaces them in torch."""
     if not torch.distributed.is_available():
         return
     from torch.distributed import device_mesh
@@ -33,10 +31,10 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
     from simgpu.distributed.group import RankGroup
 
     dist, c10d = torch.distributed, torch.distributed.distributed_c10d
-    face = _Replacements(machine, RankGroup, patches, seeing)
+    face = _Replacements(machine, RankGroup, patches)
     machine.traffic = Traffic()
     for owner in (dist, c10d):
-        patches.apply(owner, "ProcessGroupNCCL", RankGroup, new="only a build with NCCL has it")
+        patches.apply(owner, "ProcessGroupNCCL", face.group, new="only a build with NCCL has it")
         patches.apply(owner, "is_nccl_available", lambda: True)
     patches.apply(c10d, "_NCCL_AVAILABLE", True)
     patches.apply(c10d, "default_pg_nccl_timeout", TIMEOUT)
@@ -66,13 +64,11 @@ def patch(patches: Patches, machine: Machine | world.Alone, seeing) -> None:
 class _Replacements:
     """Replacements of torch.distributed's functions for one GPU."""
 
-    seeing = staticmethod(contextlib.nullcontext)
-
-    def __init__(self, machine: Machine | world.Alone, group: type, patches: Patches, seeing):
+    def __init__(self, machine: Machine | world.Alone, group: type, patches: Patches):
         self.machine = machine
         self.patches = patches
-        patches.apply(_Replacements, "seeing", staticmethod(seeing))
-        self.group = group
+        self.making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic, for the group being made
+        self.group = type(group.__name__, (group,), {"making": property(lambda _: self.making)})
         self.ours = False  # whether the default group being made belongs to a world, or is NCCL's
         self.nccl = False  # whether the group being made is NCCL's
         self.opened = False
@@ -127,7 +123,8 @@ class _Replacements:
 
         @wraps(method)
         def call(*args, **kwargs):
-            with _Replacements.seeing():
+            on = machines.current()
+            with contextlib.nullcontext() if on is None else on.seeing():
                 return method(*args, **kwargs)
 
         return call
@@ -224,13 +221,13 @@ class _Replacements:
             given = signature.bind(*args, **kwargs).arguments
             config = torch.distributed.distributed_c10d.BackendConfig(given["backend"])
             devices = dict(config.get_device_backend_map())
-            outer = self.group.making, self.nccl
+            outer = self.making, self.nccl
             self.nccl = "nccl" in devices.values()
-            self.group.making = devices, self.machine.traffic
+            self.making = devices, self.machine.traffic
             try:
                 made = make(*args, **kwargs)
             finally:
-                self.group.making, self.nccl = outer
+                self.making, self.nccl = outer
             return made
 
         return new_process_group_helper

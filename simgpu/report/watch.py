@@ -245,7 +245,7 @@ class Watch:
             raise
         if block is None:
             return None
-        with self.machine.turns.lock:
+        with self.machine.allocator_lock.lock:
             frame = sys._getframe(1)
             stage = self._stage()
             origin, hint = self._origin(frame, stage)
@@ -270,7 +270,7 @@ class Watch:
         return block
 
     def _free(self, block) -> None:
-        with self.machine.turns.lock:
+        with self.machine.allocator_lock.lock:
             held = self._live.pop(block.address, None)
             if held is not None:
                 self._stage()

@@ -13,7 +13,7 @@ class Device(Bindings):
         self.machine.initialize()
 
     def _cuda_isInBadFork(self):
-        return self.machine.turns.forked
+        return self.machine.allocator_lock.forked
 
     def _cuda_getDeviceCount(self):
         return self.machine.count

@@ -112,7 +112,7 @@ class History(Bindings):
         error.
         """
         self.machine.allocator.read_settings()
-        self.machine.allocator.observers.append(self.machine.turns.outside(observer))
+        self.machine.allocator.observers.append(self.machine.allocator_lock.outside(observer))
 
 
 def _of_the_gpu(record_pinned_host_memory: bool = False, record_cuda: bool = True) -> bool:
