@@ -48,7 +48,7 @@ def purpose(path: Path) -> str:
 
 def table(title: str, files: list[Path]) -> str:
     rows = [f"| `{path.relative_to(SIMGPU).as_posix()}` | {purpose(path)} |" for path in sorted(files)]
-    return "\n".join([f"### {title}", "", "| file | what it is |", "|---|---|", *rows, ""])
+    return "\n".join([f"## {title}", "", "| file | what it is |", "|---|---|", *rows, ""])
 
 
 def page() -> str:

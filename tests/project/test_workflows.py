@@ -137,32 +137,32 @@ def test_binder_and_the_devcontainer_set_up_this_course():
 
 
 def test_the_cell_and_the_buttons_are_as_written():
-    from tools import elsewhere
+    from tools import launch_badges
 
-    assert {path: path.read_text(encoding="utf-8") for path in elsewhere.pages()} == elsewhere.pages(), (
+    assert {path: path.read_text(encoding="utf-8") for path in launch_badges.pages()} == launch_badges.pages(), (
         "run: python -m tools.launch_badges"
     )
 
 
 def test_the_cell_leaves_torch_alone():
-    from tools import elsewhere
+    from tools import launch_badges
 
-    cell = elsewhere.cell("https://github.com/owner/name")
+    cell = launch_badges.cell("https://github.com/owner/name")
     assert "git clone -q --depth 1 https://github.com/owner/name " in cell
     assert "--no-deps" in cell and "torch " not in cell and "LABKIT_GPU=A100-80GB" in cell
     extras = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
     needed = {re.match(r"[\w-]+", line)[0] for line in extras}
-    assert set(elsewhere.missing()) == needed - elsewhere.THERE - elsewhere.NOT_NEEDED
-    assert {"sortedcontainers", "torchinfo"} <= set(elsewhere.missing())
+    assert set(launch_badges.missing()) == needed - launch_badges.THERE - launch_badges.NOT_NEEDED
+    assert {"sortedcontainers", "torchinfo"} <= set(launch_badges.missing())
 
 
 def test_buttons_need_an_address():
-    from tools import elsewhere
+    from tools import launch_badges
 
-    assert elsewhere.buttons(None) == elsewhere.buttons("https://example.org/owner/name") == ""
-    lines = elsewhere.buttons("https://github.com/owner/name").splitlines()
+    assert launch_badges.buttons(None) == launch_badges.buttons("https://example.org/owner/name") == ""
+    lines = launch_badges.buttons("https://github.com/owner/name").splitlines()
     assert len(lines) == 4
     colab = "https://colab.research.google.com/github/owner/name/blob/main/notebooks/00_out_of_memory.ipynb"
     assert any(f"]({colab})" in line for line in lines)
     with pytest.raises(ValueError, match="the marks of buttons are not there"):
-        elsewhere.between("no marks", "buttons", "")
+        launch_badges.between("no marks", "buttons", "")
