@@ -323,7 +323,8 @@ def _dtypes_of_files(operator) -> Iterator[Entry]:
 def _short(file: str | Path) -> str:
     """Returns a file's path in this project, from "simgpu/" on, or in PyTorch, from "torch/" on."""
     path = Path(file).resolve()
-    for root in (FOLDER.resolve().parent, Path(torch.__file__).resolve().parents[1]):
+    # torch first, because its environment may be inside this project
+    for root in (Path(torch.__file__).resolve().parents[1], FOLDER.resolve().parent):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return path.name

@@ -37,7 +37,7 @@ class Call(NamedTuple):
     `within` is the most operators since then. `forward` holds the operators with this formula, and `nodes` the names of
     their nodes; both are empty if no other formula makes such a call. `does` is what CUDA does: IN_PLACE;
     IN_PLACE_ONCE, which is in place except in a backward with create_graph=True; or ANEW, if the call looks like the
-    engine's in-place sum of gradients (engine.py) but allocates a new tensor.
+    engine's in-place sum of gradients (accumulation.py) but allocates a new tensor.
     """
 
     operator: object

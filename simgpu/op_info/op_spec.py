@@ -95,13 +95,13 @@ class OpSpec:
 FIELDS = {one.name: one for one in fields(OpSpec) if one.metadata}
 """The fields that can be declared, by name, in the order of a call's stages."""
 
-_specs: dict[Any, OpSpec] = {}
+_specs: dict[int, OpSpec] = {}  # by id, because PyTorch computes an OpOverload's hash in Python
 _NOTHING = OpSpec()
 
 
 def spec(operator) -> OpSpec:
     """Returns the record of an OpOverload; an empty one if nothing was declared for it. Not to be changed."""
-    return _specs.get(operator, _NOTHING)
+    return _specs.get(id(operator), _NOTHING)
 
 
 def specs() -> Iterator[OpSpec]:
@@ -116,7 +116,7 @@ def declare(operator, **values) -> None:
         if name in known.declared:
             what = FIELDS[name].metadata["plural"]
             raise ValueError(f"two {what} for {operator}: {_name(getattr(known, name))}, {_name(value)}")
-    record = _specs.setdefault(operator, OpSpec(operator))
+    record = _specs.setdefault(id(operator), OpSpec(operator))
     place = _caller()
     for name, value in values.items():
         setattr(record, name, value)

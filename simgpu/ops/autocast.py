@@ -43,11 +43,14 @@ HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 
 def _listed(policy: str) -> frozenset[str]:
     """Returns the operators of one macro of the header, for instance "softmax.int" for _(softmax, int)."""
-    text = HEADER.read_text(encoding="utf-8").replace("\\\n", " ")
+    text = HEADER.read_text(encoding="utf-8").replace("\\\n", " ") if HEADER.exists() else ""
     _, _, rest = text.partition(f"#define AT_FORALL_{policy}(_)")
     entries = re.findall(r"_\(\s*(\w+)\s*(?:,\s*(\w+)\s*)?\)", rest.partition("\n")[0])
     if not entries:
-        raise RuntimeError(f"{HEADER} has no list AT_FORALL_{policy}, which autocast on a simulated GPU needs")
+        raise RuntimeError(
+            f"torch {torch.__version__} has no list AT_FORALL_{policy} in {HEADER}, from which simgpu reads what "
+            "autocast casts: install a torch that simgpu supports, from its wheel"
+        )
     return frozenset(f"{name}.{overload}" if overload else name for name, overload in entries)
 
 

@@ -107,8 +107,15 @@ class Facts:
         return sum(self.parts.values())
 
     def of(self, operators: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-        """Bytes of the lines of some operators, and the program's lines, the largest first."""
-        chosen = [one for one in self.lines if one.operator.split(" ")[0].rstrip(",") in operators]
+        """Returns bytes of activations and temporaries of some operators, and the program's lines, the largest first.
+
+        What a hook of their backward allocates, such as the parameters that FSDP gathers there, is not theirs.
+        """
+        chosen = [
+            one
+            for one in self.lines
+            if one.part in (ACTIVATIONS, TEMPORARIES) and one.operator.split(" ")[0].rstrip(",") in operators
+        ]
         return sum(one.nbytes for one in chosen), _places(chosen)
 
     @property

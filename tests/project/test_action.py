@@ -44,9 +44,10 @@ def project(tmp_path):
     origin, clone = tmp_path / "origin", tmp_path / "clone"
     origin.mkdir()
     git(origin, "init", "--quiet", "--initial-branch=main")
-    (origin / "train.py").write_text(TRAIN)
-    git(origin, "add", ".")
-    git(origin, "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "--quiet", "--message", "first")
+    for text in ("# first", TRAIN):  # two commits, so that there is history to lose
+        (origin / "train.py").write_text(text)
+        git(origin, "add", ".")
+        git(origin, "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "--quiet", "--message", "a change")
     git(tmp_path, "clone", "--quiet", str(origin), str(clone))
     return clone
 
@@ -106,6 +107,7 @@ def test_it_compares_a_branch_with_its_base_and_renews_its_comment(project, tmp_
     assert again.calls[-1]["where"] == "repos/a/b/issues/comments/7"
     worktrees = subprocess.run(["git", "-C", project, "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(worktrees.stdout.splitlines()) == 1  # the base's checkout is gone
+    assert not (project / ".git" / "shallow").exists()  # the clone has its whole history
 
 
 def reports(ran):

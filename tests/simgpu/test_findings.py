@@ -6,7 +6,7 @@ import torch
 import simgpu
 from simgpu.dispatch import costs
 from simgpu.distributed.kinds import kind
-from simgpu.report.findings import Facts, findings
+from simgpu.report.findings import LOSS, Facts, findings
 from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, PARAMETERS, TEMPORARIES, WORKSPACES
 from simgpu.report.report import Line
 
@@ -326,6 +326,16 @@ with torch.no_grad():
 """)
     found = named(report)["copy of an input"]
     assert found.nbytes == 64 * 512 * 512 * 4 and found.lines == ("train.py:8",)
+
+
+def test_what_a_hook_allocates_in_the_backward_of_a_loss_is_not_the_loss_s():
+    """FSDP gathers a layer's parameters there, by `empty`."""
+    lines = (
+        Line(900 * MIB, 1, TEMPORARIES, "NllLossBackward0 (nll_loss_backward)", "backward", "train.py:9"),
+        Line(400 * MIB, 1, DATA, "NllLossBackward0 (empty)", "backward", "train.py:9"),
+    )
+    facts = Facts(capacity=4000 * MIB, peak=1300 * MIB, reserved=1400 * MIB, parts={}, lines=lines)
+    assert facts.of(LOSS) == (900 * MIB, ("train.py:9",))
 
 
 def test_logits_get_a_chunked_loss(run):

@@ -75,7 +75,10 @@ def base_of(root: Path, out: Path) -> tuple[dict | None, str]:
     name = os.environ.get("GITHUB_BASE_REF", "")
     if not name or not wanted("compare"):
         return None, ""
-    fetch = ["git", "-C", str(root), "fetch", "--quiet", "--depth=1", "origin", name]
+    shallow = ["git", "-C", str(root), "rev-parse", "--is-shallow-repository"]
+    is_shallow = subprocess.run(shallow, capture_output=True, text=True).stdout.strip() == "true"
+    depth = ["--depth=1"] if is_shallow else []  # which would cut the history of a whole clone
+    fetch = ["git", "-C", str(root), "fetch", "--quiet", *depth, "origin", name]
     if (done := subprocess.run(fetch, capture_output=True, text=True)).returncode:
         return None, f"The base `{name}` could not be fetched: {done.stderr.strip()}"
     with tempfile.TemporaryDirectory() as place:
