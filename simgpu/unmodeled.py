@@ -147,7 +147,7 @@ def _named(name: str) -> torch._ops.OpOverload:
     try:
         return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
     except AttributeError:
-        raise ValueError(f"{name!r} is no operator of this torch; wanted a name like 'aten::add.Tensor'") from None
+        raise ValueError(f"{name!r} is not an operator of this torch; wanted a name like 'aten::add.Tensor'") from None
 
 
 class Unmodeled:

@@ -39,14 +39,16 @@ def parse(text: str | int) -> int:
             r"\s*([\d_,]*\.?\d+(?:e\+?\d{1,2})?)\s*(?:bytes?|([kmgt]?)(i?b)?)\s*", str(text), re.IGNORECASE
         )
         if match is None:
-            raise ValueError(f"{text!r} is no size; wanted one like '12 GiB', '500 MiB' or a number of bytes")
+            raise ValueError(f"{text!r} is not a size; wanted one like '12 GiB', '500 MiB' or a number of bytes")
         number, letter, rest = (part.lower() for part in match.groups(default=""))
         if "," in number and not _GROUPED.match(number):
-            raise ValueError(f"{text!r} is no size: a comma groups thousands ('1,500 MiB'); wanted a point ('1.5 GiB')")
+            raise ValueError(
+                f"{text!r} is not a size: a comma groups thousands ('1,500 MiB'); wanted a point ('1.5 GiB')"
+            )
         scale = _DECIMAL.get(letter + rest, _UNITS[letter])
         found = round(float(number.replace(",", "").replace("_", "")) * scale)
     if found <= 0:
-        raise ValueError(f"{text!r} is no size: it must be more than 0 B")
+        raise ValueError(f"{text!r} is not a size: it must be more than 0 B")
     return found
 
 

@@ -140,7 +140,7 @@ def test_errors_stand_beside_what_was_typed(page):
     page.type("<b>lots</b>")
     page.press("Enter", ENTER, "\r")
     page.wait("!document.getElementById('size-error').hidden")
-    assert page.evaluate("document.getElementById('size-error').textContent").startswith("'<b>lots</b>' is no size")
+    assert page.evaluate("document.getElementById('size-error').textContent").startswith("'<b>lots</b>' is not a size")
     page.evaluate("document.getElementById('settings').value = 'max_split_size_mb:5'")
     page.evaluate("document.getElementById('start').requestSubmit()")
     page.wait("!document.getElementById('settings-error').hidden")

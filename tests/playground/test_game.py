@@ -50,10 +50,10 @@ def test_a_request_is_the_allocators(size, nbytes):
 @pytest.mark.parametrize(
     ("move", "error"),
     [
-        ({"do": "ask", "size": ""}, "'' is no size"),
+        ({"do": "ask", "size": ""}, "'' is not a size"),
         ({"do": "ask", "size": "0"}, "more than 0 B"),
-        ({"do": "ask", "size": "-3 MiB"}, "is no size"),
-        ({"do": "ask"}, "is no size"),
+        ({"do": "ask", "size": "-3 MiB"}, "is not a size"),
+        ({"do": "ask"}, "is not a size"),
         ({"do": "ask", "size": "1", "name": "1st"}, "got the name '1st'"),
         ({"do": "ask", "size": "1", "name": "a b"}, "got the name 'a b'"),
         ({"do": "ask", "size": "1", "count": "many"}, "how often: got 'many'"),
@@ -400,11 +400,11 @@ def test_a_conversation():
             "name": "a",
         }
     ]
-    assert asked(desk, do="move", move=ask("x"))["error"].startswith("'x' is no size")
+    assert asked(desk, do="move", move=ask("x"))["error"].startswith("'x' is not a size")
     assert asked(desk, do="undo")["undone"] == "a = 800 MiB"
     assert asked(desk, do="new", card="A100-80GB", allowed="10 GiB")["state"]["card"]["allowed"] == 10 * 2**30
     assert "wanted one of" in asked(desk, do="new", card="A1000")["error"]
-    assert asked(desk, do="new", total="much")["error"].startswith("the card's memory: 'much' is no size")
+    assert asked(desk, do="new", total="much")["error"].startswith("the card's memory: 'much' is not a size")
     assert "no task" in asked(desk, do="show")["error"]
 
 

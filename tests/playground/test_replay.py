@@ -187,7 +187,7 @@ def test_a_conversation_about_a_snapshot(tmp_path):
     assert asked(desk, do="replay", settings="max_split_size_mb:1", total="1 GiB")["error"].startswith(
         "CachingAllocator"
     )
-    assert asked(desk, do="replay", settings="", total="")["error"].startswith("the card's memory: '' is no size")
+    assert asked(desk, do="replay", settings="", total="")["error"].startswith("the card's memory: '' is not a size")
 
 
 class Evil:

@@ -537,7 +537,7 @@ def test_the_help_names_every_gpu_and_every_optimizer(capsys):
         (["CONFIG", "--dtype", "fp7"], "dtype is one of fp32"),
         (["CONFIG", "--train", "adamm"], "train is one of adamw"),
         (["CONFIG", "--gpu", "RTX 4O90"], "did you mean 'RTX 4090'"),
-        (["CONFIG", "--budget", "many"], "'many' is no size"),
+        (["CONFIG", "--budget", "many"], "'many' is not a size"),
         (["CONFIG", "--lora", "0"], "lora is a whole number of 1 or more, not 0"),
         (["CONFIG", "--length", "513"], "small-llama takes 512 tokens at most, not 513"),
         (["CONFIG", "--serve", "--techniques"], "the techniques are those of training"),

@@ -286,7 +286,7 @@ def test_other_ends(script, capsys, text, status, said):
         (["-m", "itertools"], "No code object available for 'itertools'"),
         (["-m", "train.py"], "for the script, leave -m and write train.py"),
         (["-m", ".train"], "not the relative name '.train'"),
-        (["--memory", "12 apples", "train.py"], "'12 apples' is no size"),
+        (["--memory", "12 apples", "train.py"], "'12 apples' is not a size"),
         (["--memory", "12", "train.py"], "'12' is 12 B, as it has no unit; write '12GiB' or '12MiB'"),
         (["--memory", "1 MiB", "train.py"], "does not hold the CUDA context"),
         (["--steps", "0", "train.py"], "steps is a whole number of 1 or more, not 0"),
@@ -800,7 +800,7 @@ def test_a_capacity_has_a_unit_or_is_large(text):
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1 GiB", "0", "12 KiBi", "1e", "1e-3", True, None])
 def test_what_is_no_size(text):
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse(text)
 
 
@@ -808,7 +808,7 @@ def test_what_is_no_size(text):
     "text", ["1,5 GiB", "0,5g", "1,50 GiB", "1500,000 MiB", "1,5000", ",500", "1,500,0", "1,500_000"]
 )
 def test_a_decimal_comma_is_not_taken_for_thousands(text):
-    with pytest.raises(ValueError, match=r"is no size: a comma groups thousands .* wanted a point \('1.5 GiB'\)"):
+    with pytest.raises(ValueError, match=r"is not a size: a comma groups thousands .* wanted a point \('1.5 GiB'\)"):
         parse(text)
 
 

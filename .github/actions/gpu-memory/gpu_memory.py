@@ -1,21 +1,21 @@
 """Measures a script's GPU memory on a simulated GPU, compares it with a pull request's base, and comments the result.
 
 The action in action.yml runs this file; its inputs are environment variables named INPUT_…. The exit status is 0 if the
-script fits and keeps the limit, 1 if it does not, and 2 for a wrong input. Only Python's standard library is used.
+script fits and keeps the limit, 1 if it does not, and 2 for a wrong input.
 """
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from simgpu.report.sizes import capacity, mib
+
 MARK = "<!-- gpu-memory: {command} on {gpu} -->"
 """The comment's first line, by which a later run finds the comment that it has to renew."""
-UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 LONGEST = 60_000
 """Characters of a comment; GitHub accepts 65,536."""
 FIGURES = (("allocated, at the peak", "peak"), ("reserved", "reserved"), ("as nvidia-smi shows it", "nvidia_smi"))
@@ -40,13 +40,10 @@ def wanted(name: str) -> bool:
 
 def limit() -> int | None:
     """Returns the limit in bytes, or None without one. Raises InputError for a text that is not a size."""
-    text = given("limit")
-    if not text:
-        return None
-    found = re.fullmatch(r"([\d_,]*\.?\d+)\s*([a-z]*)", text.lower())
-    if found is None or found[2] not in UNITS:
-        raise InputError(f'limit is {text!r}: wanted a size such as "12 GiB"')
-    return int(float(found[1].replace(",", "").replace("_", "")) * UNITS[found[2]])
+    try:
+        return capacity(given("limit")) if given("limit") else None
+    except ValueError as error:
+        raise InputError(f"limit: {error}") from None
 
 
 def measure(root: Path, out: Path) -> dict:
@@ -108,12 +105,6 @@ def verdict(report: dict) -> tuple[bool, str]:
         return False, f"{how} on a simulated {report['gpu']}. {report.get('ended', '')}".rstrip()
     kept = "" if most is None else f", below the limit of {given('limit')}"
     return True, f"It fits on a {report['gpu']} and needs {shown}{kept}."
-
-
-def mib(nbytes: int) -> str:
-    """Returns bytes in MiB, with two digits below 100."""
-    value = nbytes / 2**20
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def table(report: dict, base: dict | None) -> str:
