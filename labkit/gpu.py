@@ -108,7 +108,14 @@ def this_host() -> float:
     return simgpu.host_slowness()
 
 
-def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, values: bool = False, host: float = 1.0):
+def simulated_gpu(
+    name: str = "A100-80GB",
+    total_memory: int | None = None,
+    *,
+    values: bool = False,
+    host: float = 1.0,
+    watch: bool = False,
+):
     """Returns `simgpu.simulated_gpu`: inside the `with`, "cuda" is a simulated GPU of that name, with empty memory.
 
         with labkit.simulated_gpu("H100") as gpu:
@@ -117,13 +124,13 @@ def simulated_gpu(name: str = "A100-80GB", total_memory: int | None = None, *, v
 
     `total_memory` (bytes) replaces the GPU's own. With `values`, all tensors have their values, which the CPU computes
     in addition to the simulation, so that losses fall and you can look at results. `host` is the factor on the host's
-    times, as returned by `this_host()`; if it is not 1, every time that labkit prints says so. Raises what
-    `simgpu.simulated_gpu` raises.
+    times, as returned by `this_host()`; if it is not 1, every time that labkit prints says so. With `watch`, each block
+    is recorded, and `gpu.timeline()` shows them. Raises what `simgpu.simulated_gpu` raises.
     """
     import simgpu
 
     nbytes = None if total_memory is None else whole_bytes(total_memory)
-    return simgpu.simulated_gpu(name, nbytes, values=values, host=host)
+    return simgpu.simulated_gpu(name, nbytes, values=values, host=host, watch=watch)
 
 
 _notebook: Any = None  # the simulated GPU of `use_gpu`, also one that was being entered or left at an interrupt

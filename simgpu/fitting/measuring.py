@@ -138,8 +138,20 @@ def _checkpoint(model: nn.Module, every: int) -> None:
     layers = layers_of(model)
     if not layers:
         raise ValueError("checkpoints stand between repeated layers, and the model has no list of them")
+    _without_cache(model)
     for layer in layers[::every]:
         layer.forward = _checkpointed(layer.forward)
+
+
+def _without_cache(model: nn.Module) -> None:
+    """Switches off the cache of keys and values, as transformers does when it trains with checkpointing.
+
+    The cache would hold every layer's keys and values until the loss, and checkpointing exists to free them.
+    """
+    for one in model.modules():
+        config = getattr(one, "config", None)
+        if getattr(config, "use_cache", False) is True:
+            config.use_cache = False
 
 
 def _checkpointed(forward):

@@ -212,7 +212,7 @@ def of_config(config) -> Subject:
     images = hasattr(config, "image_size") and not hasattr(text, "vocab_size")
 
     def build(dtype):
-        return make(config, dtype=dtype or own)
+        return make(copy.deepcopy(config), dtype=dtype or own)  # a plan may change it
 
     def batch(size, length):
         if images:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -28,8 +28,8 @@ COLOURS = {
 }
 
 
-def draw(report: Report, path: Path) -> None:
-    """Writes the picture as a PNG. The report has a timeline."""
+def draw(report: Report, file: Path | BinaryIO) -> None:
+    """Writes the picture as a PNG to a path or an open file. The report has a timeline."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,7 +52,7 @@ def draw(report: Report, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if report.unmodeled:
         figure.supxlabel(report.unmodeled[:160], fontsize=7, color="#D55E00")
-    figure.savefig(path)
+    figure.savefig(file, format="png")
 
 
 def _top(report: Report) -> float:

@@ -190,6 +190,25 @@ def test_checkpoints_and_accumulation_save():
     assert apart.of(Plan(batch=4096, checkpoint="half")).report.peak < apart.peak
 
 
+def test_checkpointing_equals_that_of_transformers_which_keeps_no_cache():
+    """Checkpoints of a plain wrapper would fill the cache of keys and values, which transformers switches off."""
+    config = transformers.LlamaConfig(**LLAMA)
+    fitted = simgpu.fit(config, 4, length=256, gpu="A100-80GB", checkpoint=True)
+    assert config.use_cache is True
+    with simgpu.simulated_gpu("A100-80GB"), torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA)).train()
+        model.activation_checkpointing_enable()
+        tokens, labels = torch.zeros(2, 4, 256, dtype=torch.long).unbind()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(input_ids=tokens, labels=labels).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        peak = torch.cuda.max_memory_allocated()
+    assert fitted.peak == peak
+    assert fitted.changed(checkpoint=False).peak > peak
+
+
 # --- configurations of transformers ---------------------------------------------------------------------
 
 

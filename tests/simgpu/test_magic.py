@@ -10,6 +10,7 @@ import simgpu
 import simgpu.device.machine
 from simgpu.report.figure import Figure
 from simgpu.report.owners import PARAMETERS
+from simgpu.report.sizes import mib
 
 nbclient = pytest.importorskip("nbclient")
 
@@ -151,6 +152,10 @@ def test_the_gpu_of_a_with_has_a_timeline_and_a_report(tmp_path):
     figure = gpu.timeline()
     assert repr(figure) == "<the timeline of 4 allocations and frees>"
     assert 'data-track="track-0"' not in repr(figure) and "data-track=&quot;track-0&quot;" in figure._repr_html_()
+    shown, about = figure._repr_mimebundle_()
+    assert f"peaks at {mib(after.peak)} MiB" in about["image/png"]["alt"] and "parameters" in about["image/png"]["alt"]
+    assert shown["text/html"] == figure._repr_html_() and shown["text/plain"] == repr(figure)
+    assert shown["image/png"].startswith(b"\x89PNG")
     figure.save(tmp_path / "figure.html")
     assert "<iframe" not in (tmp_path / "figure.html").read_text(encoding="utf-8")
     assert kept.weight.device.type == "meta"
@@ -177,6 +182,7 @@ def test_an_empty_block_has_an_empty_figure():
         "<an empty timeline>",
         "<p>No GPU memory was used.</p>",
     )
+    assert "image/png" not in gpu.timeline()._repr_mimebundle_()[0]
 
 
 def test_a_copy_of_a_watched_gpu_is_watched_too():

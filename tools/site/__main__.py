@@ -17,6 +17,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from tools.calculator import build as calculator
 from tools.playground import build, pyodide
 from tools.site import check
 from tools.site.language import Language
@@ -69,6 +70,7 @@ def site(language: Language | None, folder: Path, work: Path, strict: bool, name
     if failed := sphinx(["-q", "-j", "auto", *given, *where]):
         return failed
     put(built, folder)
+    calculator.build(folder / "will_it_fit")
     try:
         build.build(folder / "playground")
     except pyodide.NoPyodide as error:
