@@ -59,8 +59,8 @@ class Figure:
             return "No GPU memory was used."
         parts = [f"{name} {mib(nbytes)} MiB" for name, nbytes in report.parts.items() if "cache" not in name]
         return (
-            f"Memory over {track.events:,} allocations and frees on a simulated {report.gpu}. Allocated memory peaks at "
-            f"{mib(report.peak)} MiB in {report.at.stage}: {', '.join(parts)}."
+            f"Memory over {track.events:,} allocations and frees on a simulated {report.gpu}. "
+            f"Allocated memory peaks at {mib(report.peak)} MiB in {report.at.stage}: {', '.join(parts)}."
         )
 
     def _repr_html_(self) -> str:
