@@ -7,7 +7,8 @@ per inner element (gate, its SiLU, up, and their product), and 4 per element of 
 per token and vocabulary entry.
 
 What is larger than the sums is free space in the cache, and the CUDA context. So a capacity is a range: the sums times
-`low` and times `high`, plus the context. Both factors are computed from `simgpu.fit` on random configurations.
+`low` and times `high`, plus the context. `high` is the largest ratio of what `simgpu.fit` finds for random
+configurations, and `low` is 1, or the smallest ratio if that is less.
 """
 
 import random
@@ -38,7 +39,7 @@ ROWS = {
 """For each plan the sums, whose largest is the estimated peak: bytes per unit of each feature."""
 
 TYPES = ("llama", "mistral", "qwen2")
-FITTED, KEPT_OUT = range(16), range(16, 32)
+FITTED, KEPT_OUT = range(16), range(16, 24)
 """The seeds of the random configurations: the range is that of the first half, and the second half tests it."""
 
 SMALLEST, LARGEST = 3 * 10**8, 10**10
@@ -128,5 +129,5 @@ def stored() -> dict:
     plans = {}
     for plan, rows in ROWS.items():
         fitted = [ratios[f"{plan} {seed}"] for seed in FITTED]
-        plans[plan] = {"rows": rows, "low": min(fitted), "high": max(fitted)}
+        plans[plan] = {"rows": rows, "low": min(1.0, *fitted), "high": max(fitted)}
     return {"plans": plans, "types": TYPES, "context": spec(BASE).context, "between": (SMALLEST, LARGEST)}
