@@ -63,6 +63,7 @@ def test_a_row_of_another_form_is_found():
 def test_no_row_is_there_twice():
     keys = Counter(astuple(replace(row, figure=0)) for row in ROWS)
     assert not [key for key, count in keys.items() if count > 1]
+    assert len({row.name for row in ROWS}) == len(ROWS)
 
 
 @pytest.mark.parametrize("source", published.sources().values(), ids=lambda source: source.name)

@@ -39,6 +39,7 @@ UNITS = (
 PRECISIONS = (
     *("float32", "tf32", "float16", "bfloat16"),
     *("amp float16", "amp bfloat16"),  # autocast
+    "apex O2 float16",  # parameters in float16 with master copies in float32
     *("float8", "mxfp8", "nvfp4", "int8", "int4"),  # of the matmuls
 )
 MODES = ("eager", "compiled", "compiled, reduce-overhead", "compiled, max-autotune", "other compiler")
@@ -94,6 +95,14 @@ class Row:
     cuda: str | None = None
     container: str | None = None
     note: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Returns what tells this row from every other, in words."""
+        parts = (self.source, self.file, self.work, self.gpu, self.variant, self.gpus, self.model, self.batch)
+        parts += (self.tokens, self.image, self.precision, self.mode, self.layout, self.attention, self.optimizer)
+        parts += (self.parallelism, self.container, self.torch, self.global_batch, self.note)
+        return " ".join(str(part) for part in parts if part is not None)
 
     @property
     def kind(self) -> str:
