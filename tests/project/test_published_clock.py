@@ -1,0 +1,59 @@
+"""docs/published_times.json holds the clock's times of the half "fit" alone, and the clock still gives those times."""
+
+import pytest
+
+from tools.times import published, published_clock, published_models, published_shards
+
+ROWS = {row.name: row for row in published.rows()}
+
+
+def test_only_rows_that_may_be_fitted_are_stored():
+    stored = published_clock.stored()
+    assert {ROWS[name].half for name in stored} == {"fit"}
+    assert set(stored) <= {row.name for row in published_clock.buildable("fit")}
+    assert len(stored) > 100 and all(seconds > 0 for seconds in stored.values())
+
+
+def test_both_halves_have_models_of_both_kinds():
+    for half in published.HALVES:
+        assert {row.kind for row in published_clock.buildable(half)} == {"training", "inference"}
+
+
+def test_a_row_without_a_model_is_not_built():
+    row = next(row for row in ROWS.values() if row.source == "detectron2")
+    assert not published_clock.can_be_built(row)
+    with pytest.raises(ValueError, match="can be built: detectron2"):
+        published_clock.measure(row)
+
+
+def test_the_shapes_of_mpt_have_the_published_number_of_parameters():
+    checked = set()
+    for row in ROWS.values():
+        if published_shards.builder(row) is published_shards.gpt:
+            width, layers, _ = published_shards.SHAPES[row.model]
+            norms, block = 2 * 2 * width, 12 * width**2 + 9 * width
+            ends = (published_shards.VOCABULARY + row.tokens) * width + 2 * width
+            assert layers * (block + norms) + ends == row.parameters
+            checked.add(row.model)
+    assert len(checked) >= 5
+
+
+def test_the_table_summarizes_by_kind_mode_and_gpu():
+    rows = [row for row in ROWS.values() if row.source == "ml-engineering" and row.kind == "inference"][:2]
+    assert [row.mode for row in rows] == ["eager", "compiled"]
+    lines = published_clock.table(zip(rows, (0.5, 2), strict=True)).splitlines()
+    assert lines[2:] == [
+        "| fit | inference | all | all | 2 | 1.25 | 75% | 0.50 | 2.00 |",
+        "| fit | inference | compiled | Hopper and Blackwell | 1 | 2.00 | 100% | 2.00 | 2.00 |",
+        "| fit | inference | eager | Hopper and Blackwell | 1 | 0.50 | 50% | 0.50 | 0.50 |",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
+@pytest.mark.parametrize("words", [("ml-engineering", "inference", "1B", "eager"), ("MPT 350m 64 512",)])
+def test_the_clock_still_gives_the_stored_time(words):
+    """With models that need neither timm nor torchvision."""
+    name = next(name for name in published_clock.stored() if all(word in name for word in words))
+    row = ROWS[name]
+    assert published_models.builder(row) or published_shards.builder(row)
+    assert published_clock.measure(row) == pytest.approx(published_clock.stored()[name], rel=0.03)
