@@ -137,7 +137,7 @@ FIELDS: dict[type, dict[str, str]] = {
     },
     Track: {
         "events": "allocations and frees of the run",
-        "at": "how many of them came before the moment that the report describes",
+        "at": "the number of the last of them, counted from 1, at the moment that the report describes",
         "names": "a table of texts",
         "kinds": "kinds of blocks: bytes, then part, operator, stage, line, library's line and module, as places in "
         "`names`",

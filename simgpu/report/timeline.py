@@ -33,6 +33,11 @@ class Timeline:
             if len(self.curve) >= 2 * EVENTS:
                 self._thin_out()
 
+    def points(self) -> list[tuple[int, int]]:
+        """Returns the highest allocated and reserved bytes of each `stride` events, of which the last may be fewer."""
+        pairs = list(zip(self.curve[0::2], self.curve[1::2], strict=True))
+        return [*pairs, (self._top, self._topmost)] if self.events % self.stride else pairs
+
     def _thin_out(self) -> None:
         allocated, reserved = self.curve[0::2], self.curve[1::2]
         self.curve = array("q")

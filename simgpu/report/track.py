@@ -29,13 +29,13 @@ class Description(NamedTuple):
 class Track:
     """Memory over a run, event by event, or the highest points of a run with more than EVENTS events.
 
-    `events`: how many allocations and frees there were. `at`: how many of them came before the moment that the page
-    describes. `names`: a table of texts. `kinds`: each kind of block: its bytes, then its part, operator, stage, line
-    of the program, line of a library and module, as places in `names`. `blocks`: the kind of each block, in the order
-    of their allocation. `order`: one number per event, which is 0 for the allocation of the next block, and n for the
-    free of the n-th newest of the blocks that were allocated before. `reserved`: pairs of an event and of the bytes of
-    all segments from there on. `points`: of a long run, pairs of the most bytes allocated and reserved in each
-    `stride` events; the columns are then empty.
+    `events`: how many allocations and frees there were. `at`: how many of them there had been at the moment that the
+    page describes, so the last one then is event `at - 1`. `names`: a table of texts. `kinds`: each kind of block: its
+    bytes, then its part, operator, stage, line of the program, line of a library and module, as places in `names`.
+    `blocks`: the kind of each block, in the order of their allocation. `order`: one number per event, which is 0 for
+    the allocation of the next block, and n for the free of the n-th newest of the blocks that were allocated before.
+    `reserved`: pairs of an event and of the bytes of all segments from there on. `points`: of a long run, pairs of the
+    most bytes allocated and reserved in each `stride` events; the columns are then empty.
     """
 
     events: int
@@ -129,7 +129,7 @@ def _changes(values: Sequence[int], stride: int) -> tuple[int, ...]:
 
 
 def _thinned(line: Timeline) -> tuple[tuple[int, ...], int]:
-    return _highest(list(zip(line.curve[0::2], line.curve[1::2], strict=True)), line.stride)
+    return _highest(line.points(), line.stride)
 
 
 def _highest(pairs: list[tuple[int, int]], stride: int) -> tuple[tuple[int, ...], int]:

@@ -355,6 +355,20 @@ def test_a_longer_run_keeps_its_highest_points(reports, monkeypatch):
     assert len(short.thinned().points) <= 200
 
 
+def test_a_peak_in_the_last_events_of_a_long_run_is_kept(monkeypatch):
+    """The last point is of fewer events than the others."""
+    monkeypatch.setattr(timeline, "EVENTS", 100)
+    monkeypatch.setattr(track, "EVENTS", 100)
+    monkeypatch.setattr(track, "POINTS", 10)
+    line = Timeline()
+    for at in range(1, 304):
+        line.add(SimpleNamespace(size=512, kind=0), 512 * at, 1024 * at)
+    assert line.events % line.stride
+    found = Track.of(line, 303, described)
+    assert (max(found.allocated()), max(found.reserved_after())) == (512 * 303, 1024 * 303)
+    assert (found.at - 1) // found.stride == len(found.allocated()) - 1
+
+
 def test_many_processes_share_the_room_of_a_file(reports, monkeypatch):
     monkeypatch.setattr(html, "EVENTS", 0)
     monkeypatch.setattr(track, "POINTS", 8)

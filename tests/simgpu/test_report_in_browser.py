@@ -11,6 +11,7 @@ from torch import nn
 
 import simgpu
 from simgpu.report import html
+from simgpu.report.sizes import mib
 from tools import chromium
 
 MISSING = "there is no Chromium" * (chromium.FOUND is None)
@@ -103,6 +104,23 @@ def test_the_pointer_finds_a_block(page):
     said = page.evaluate(READOUT)
     assert "optimizer states" in said and " MiB" in said and "test_report_in_browser.py:" in said
     assert "alive from event" in said
+
+
+def test_the_mark_is_at_the_event_with_the_allocators_peak(page, report):
+    """The event under the mark, as the figure itself describes it, also where the view is narrow."""
+    page.evaluate("document.querySelector('.chart').scrollIntoView()")
+    mark = float(page.evaluate("document.querySelector('.chart').dataset.mark"))
+    for _ in range(3):
+        first, last = view(page)
+        place = point(page, (mark - first) / (last - first), 0.5)
+        mouse(page, "mouseMoved", place)
+        page.wait(f"{READOUT}.includes('Event ')")
+        said = page.evaluate(READOUT)
+        assert said.startswith(f"Event {report.timeline.at} of {report.timeline.events}: allocates")
+        assert f"Then: {mib(report.peak)} MiB allocated" in said
+        mouse(page, "mouseWheel", place, deltaX=0, deltaY=-100)
+        page.wait(f"{VIEW} !== '{first} {last}'")
+    assert report.timeline.allocated()[int(mark)] == report.peak
 
 
 def test_a_click_sorts_the_modules(page):

@@ -84,6 +84,9 @@
     life.className = "life";
     life.hidden = true;
     let view = [0, found.count], plot = null;
+    // The state after event n is drawn from n to n + 1, so the mark is in the middle of it.
+    const mark = at + 0.5;
+    chart.dataset.mark = mark;
 
     const colour = (layer) => (layer.colour === "#000000" ? style("--graphs") : layer.colour);
     const above = top * 1.15 < limit ? top * 1.15 : limit * 1.06;
@@ -168,7 +171,7 @@
         context.textAlign = "left";
         context.fillText("all of the GPU", left + 6 * ratio, highest - 7 * ratio);
       }
-      const x = u.valToPos(at + (long ? 0.5 : 1), "x", true);
+      const x = u.valToPos(mark, "x", true);
       line(context, x, upper, x, upper + height);
       const name = failed ? "memory ran out" : "peak";
       const room = left + width - x > context.measureText(name).width + 12 * ratio;
