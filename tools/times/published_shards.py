@@ -73,7 +73,7 @@ class GPT(nn.Module):
 
 
 def gpt(row: Row, layers: int) -> Step:
-    """Returns a step of so many micro-batches of llm-foundry's GPT on the first rank."""
+    """Returns a step of llm-foundry's GPT on the first rank, which runs a given number of micro-batches."""
     width, _, heads = SHAPES[row.model]
     with torch.device("meta"):
         model = GPT(width, layers, heads, row.tokens)
@@ -113,7 +113,7 @@ def every_other_matmul():
 
 
 def trained(model: nn.Module, row: Row) -> Step:
-    """Returns a step of so many micro-batches, with clipping and AdamW."""
+    """Returns a step of training with clipping and AdamW, which runs a given number of micro-batches."""
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     tokens = torch.zeros(row.batch, row.tokens, dtype=torch.long, device="cuda")
 
@@ -131,7 +131,7 @@ def trained(model: nn.Module, row: Row) -> Step:
 
 
 def builder(row: Row) -> Callable[[Row, int], Step] | None:
-    """Returns the function that makes the step of a sharded row with so many layers, None if it cannot be built."""
+    """Returns what makes the step of a sharded row with a given number of layers, None if the row cannot be built."""
     if row.gpus == 1 or row.simulated_gpu is None:
         return None
     if row.source == "llm-foundry" and row.precision != "float8":
