@@ -16,6 +16,7 @@ DATA = "data.js"
 def data() -> dict:
     """Returns what the page knows; sizes are in bytes."""
     kept = tables.stored()
+    cells, context = kept["cells"].items(), spec(kept["base"]).context
     known = sorted(kept["differences"], key=lambda name: (spec(name).total_memory, name))
     return {
         "base": kept["base"],
@@ -24,7 +25,7 @@ def data() -> dict:
         "lengths": sorted({length for model in MODELS.values() for length in model.lengths}),
         "most_tokens": MOST_TOKENS,
         "uncertainty": CONTEXT_UNCERTAINTY,
-        "cells": {name: smallest for name, (_, _, smallest) in kept["cells"].items()},
+        "cells": {name: [peak + context, smallest, reserved + context] for name, (peak, reserved, smallest) in cells},
         "models": {
             key: {"name": one.name, "config": one.config, "plans": one.plans, "lengths": one.lengths}
             for key, one in MODELS.items()

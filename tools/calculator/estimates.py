@@ -39,8 +39,8 @@ ROWS = {
 """For each plan the sums, whose largest is the estimated peak: bytes per unit of each feature."""
 
 TYPES = ("llama", "mistral", "qwen2")
-FITTED, KEPT_OUT = range(16), range(16, 24)
-"""The seeds of the random configurations: the range is that of the first half, and the second half tests it."""
+FITTED, KEPT_OUT = range(24), range(24, 28)
+"""The seeds of the random configurations: the range is that of the first, and the others test it."""
 
 SMALLEST, LARGEST = 3 * 10**8, 10**10
 """Parameters between which the range was computed."""

@@ -1,4 +1,6 @@
-// Answers from DATA (data.js): tables that `simgpu fit` computed. A batch between two computed ones gets a range.
+// Answers from DATA (data.js): tables that `simgpu fit` computed. A cell holds three capacities in bytes: what is
+// allocated, the smallest on which a step succeeded, and what is reserved. A batch between two computed ones gets the range
+// from what the smaller one allocates to what the larger one reserves.
 "use strict";
 
 const element = (id) => document.getElementById(id);
@@ -12,8 +14,9 @@ function answer(choice) {
   const below = batches.filter((one) => one <= choice.batch).at(-1);
   const above = batches.find((one) => one >= choice.batch);
   if (below === undefined || above === undefined) return null;
-  const ends = [below, above].map((batch) => cell({ ...choice, batch }));
-  return { low: Math.min(...ends), high: Math.max(...ends), exact: below === above, between: [below, above] };
+  const [smaller, larger] = [below, above].map((batch) => cell({ ...choice, batch }));
+  if (below === above) return { low: smaller[1], high: smaller[1], exact: true };
+  return { low: smaller[0], high: Math.max(smaller[2], larger[2]), exact: false, between: [below, above] };
 }
 
 const cell = (choice) => DATA.cells[[choice.model, choice.plan, choice.gpus, choice.length, choice.batch].join(" ")];
@@ -102,7 +105,8 @@ function show() {
 function explained(choice, found) {
   if (choice.model === "own") return found.words;
   if (found.exact) return `Simulated on an ${DATA.base} with unlimited memory, for ${DATA.models[choice.model].name}.`;
-  return `A batch of ${choice.batch} was not computed, so this is the range between batches of ${found.between.join(" and ")}.`;
+  const [below, above] = found.between;
+  return `A batch of ${choice.batch} was not computed, so this is the range from what a batch of ${below} allocates to what ${above} reserves.`;
 }
 
 function row(card, found, choice) {
