@@ -150,7 +150,7 @@ def _without_cache(model: nn.Module) -> None:
     """
     for one in model.modules():
         config = getattr(one, "config", None)
-        if getattr(config, "use_cache", False) is True:
+        if config is not None and getattr(config, "use_cache", False):
             config.use_cache = False
 
 
