@@ -118,7 +118,8 @@ FIELDS: dict[type, dict[str, str]] = {
         "states": "bytes of their optimizer states",
         "saved": "bytes that it allocated and that are saved for backward",
         "temporaries": "bytes of its other tensors, also those of its backward",
-        "other": "bytes of workspaces and inputs that were allocated while it ran",
+        "other": "bytes of workspaces, inputs and FSDP's reduce-scatter buffers that were allocated while it ran",
+        "gathered": "bytes of its parameters that FSDP has gathered from all ranks",
     },
     Finding: {
         "name": "its name, which does not change",

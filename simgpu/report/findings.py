@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.owners import ACTIVATIONS, GATHERED, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
 from simgpu.report.replays import Attempt
 from simgpu.report.sizes import MIB, share, size
 
@@ -332,6 +332,7 @@ def of_parts(facts: Facts) -> Iterator[Finding]:
         STATES: _of_states,
         GRADIENTS: _of_gradients,
         PARAMETERS: _of_parameters,
+        GATHERED: _of_gathered,
         TEMPORARIES: _of_temporaries,
     }
     held = sorted(((facts.parts.get(part, 0), part) for part in remedies), reverse=True)
@@ -370,6 +371,13 @@ def _of_parameters(facts: Facts, nbytes: int) -> str:
             f"They are float32, and bfloat16 weights are {size(nbytes // 2)}; LoRA has almost no gradients and states"
         )
     return "LoRA has almost no gradients and states; 4-bit weights are about a quarter of 16-bit ones"
+
+
+def _of_gathered(facts: Facts, nbytes: int) -> str:
+    return (
+        "FSDP gathers one group of parameters at a time, and the next in advance: smaller groups (fully_shard on each "
+        "block) and reshard_after_forward=True hold fewer of them, and a param_dtype of bfloat16 halves float32 ones"
+    )
 
 
 def _of_temporaries(facts: Facts, nbytes: int) -> str:

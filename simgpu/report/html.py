@@ -36,6 +36,7 @@ EVENTS = 200_000
 """Events of all timelines of a file. Processes beyond that are drawn by their highest points."""
 FIELDS = {
     "parameters": "parameters",
+    "gathered": "gathered parameters",
     "saved": "saved for backward",
     "temporaries": "temporaries",
     "gradients": "gradients",

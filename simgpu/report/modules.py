@@ -18,7 +18,7 @@ from itertools import takewhile
 import torch
 from torch import nn
 
-from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.owners import ACTIVATIONS, GATHERED, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
 from simgpu.report.places import DEEPEST
 
 _CALL = nn.Module._wrapped_call_impl.__code__
@@ -32,12 +32,17 @@ MOST = 100_000
 
 COLUMNS = {
     PARAMETERS: "parameters",
+    GATHERED: "gathered",
     GRADIENTS: "gradients",
     STATES: "states",
     ACTIVATIONS: "saved",
     TEMPORARIES: "temporaries",
 }
 """The fields of a row by the part of the page; every other part is "other"."""
+
+
+SIZES = (*COLUMNS.values(), "other")
+"""All fields of a row that are sizes."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,12 @@ class Module:
     saved: int = 0
     temporaries: int = 0
     other: int = 0
+    gathered: int = 0
 
     @property
     def total(self) -> int:
         """All bytes of the row."""
-        return self.parameters + self.gradients + self.states + self.saved + self.temporaries + self.other
+        return sum(getattr(self, name) for name in SIZES)
 
 
 class Known:

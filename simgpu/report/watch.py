@@ -19,12 +19,14 @@ from simgpu.report.modules import Known, Modules, common
 from simgpu.report.owners import (
     ACTIVATIONS,
     DATA,
+    GATHERED,
     GRADIENTS,
     PARAMETERS,
     STATES,
     TEMPORARIES,
     WORKSPACES,
     Owners,
+    of_fsdp,
 )
 from simgpu.report.places import Place, Seen, codes_of, seen, stack
 from simgpu.report.timeline import EVENTS, Timeline
@@ -33,14 +35,26 @@ from simgpu.storage import storage_map
 FORWARD, NO_GRAD, BACKWARD, STEP = "forward", "without gradients", "backward", "optimizer step"
 INPUT = "input"
 COPIES = "contiguous copies"  # inside operators: temporaries
-_CODES = {
-    Machine.take_blas_workspace.__code__: WORKSPACES,
-    OpCall.scratch.__code__: WORKSPACES,
-    OpCall.scratch_like.__code__: TEMPORARIES,
-    OpCall.contiguous.__code__: COPIES,
-    torch.nn.Module._apply.__code__: PARAMETERS,
-    host_copies.copied.__code__: DATA,
-}
+
+
+class _Codes(dict):
+    """The kind of memory by the code that allocates it: this package's, or FSDP's, which need not be imported yet."""
+
+    def __missing__(self, code) -> str | None:
+        kind = self[code] = of_fsdp(code.co_filename, code.co_name)
+        return kind
+
+
+_CODES = _Codes(
+    {
+        Machine.take_blas_workspace.__code__: WORKSPACES,
+        OpCall.scratch.__code__: WORKSPACES,
+        OpCall.scratch_like.__code__: TEMPORARIES,
+        OpCall.contiguous.__code__: COPIES,
+        torch.nn.Module._apply.__code__: PARAMETERS,
+        host_copies.copied.__code__: DATA,
+    }
+)
 _WEAK = (DATA, WORKSPACES)  # these give way to code further out on the stack
 _FACTORIES = frozenset(
     f"aten::{name}"
@@ -381,6 +395,8 @@ class Watch:
             of = self._held_of(parameter)
             if of is not None and of not in held.parameters:
                 held.parameters = (*held.parameters, of)
+        if held.hint is GATHERED and owner is PARAMETERS:
+            return  # a module holds it while it computes
         if held.owner is None:
             held.owner = owner
             if owner is PARAMETERS:
