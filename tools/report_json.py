@@ -81,7 +81,10 @@ FIELDS: dict[type, dict[str, str]] = {
         "interrupted": "whether Ctrl-C ended the program",
         "processes": "a report for each process that the program started and that used the GPU",
         "started": "sentences about programs that it started",
-        "modules": "bytes by module at the same moment; the last row is of what belongs to none",
+        "modules": "bytes by module at the same moment, each without the modules inside it; the last row is of what "
+        "belongs to none",
+        "module_totals": "bytes by module with all modules inside it, also of modules that only hold others; a row "
+        "comes before those inside it",
         "timeline": "memory over the run",
         "command": "the command, without the values of options that name secrets",
         "version": "the version of simgpu",
@@ -154,7 +157,7 @@ TITLES = {
     Report: "The report of `simgpu run`, `simgpu fit` and `simgpu report`",
     Spot: "`at`",
     Line: "`lines`",
-    Module: "`modules`",
+    Module: "`modules` and `module_totals`",
     Finding: "`findings`",
     File: "`files`: a list of lists, in this order",
     Track: "`timeline`",

@@ -8,10 +8,11 @@ the node of autograd's graph was made. What an optimizer allocates for its own w
 
 from __future__ import annotations
 
+import re
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -70,6 +71,12 @@ class Module:
         return sum(getattr(self, name) for name in SIZES)
 
 
+def natural(name: str) -> list[list[tuple[int, int, str]]]:
+    """Returns a key that sorts names of modules by their numbers: "layers.2" before "layers.10"."""
+    parts = [re.split(r"(\d+)", part) for part in name.split(".")]
+    return [[(0, int(one), "") if one.isdecimal() else (1, 0, one) for one in part if one] for part in parts]
+
+
 class Known:
     """A module that was seen: its class, its name, and the outermost module that this name is relative to."""
 
@@ -92,6 +99,7 @@ class Modules:
         self._models: Counter = Counter()  # outermost modules by their class
         self._numbers: list[int] = []  # sequence numbers of autograd's nodes, from which on a module ran
         self._ran: list[Known | None] = []  # these modules
+        self.kinds: dict[tuple[str, str], str] = {}  # the class of each module by its model and name
 
     def records(self, known: Known | None) -> None:
         """Notes that autograd records an operator now, and which module runs."""
@@ -146,6 +154,7 @@ class Modules:
         for name, module in _named(outermost):
             known = self._of(module)
             known.name, known.model = name, model
+            self.kinds[model.label, name] = known.kind
             for tensors in (vars(module).get("_parameters", {}), vars(module).get("_buffers", {})):
                 for tensor in tensors.values():
                     if isinstance(tensor, torch.Tensor) and id(tensor) not in placed:
@@ -217,5 +226,29 @@ def rows(blocks: Iterable[tuple[tuple[str, str, str] | None, str, int]]) -> tupl
         sizes.setdefault(module or ("", "", ""), Counter())[COLUMNS.get(part, "other")] += nbytes
     outside = sizes.pop(("", "", ""), None)
     found = [Module(*key, **columns) for key, columns in sizes.items()]
-    found.sort(key=lambda one: (-one.total, one.model, one.name))
+    found.sort(key=lambda one: (-one.total, natural(one.model), natural(one.name)))
     return (*found, Module("", "", "", **outside)) if found and outside else tuple(found)
+
+
+def totals(modules: Iterable[Module], kinds: Mapping[tuple[str, str], str]) -> tuple[Module, ...]:
+    """Returns a row per module and per module that holds one, each with all modules inside it.
+
+    A row precedes those of the modules inside it, and names are in their natural order. `kinds`: the class of a module
+    by its model and name, for those that have no memory of their own. What belongs to no module has no row.
+    """
+    sizes: dict[tuple[str, str], Counter] = {}
+    classes = {(one.model, one.name): one.kind for one in modules} | dict(kinds)
+    for one in modules:
+        for name in _with_parents(one.name) if one.model else ():
+            row = sizes.setdefault((one.model, name), Counter())
+            row.update({column: getattr(one, column) for column in SIZES})
+    ordered = sorted(sizes, key=lambda key: (natural(key[0]), natural(key[1]) if key[1] else []))
+    return tuple(Module(*key, classes.get(key, ""), **sizes[key]) for key in ordered)
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """Yields a module's name, and the names of all modules that it is inside of: "a.b", "a" and ""."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+    yield ""
