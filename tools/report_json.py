@@ -31,11 +31,18 @@ DERIVED = {
     "verdict": (
         {
             "type": "object",
-            "properties": {"reason": {"type": "string"}, "spare": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
-            "required": ["reason", "spare"],
+            "properties": {
+                "reason": {"type": "string"},
+                "spare": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                "uncertainty": {"type": "integer"},
+                "set_aside": {"type": "integer"},
+                "margin": {"anyOf": [{"$ref": "#/$defs/Margin"}, {"type": "null"}]},
+            },
+            "required": ["reason", "spare", "uncertainty", "set_aside", "margin"],
         },
         "`reason`: why the outcome is undecided, or what is set aside; `spare`: bytes to spare, null for a run that "
-        "did not complete",
+        "did not complete; `uncertainty`: bytes by which `spare` may differ on a real GPU; `set_aside`: bytes of it "
+        "for what is not modelled; `margin`: what `spare` is the sum of (below), null for a run that did not complete",
     ),
 }
 """Fields of a report that follow from the others."""
@@ -208,6 +215,12 @@ def _object(integers: tuple[str, ...], texts: tuple[str, ...]) -> dict:
     return {"type": "object", "properties": types_of, "required": list(types_of)}
 
 
+MARGIN = {
+    "total_memory": "bytes of the GPU's memory",
+    "context": "minus the bytes of the CUDA context",
+    "reserved": "minus the most bytes of all segments of PyTorch's allocator",
+    "cache": "bytes of them that are not needed: nvidia-smi's most, minus the smallest capacity that was found to fit",
+}
 OF_DIFFERENCE = {
     "Side": _object(("peak",), ("name", "gpu", "unmodeled")),
     "Row": _object(("more", "before", "after"), ("place", "operator", "part")),
@@ -258,6 +271,7 @@ def schema() -> dict:
         "required": list(DIFFERENCE),
     }
     classes = {kind.__name__: definition(kind) for kind in FIELDS if kind is not File}
+    classes["Margin"] = _object(tuple(MARGIN), ())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Documents of simgpu, schema {SCHEMA}",
@@ -276,6 +290,8 @@ def page() -> str:
         parts.append(_table(TITLES[kind], rows))
         if kind is Report:
             parts.append(RESULTS)
+            rows = [(name, {"type": "integer"}, text) for name, text in MARGIN.items()]
+            parts.append(_table("`margin` of `verdict`", rows))
     rows = [(name, one, text) for name, (one, text) in DIFFERENCE.items()]
     parts.append(_table("The document of `simgpu diff`", rows))
     return "\n".join(parts)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from simgpu.report import files, module_table, page, placeholder_values, processes
 from simgpu.report.cells import figure_of, number
 from simgpu.report.picture import COLOURS
-from simgpu.report.sizes import share, size
+from simgpu.report.sizes import MIB, share, size
 from simgpu.report.track import Track
 from simgpu.report.verdict import FITS, OUT_OF_MEMORY
 
@@ -145,7 +145,10 @@ def headline(report: Report) -> str:
     text = processes.headline(report) if report.processes else page.headline(report)
     first, *more = text.split("\n")
     verdict = report.verdict
-    margin = f"{figure_of(verdict.spare, size)} to spare" if verdict.outcome == FITS and verdict.spare else ""
+    plus_minus = f"±{verdict.uncertainty // MIB}"
+    margin = (
+        f"{figure_of(verdict.spare, size)} ({plus_minus}) to spare" if verdict.outcome == FITS and verdict.spare else ""
+    )
     missing = _missing(report)
     margin = f'<span class="margin"> · {margin or missing}</span>' if margin or missing else ""
     outcome = f'<div class="verdict {verdict.outcome.replace(" ", "-")}">{verdict.outcome}{margin}</div>'
@@ -208,22 +211,25 @@ def _capacity(report: Report) -> str:
         for name, nbytes in widths
         if nbytes > 0
     )
-    rows = [
-        ("allocated, at the peak", report.peak, "#0072b2"),
-        ("reserved, at most", report.reserved, "#56b4e9"),
-        ("CUDA context", report.nvidia_smi and report.context, "#999"),
-        ("nvidia-smi, at most", report.nvidia_smi, "transparent"),
-        ("all of the GPU", report.total_memory, "transparent"),
-    ]
-    cells = "".join(
-        f'<span><span class="key" style="background:{colour}"></span>{name} {figure_of(nbytes)} MiB</span>'
-        for name, nbytes, colour in rows
-        if nbytes
-    )
+    keys = (("CUDA context", "context"), ("allocated", "allocated"), ("reserved, but not allocated", "cache"))
+    cells = "".join(f'<span><span class="key {name}"></span>{text}</span>' for text, name in keys)
     return (
         f'<div class="capacity">{spans}</div><div class="keys">{cells}</div>'
-        f'<p class="quiet">{escape(page.numbers(report).splitlines()[-1].strip())}</p>'
+        f'{_margin(report)}<p class="quiet">{escape(page.made(report))}</p>'
     )
+
+
+def _margin(report: Report) -> str:
+    """The counters as a table; of a run that completed, as what the bytes to spare are made of."""
+    counters = [("", *row) for row in page.counters(report)]
+    rows = page.margin_rows(report)
+    rows = [*rows, counters[0]] if rows else counters
+    body = "".join(
+        f'<tr class="{"sum" if sign == "=" else ""}"><td>{sign}</td><th>{name}</th>{number(nbytes)}'
+        f'<td class="quiet">{escape(more)}</td></tr>'
+        for sign, name, nbytes, more in rows
+    )
+    return f'<div class="scroll"><table class="counters"><tbody>{body}</tbody></table></div>'
 
 
 def timeline(report: Report, charts: Charts) -> str:

@@ -171,10 +171,15 @@ class Report:
 
     def document(self) -> dict:
         """Returns the report as plain data for JSON, with what follows from its fields (docs/report_json.md)."""
-        verdict = {"reason": self.verdict.reason, "spare": self.verdict.spare}
         fields = asdict(replace(self, processes=()))
         fields["processes"] = [one.document() for one in self.processes]
-        return {"schema": stored.SCHEMA, "outcome": self.outcome, "status": self.status, "verdict": verdict, **fields}
+        return {
+            "schema": stored.SCHEMA,
+            "outcome": self.outcome,
+            "status": self.status,
+            "verdict": self.verdict.document(),
+            **fields,
+        }
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""

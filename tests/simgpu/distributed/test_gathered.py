@@ -102,4 +102,4 @@ def test_the_functions_are_those_of_this_torch():
     for file, function in OF_FSDP:
         assert re.search(rf"^\s*def {function}\(", files[file].read_text(encoding="utf-8"), re.MULTILINE), function
         assert of_fsdp(str(files[file]), function) == OF_FSDP[file, function]
-    assert of_fsdp("/home/me/_flat_param.py", "_alloc_padded_unsharded_flat_param") is None
+    assert of_fsdp("mine/torch/_flat_param.py", "_alloc_padded_unsharded_flat_param") is None
