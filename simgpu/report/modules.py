@@ -17,17 +17,22 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from simgpu.report.owners import ACTIVATIONS, GATHERED, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
-from simgpu.report.places import DEEPEST
+from simgpu.report.places import DEEPEST, codes_of
 
 _CALL = nn.Module._wrapped_call_impl.__code__
 """The function that every call of a module runs. Its frame has the module as `self`."""
 
+_CHECKPOINT = torch.utils.checkpoint.__file__
+
 _next_number = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue]
 OF_LEAVES = 1 << 40
 """From here on a node's number is not a count: of those that add to gradients, and of a second derivative."""
+NESTED = 3
+"""Tuples and dictionaries inside each other in which a call's tensors are looked for."""
 MOST = 100_000
 """Changes from one module to the next that are remembered, the newest."""
 
@@ -130,6 +135,14 @@ class Modules:
                 self._name(innermost)  # the outermost one calls it, and does not hold it
         return known
 
+    def arguments(self, frame) -> Iterator[tuple[Known, torch.Tensor]]:
+        """Yields the tensors among the arguments of the modules that are called on a stack, each with its module."""
+        for at in _frames(frame):
+            module, given = _called(at)
+            known = self._of(module)
+            for tensor in _tensors(given):
+                yield known, tensor
+
     def name_all(self, modules: Iterable[nn.Module]) -> None:
         """Names modules again, below those that are inside no other of them."""
         modules = list(modules)
@@ -164,22 +177,48 @@ class Modules:
 
 def _calls(frame) -> Iterator[nn.Module]:
     """Yields the modules that are called on a stack, the innermost first."""
+    for at in _frames(frame):
+        yield _called(at)[0]
+
+
+def _frames(frame) -> Iterator:
+    """Yields the frames of a stack in which a module is called, the innermost first."""
     for _ in range(DEEPEST):
         if frame is None:
             return
         if frame.f_code is _CALL:
-            yield _called(frame)
+            yield frame
         frame = frame.f_back
 
 
-def _called(frame) -> nn.Module:
-    """Returns the module of a call's frame. Before Python 3.13 `f_locals` is a copy, which the frame holds even after
-    `traceback.clear_frames`, so it is emptied."""
+def calls_one(frame) -> bool:
+    """Returns whether a module is called on a stack."""
+    return next(_frames(frame), None) is not None
+
+
+def recomputes(frame) -> bool:
+    """Returns whether a stack of a backward pass is that of a forward that runs again: a checkpoint's or a module's."""
+    return calls_one(frame) or any(code.co_filename == _CHECKPOINT for code in codes_of(frame))
+
+
+def _called(frame) -> tuple[nn.Module, tuple]:
+    """Returns the module of a call's frame, and its arguments. Before Python 3.13 `f_locals` is a copy, which the frame
+    holds even after `traceback.clear_frames`, so it is emptied."""
     local = frame.f_locals
-    module = local["self"]
+    module, given = local["self"], (local.get("args"), local.get("kwargs"))
     if type(local) is dict:
         local.clear()
-    return module
+    return module, given
+
+
+def _tensors(given: object, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Yields the tensors in the arguments of a call, which may be nested."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif depth < NESTED:
+        inner = given.values() if isinstance(given, dict) else given if isinstance(given, (list, tuple)) else ()
+        for one in inner:
+            yield from _tensors(one, depth + 1)
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:

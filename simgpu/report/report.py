@@ -7,11 +7,11 @@ from pathlib import Path
 import simgpu
 from simgpu.device.machine import Machine
 from simgpu.dispatch import costs
-from simgpu.report import stored
+from simgpu.report import checkpointing, stored
 from simgpu.report.files import File
 from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
 from simgpu.report.modules import Module, rows, totals
-from simgpu.report.owners import PARTS
+from simgpu.report.owners import ACTIVATIONS, PARTS
 from simgpu.report.placeholder_values import sentence
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.track import Description, Track
@@ -310,7 +310,18 @@ def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None
         grown_per=watch.grown_per,
         attempts=attempts or [],
         steps=tuple(watch.step_sizes),
+        checkpointing=watch.checkpointing,
+        checkpoints=_checkpoints(watch, report, ran_out),
     )
+
+
+def _checkpoints(watch: Watch, report: Report, ran_out: bool) -> checkpointing.Estimate | None:
+    """Returns what checkpointing would save, where saved activations are the largest part and nothing does it yet."""
+    held = {part: nbytes for part, nbytes in report.parts.items() if part != CACHE}
+    if watch.checkpointing or not held or max(held, key=lambda part: held[part]) != ACTIVATIONS:
+        return None
+    failed = watch.failed.event if ran_out and watch.failed is not None else None
+    return checkpointing.estimate(watch.timeline, watch.modules.kinds, failed)
 
 
 def _track(watch: Watch, moment: Moment | None) -> Track | None:
