@@ -99,7 +99,7 @@ def test_the_figure_zooms_and_goes_back(page, report):
 
 def test_the_pointer_finds_a_block(page):
     page.evaluate("document.querySelector('.chart').scrollIntoView()")
-    mouse(page, "mouseMoved", point(page, 0.6, 0.98))
+    mouse(page, "mouseMoved", point(page, 0.6, 0.96))  # above the parameters, 2 % of the height
     page.wait(f"{READOUT}.includes('Under the pointer')")
     said = page.evaluate(READOUT)
     assert "optimizer states" in said and " MiB" in said and "test_report_in_browser.py:" in said
