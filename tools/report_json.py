@@ -31,11 +31,18 @@ DERIVED = {
     "verdict": (
         {
             "type": "object",
-            "properties": {"reason": {"type": "string"}, "spare": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
-            "required": ["reason", "spare"],
+            "properties": {
+                "reason": {"type": "string"},
+                "spare": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                "uncertainty": {"type": "integer"},
+                "set_aside": {"type": "integer"},
+                "margin": {"anyOf": [{"$ref": "#/$defs/Margin"}, {"type": "null"}]},
+            },
+            "required": ["reason", "spare", "uncertainty", "set_aside", "margin"],
         },
         "`reason`: why the outcome is undecided, or what is set aside; `spare`: bytes to spare, null for a run that "
-        "did not complete",
+        "did not complete; `uncertainty`: bytes by which `spare` may differ on a real GPU; `set_aside`: bytes of it "
+        "for what is not modelled; `margin`: what `spare` is the sum of (below), null for a run that did not complete",
     ),
 }
 """Fields of a report that follow from the others."""
@@ -81,7 +88,10 @@ FIELDS: dict[type, dict[str, str]] = {
         "interrupted": "whether Ctrl-C ended the program",
         "processes": "a report for each process that the program started and that used the GPU",
         "started": "sentences about programs that it started",
-        "modules": "bytes by module at the same moment; the last row is of what belongs to none",
+        "modules": "bytes by module at the same moment, each without the modules inside it; the last row is of what "
+        "belongs to none",
+        "module_totals": "bytes by module with all modules inside it, also of modules that only hold others; a row "
+        "comes before those inside it",
         "timeline": "memory over the run",
         "command": "the command, without the values of options that name secrets",
         "version": "the version of simgpu",
@@ -118,7 +128,8 @@ FIELDS: dict[type, dict[str, str]] = {
         "states": "bytes of their optimizer states",
         "saved": "bytes that it allocated and that are saved for backward",
         "temporaries": "bytes of its other tensors, also those of its backward",
-        "other": "bytes of workspaces and inputs that were allocated while it ran",
+        "other": "bytes of workspaces, inputs and FSDP's reduce-scatter buffers that were allocated while it ran",
+        "gathered": "bytes of its parameters that FSDP has gathered from all ranks",
     },
     Finding: {
         "name": "its name, which does not change",
@@ -153,7 +164,7 @@ TITLES = {
     Report: "The report of `simgpu run`, `simgpu fit` and `simgpu report`",
     Spot: "`at`",
     Line: "`lines`",
-    Module: "`modules`",
+    Module: "`modules` and `module_totals`",
     Finding: "`findings`",
     File: "`files`: a list of lists, in this order",
     Track: "`timeline`",
@@ -204,6 +215,12 @@ def _object(integers: tuple[str, ...], texts: tuple[str, ...]) -> dict:
     return {"type": "object", "properties": types_of, "required": list(types_of)}
 
 
+MARGIN = {
+    "total_memory": "bytes of the GPU's memory",
+    "context": "minus the bytes of the CUDA context",
+    "reserved": "minus the most bytes of all segments of PyTorch's allocator",
+    "cache": "bytes of them that are not needed: nvidia-smi's most, minus the smallest capacity that was found to fit",
+}
 OF_DIFFERENCE = {
     "Side": _object(("peak",), ("name", "gpu", "unmodeled")),
     "Row": _object(("more", "before", "after"), ("place", "operator", "part")),
@@ -254,6 +271,7 @@ def schema() -> dict:
         "required": list(DIFFERENCE),
     }
     classes = {kind.__name__: definition(kind) for kind in FIELDS if kind is not File}
+    classes["Margin"] = _object(tuple(MARGIN), ())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Documents of simgpu, schema {SCHEMA}",
@@ -272,6 +290,8 @@ def page() -> str:
         parts.append(_table(TITLES[kind], rows))
         if kind is Report:
             parts.append(RESULTS)
+            rows = [(name, {"type": "integer"}, text) for name, text in MARGIN.items()]
+            parts.append(_table("`margin` of `verdict`", rows))
     rows = [(name, one, text) for name, (one, text) in DIFFERENCE.items()]
     parts.append(_table("The document of `simgpu diff`", rows))
     return "\n".join(parts)

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.checkpointing import ERROR
+from simgpu.report.owners import ACTIVATIONS, GATHERED, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
 from simgpu.report.replays import Attempt
 from simgpu.report.sizes import MIB, share, size
 
 if TYPE_CHECKING:
+    from simgpu.report.checkpointing import Estimate
     from simgpu.report.growth import Grown
     from simgpu.report.report import Line, Report
 
@@ -64,7 +66,8 @@ class Facts:
     module that was being moved when it ran out, `building`: whether one was being moved or built. `dtypes`: bytes of
     the parameters by dtype. `attention`: calls of the math backend by why the fused ones refused. `fused_attention`:
     whether a fused backend ran. `attempts`: replays under other settings. `steps`: bytes allocated and reserved after
-    each optimizer step.
+    each optimizer step. `checkpointing`: whether modules ran in backward again. `checkpoints`: what it would save,
+    where it may help and is not used.
     """
 
     capacity: int
@@ -85,6 +88,8 @@ class Facts:
     grown_per: str = "optimizer step"
     attempts: list[Attempt] = field(default_factory=list)
     steps: tuple[tuple[int, int], ...] = ()
+    checkpointing: bool = False
+    checkpoints: Estimate | None = None
 
     @classmethod
     def from_report(cls, report: Report, **seen) -> Facts:
@@ -318,6 +323,63 @@ def logits(facts: Facts) -> Iterator[Finding]:
         )
 
 
+_STAGES = {"optimizer step": "the optimizer's step, which no checkpoint lowers"}
+
+
+def checkpoints(facts: Facts) -> Iterator[Finding]:
+    """What activation checkpointing would save, or that it is on and does not help where the peak is.
+
+    The estimate is that of `simgpu.report.checkpointing`, which says how far it was from runs with checkpoints.
+    """
+    if facts.checkpointing:
+        yield from _checkpoints_elsewhere(facts)
+        return
+    found = facts.checkpoints
+    if found is None or found.nbytes < max(SMALL * facts.whole, MIB):
+        return
+    saved = facts.parts[ACTIVATIONS]
+    if found.at_least:
+        estimate = (
+            f"would have freed about {size(found.nbytes)} of them when memory ran out (an estimate; a lower bound, "
+        )
+        estimate += "because more of them were still to come)"
+    else:
+        error = size(round(ERROR * found.peak))
+        estimate = (
+            f"would lower the peak by about {size(found.nbytes)} to {size(found.peak)} (±{error}, an estimate from "
+        )
+        estimate += (
+            f"this run's allocations and frees); the peak would then be in {_STAGES.get(found.stage, found.stage)}"
+        )
+    yield Finding(
+        "activation checkpointing",
+        f"saved activations are the largest part ({size(saved)}), and no activation checkpointing is on. Checkpointing "
+        f"each of the {found.modules} modules of class {found.kind} {estimate}",
+        found.nbytes,
+        (),
+        "torch.utils.checkpoint.checkpoint around each of them (gradient_checkpointing_enable() in transformers) saves "
+        "only their inputs, and computes their forward again in backward",
+    )
+
+
+def _checkpoints_elsewhere(facts: Facts) -> Iterator[Finding]:
+    of_loss, places = facts.of(LOSS)
+    if facts.stage == "optimizer step":
+        where, nbytes, remedy = "optimizer's step", facts.parts.get(STATES, 0), _of_temporaries(facts, 0)
+    elif of_loss > SMALL * facts.whole:
+        where, nbytes = "loss", of_loss
+        remedy = "A chunked or fused cross-entropy lowers this peak"
+    else:
+        return
+    yield Finding(
+        "activation checkpointing",
+        f"activation checkpointing is on, and the peak is in the {where}, where it does not help",
+        nbytes,
+        places if where == "loss" else (),
+        remedy,
+    )
+
+
 def parts(facts: Facts) -> Iterator[Finding]:
     """What would make each part smaller, where memory ran out. The largest part comes first."""
     if facts.missing is None or facts.too_large:
@@ -332,6 +394,7 @@ def of_parts(facts: Facts) -> Iterator[Finding]:
         STATES: _of_states,
         GRADIENTS: _of_gradients,
         PARAMETERS: _of_parameters,
+        GATHERED: _of_gathered,
         TEMPORARIES: _of_temporaries,
     }
     held = sorted(((facts.parts.get(part, 0), part) for part in remedies), reverse=True)
@@ -372,10 +435,17 @@ def _of_parameters(facts: Facts, nbytes: int) -> str:
     return "LoRA has almost no gradients and states; 4-bit weights are about a quarter of 16-bit ones"
 
 
+def _of_gathered(facts: Facts, nbytes: int) -> str:
+    return (
+        "FSDP gathers one group of parameters at a time, and the next in advance: smaller groups (fully_shard on each "
+        "block) and reshard_after_forward=True hold fewer of them, and a param_dtype of bfloat16 halves float32 ones"
+    )
+
+
 def _of_temporaries(facts: Facts, nbytes: int) -> str:
     if facts.stage == "optimizer step":
         return "The optimizer's own: fused=True updates the parameters without them, and foreach=False one at a time"
     return "The lines above allocate them: a fused kernel, or less at a time, makes them smaller"
 
 
-LOOKS = (the_model, missing, fragmentation, growth, math_attention, eager_attention, logits, copies, parts)
+LOOKS = (the_model, missing, fragmentation, growth, math_attention, eager_attention, logits, checkpoints, copies, parts)

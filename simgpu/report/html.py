@@ -7,17 +7,17 @@ is an element <data> whose value is the number of bytes. Everything that comes f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simgpu.report import files, page, placeholder_values, processes
-from simgpu.report.modules import Module
+from simgpu.report import files, module_table, page, placeholder_values, processes
+from simgpu.report.cells import figure_of, number
 from simgpu.report.picture import COLOURS
-from simgpu.report.sizes import mib, share, size
+from simgpu.report.sizes import MIB, share, size
 from simgpu.report.track import Track
 from simgpu.report.verdict import FITS, OUT_OF_MEMORY
 
@@ -34,16 +34,6 @@ LINES = 12
 """Lines and operators that are shown at once; the others open with a click."""
 EVENTS = 200_000
 """Events of all timelines of a file. Processes beyond that are drawn by their highest points."""
-FIELDS = {
-    "parameters": "parameters",
-    "saved": "saved for backward",
-    "temporaries": "temporaries",
-    "gradients": "gradients",
-    "states": "optimizer states",
-    "other": "other",
-    "total": "all",
-}
-"""Columns of the table of modules."""
 NO_MODULES = {
     "stub": "The stub engine reads PyTorch's own memory history, which does not say which module ran. "
     "With --engine meta this table is filled.",
@@ -155,7 +145,10 @@ def headline(report: Report) -> str:
     text = processes.headline(report) if report.processes else page.headline(report)
     first, *more = text.split("\n")
     verdict = report.verdict
-    margin = f"{figure_of(verdict.spare, size)} to spare" if verdict.outcome == FITS and verdict.spare else ""
+    plus_minus = f"±{verdict.uncertainty // MIB}"
+    margin = (
+        f"{figure_of(verdict.spare, size)} ({plus_minus}) to spare" if verdict.outcome == FITS and verdict.spare else ""
+    )
     missing = _missing(report)
     margin = f'<span class="margin"> · {margin or missing}</span>' if margin or missing else ""
     outcome = f'<div class="verdict {verdict.outcome.replace(" ", "-")}">{verdict.outcome}{margin}</div>'
@@ -189,11 +182,6 @@ def _processes(report: Report, charts: Charts) -> list[str]:
     return found
 
 
-def figure_of(nbytes: int, text: Callable[[int], str] = mib) -> str:
-    """Returns a figure as an element that holds its bytes."""
-    return f'<data value="{nbytes}">{text(nbytes)}</data>'
-
-
 def _section(title: str, inside: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inside}</section>" if inside else ""
 
@@ -223,22 +211,25 @@ def _capacity(report: Report) -> str:
         for name, nbytes in widths
         if nbytes > 0
     )
-    rows = [
-        ("allocated, at the peak", report.peak, "#0072b2"),
-        ("reserved, at most", report.reserved, "#56b4e9"),
-        ("CUDA context", report.nvidia_smi and report.context, "#999"),
-        ("nvidia-smi, at most", report.nvidia_smi, "transparent"),
-        ("all of the GPU", report.total_memory, "transparent"),
-    ]
-    cells = "".join(
-        f'<span><span class="key" style="background:{colour}"></span>{name} {figure_of(nbytes)} MiB</span>'
-        for name, nbytes, colour in rows
-        if nbytes
-    )
+    keys = (("CUDA context", "context"), ("allocated", "allocated"), ("reserved, but not allocated", "cache"))
+    cells = "".join(f'<span><span class="key {name}"></span>{text}</span>' for text, name in keys)
     return (
         f'<div class="capacity">{spans}</div><div class="keys">{cells}</div>'
-        f'<p class="quiet">{escape(page.numbers(report).splitlines()[-1].strip())}</p>'
+        f'{_margin(report)}<p class="quiet">{escape(page.made(report))}</p>'
     )
+
+
+def _margin(report: Report) -> str:
+    """The counters as a table; of a run that completed, as what the bytes to spare are made of."""
+    counters = [("", *row) for row in page.counters(report)]
+    rows = page.margin_rows(report)
+    rows = [*rows, counters[0]] if rows else counters
+    body = "".join(
+        f'<tr class="{"sum" if sign == "=" else ""}"><td>{sign}</td><th>{name}</th>{number(nbytes)}'
+        f'<td class="quiet">{escape(more)}</td></tr>'
+        for sign, name, nbytes, more in rows
+    )
+    return f'<div class="scroll"><table class="counters"><tbody>{body}</tbody></table></div>'
 
 
 def timeline(report: Report, charts: Charts) -> str:
@@ -279,17 +270,13 @@ def parts_table(report: Report) -> str:
     rows = []
     for name, nbytes in report.parts.items():
         bar = f'<span style="width:{100 * max(nbytes, 0) / most:.2f}%;background:{COLOURS.get(name, OTHER)}"></span>'
-        cells = [_number(nbytes), f'<td class="number">{share(nbytes, whole)}</td>', f'<td class="bar">{bar}</td>']
+        cells = [number(nbytes), f'<td class="number">{share(nbytes, whole)}</td>', f'<td class="bar">{bar}</td>']
         rows.append(f"<tr><th>{_key(name)}{escape(name)}</th>{''.join(cells)}</tr>")
-    rows.append(f"<tr><th>reserved at that moment</th>{_number(whole)}<td></td><td></td></tr>")
+    rows.append(f"<tr><th>reserved at that moment</th>{number(whole)}<td></td><td></td></tr>")
     head = '<thead><tr><th>part</th><th class="number">MiB</th><th class="number">share</th><th></th></tr></thead>'
     table = f'<div class="scroll"><table class="wide">{head}<tbody>{"".join(rows)}</tbody></table></div>'
     title = "Memory by kind, where it ran out" if report.ending == OUT_OF_MEMORY else "Memory by kind, at the peak"
     return _section(title, table)
-
-
-def _number(nbytes: int) -> str:
-    return f'<td class="number{"" if nbytes else " quiet"}">{figure_of(nbytes)}</td>'
 
 
 def _lines(report: Report) -> str:
@@ -307,7 +294,7 @@ def _line_table(lines: Sequence[Line]) -> str:
         '<thead><tr><th class="number">MiB</th><th class="number">blocks</th><th>what</th><th>where</th></tr></thead>'
     )
     rows = "".join(
-        f'<tr>{_number(one.nbytes)}<td class="number">{one.blocks:,}</td>'
+        f'<tr>{number(one.nbytes)}<td class="number">{one.blocks:,}</td>'
         f'<td>{_key(one.part)}{escape(one.part)}: {escape(one.operator)} <span class="quiet">({escape(one.stage)})'
         f"</span></td><td>{_stack(one)}</td></tr>"
         for one in lines
@@ -334,31 +321,7 @@ def _modules(report: Report) -> str:
         stub = report.engine.startswith("Engine stub") or report.plan.get("engine") == "stub"
         why = "formula" if report.plan.get("four_bit") else "stub" if stub else "none"
         return _section("By module", f'<p class="quiet">{NO_MODULES[why]}</p>')
-    models = {one.model for one in report.modules if one.model}
-    names = {one: _module(one, len(models) > 1) for one in report.modules}
-    used = [name for name in FIELDS if any(getattr(one, name) for one in report.modules)]
-    used = ["total", *(name for name in used if name != "total")]  # first, because it sorts the rows
-    heads = "".join(f'<th class="number">{FIELDS[name]}</th>' for name in used)
-    rows = "".join(
-        f"<tr><th>{escape(names[one])}</th>{''.join(_number(getattr(one, name)) for name in used)}"
-        f"<td>{escape(one.kind)}</td></tr>"
-        for one in report.modules
-    )
-    note = (
-        "MiB at that moment. A parameter, its gradient and its optimizer states belong to the module that holds it. "
-        "Other memory belongs to the module that ran when it was allocated, or whose backward ran. A row does not "
-        "contain the modules inside its own."
-    )
-    table = f'<table class="sortable wide"><thead><tr><th>module</th>{heads}<th>class</th></tr></thead>'
-    table = f'<div class="tall">{table}<tbody>{rows}</tbody></table></div>'
-    return _section("By module", f'<p class="quiet">{note} A click on a title sorts.</p>{table}')
-
-
-def _module(one: Module, several: bool) -> str:
-    if not one.model:
-        return "outside all modules"
-    name = one.name or f"({one.model} itself)"
-    return f"{one.model}: {name}" if several and one.name else name
+    return _section("By module", module_table.table(report))
 
 
 def _findings(report: Report) -> str:

@@ -8,36 +8,47 @@ the node of autograd's graph was made. What an optimizer allocates for its own w
 
 from __future__ import annotations
 
+import re
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
-from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
-from simgpu.report.places import DEEPEST
+from simgpu.report.owners import ACTIVATIONS, GATHERED, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
+from simgpu.report.places import DEEPEST, codes_of
 
 _CALL = nn.Module._wrapped_call_impl.__code__
 """The function that every call of a module runs. Its frame has the module as `self`."""
 
+_CHECKPOINT = torch.utils.checkpoint.__file__
+
 _next_number = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue]
 OF_LEAVES = 1 << 40
 """From here on a node's number is not a count: of those that add to gradients, and of a second derivative."""
+NESTED = 3
+"""Tuples and dictionaries inside each other in which a call's tensors are looked for."""
 MOST = 100_000
 """Changes from one module to the next that are remembered, the newest."""
 
 COLUMNS = {
     PARAMETERS: "parameters",
+    GATHERED: "gathered",
     GRADIENTS: "gradients",
     STATES: "states",
     ACTIVATIONS: "saved",
     TEMPORARIES: "temporaries",
 }
 """The fields of a row by the part of the page; every other part is "other"."""
+
+
+SIZES = (*COLUMNS.values(), "other")
+"""All fields of a row that are sizes."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +68,18 @@ class Module:
     saved: int = 0
     temporaries: int = 0
     other: int = 0
+    gathered: int = 0
 
     @property
     def total(self) -> int:
         """All bytes of the row."""
-        return self.parameters + self.gradients + self.states + self.saved + self.temporaries + self.other
+        return sum(getattr(self, name) for name in SIZES)
+
+
+def natural(name: str) -> list[list[tuple[int, int, str]]]:
+    """Returns a key that sorts names of modules by their numbers: "layers.2" before "layers.10"."""
+    parts = [re.split(r"(\d+)", part) for part in name.split(".")]
+    return [[(0, int(one), "") if one.isdecimal() else (1, 0, one) for one in part if one] for part in parts]
 
 
 class Known:
@@ -86,6 +104,7 @@ class Modules:
         self._models: Counter = Counter()  # outermost modules by their class
         self._numbers: list[int] = []  # sequence numbers of autograd's nodes, from which on a module ran
         self._ran: list[Known | None] = []  # these modules
+        self.kinds: dict[tuple[str, str], str] = {}  # the class of each module by its model and name
 
     def records(self, known: Known | None) -> None:
         """Notes that autograd records an operator now, and which module runs."""
@@ -116,6 +135,14 @@ class Modules:
                 self._name(innermost)  # the outermost one calls it, and does not hold it
         return known
 
+    def arguments(self, frame) -> Iterator[tuple[Known, torch.Tensor]]:
+        """Yields the tensors among the arguments of the modules that are called on a stack, each with its module."""
+        for at in _frames(frame):
+            module, given = _called(at)
+            known = self._of(module)
+            for tensor in _tensors(given):
+                yield known, tensor
+
     def name_all(self, modules: Iterable[nn.Module]) -> None:
         """Names modules again, below those that are inside no other of them."""
         modules = list(modules)
@@ -140,6 +167,7 @@ class Modules:
         for name, module in _named(outermost):
             known = self._of(module)
             known.name, known.model = name, model
+            self.kinds[model.label, name] = known.kind
             for tensors in (vars(module).get("_parameters", {}), vars(module).get("_buffers", {})):
                 for tensor in tensors.values():
                     if isinstance(tensor, torch.Tensor) and id(tensor) not in placed:
@@ -149,22 +177,48 @@ class Modules:
 
 def _calls(frame) -> Iterator[nn.Module]:
     """Yields the modules that are called on a stack, the innermost first."""
+    for at in _frames(frame):
+        yield _called(at)[0]
+
+
+def _frames(frame) -> Iterator:
+    """Yields the frames of a stack in which a module is called, the innermost first."""
     for _ in range(DEEPEST):
         if frame is None:
             return
         if frame.f_code is _CALL:
-            yield _called(frame)
+            yield frame
         frame = frame.f_back
 
 
-def _called(frame) -> nn.Module:
-    """Returns the module of a call's frame. Before Python 3.13 `f_locals` is a copy, which the frame holds even after
-    `traceback.clear_frames`, so it is emptied."""
+def calls_one(frame) -> bool:
+    """Returns whether a module is called on a stack."""
+    return next(_frames(frame), None) is not None
+
+
+def recomputes(frame) -> bool:
+    """Returns whether a stack of a backward pass is that of a forward that runs again: a checkpoint's or a module's."""
+    return calls_one(frame) or any(code.co_filename == _CHECKPOINT for code in codes_of(frame))
+
+
+def _called(frame) -> tuple[nn.Module, tuple]:
+    """Returns the module of a call's frame, and its arguments. Before Python 3.13 `f_locals` is a copy, which the frame
+    holds even after `traceback.clear_frames`, so it is emptied."""
     local = frame.f_locals
-    module = local["self"]
+    module, given = local["self"], (local.get("args"), local.get("kwargs"))
     if type(local) is dict:
         local.clear()
-    return module
+    return module, given
+
+
+def _tensors(given: object, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Yields the tensors in the arguments of a call, which may be nested."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif depth < NESTED:
+        inner = given.values() if isinstance(given, dict) else given if isinstance(given, (list, tuple)) else ()
+        for one in inner:
+            yield from _tensors(one, depth + 1)
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
@@ -211,5 +265,29 @@ def rows(blocks: Iterable[tuple[tuple[str, str, str] | None, str, int]]) -> tupl
         sizes.setdefault(module or ("", "", ""), Counter())[COLUMNS.get(part, "other")] += nbytes
     outside = sizes.pop(("", "", ""), None)
     found = [Module(*key, **columns) for key, columns in sizes.items()]
-    found.sort(key=lambda one: (-one.total, one.model, one.name))
+    found.sort(key=lambda one: (-one.total, natural(one.model), natural(one.name)))
     return (*found, Module("", "", "", **outside)) if found and outside else tuple(found)
+
+
+def totals(modules: Iterable[Module], kinds: Mapping[tuple[str, str], str]) -> tuple[Module, ...]:
+    """Returns a row per module and per module that holds one, each with all modules inside it.
+
+    A row precedes those of the modules inside it, and names are in their natural order. `kinds`: the class of a module
+    by its model and name, for those that have no memory of their own. What belongs to no module has no row.
+    """
+    sizes: dict[tuple[str, str], Counter] = {}
+    classes = {(one.model, one.name): one.kind for one in modules} | dict(kinds)
+    for one in modules:
+        for name in _with_parents(one.name) if one.model else ():
+            row = sizes.setdefault((one.model, name), Counter())
+            row.update({column: getattr(one, column) for column in SIZES})
+    ordered = sorted(sizes, key=lambda key: (natural(key[0]), natural(key[1]) if key[1] else []))
+    return tuple(Module(*key, classes.get(key, ""), **sizes[key]) for key in ordered)
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """Yields a module's name, and the names of all modules that it is inside of: "a.b", "a" and ""."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+    yield ""

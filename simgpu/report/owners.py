@@ -4,6 +4,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from torch import nn
@@ -24,9 +25,39 @@ TEMPORARIES = "temporaries"
 WORKSPACES = "workspaces"
 DATA = "inputs and data"
 GRAPHS = "CUDA graph pools"
+GATHERED = "gathered parameters"
+REDUCED = "reduce-scatter buffers"
 NESTED = 4
 """Dictionaries and lists inside each other in which an optimizer's states are looked for."""
-PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
+PARTS = (PARAMETERS, GATHERED, GRADIENTS, REDUCED, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
+OF_FSDP = {
+    ("_fsdp_collectives.py", "foreach_all_gather"): GATHERED,
+    ("_fsdp_collectives.py", "foreach_all_gather_copy_out"): GATHERED,
+    ("_fsdp_collectives.py", "foreach_reduce"): REDUCED,
+    ("_fsdp_param.py", "init_all_gather_outputs"): GATHERED,
+    ("_fsdp_param.py", "alloc_all_gather_outputs"): GATHERED,
+    ("_fsdp_param.py", "init_unsharded_param"): GATHERED,
+    ("_flat_param.py", "shard"): PARAMETERS,
+    ("_flat_param.py", "init_flat_param_attributes"): GATHERED,
+    ("_flat_param.py", "_use_low_precision_shard"): GATHERED,
+    ("_flat_param.py", "_alloc_padded_unsharded_flat_param"): GATHERED,
+    ("_runtime_utils.py", "_post_backward_hook"): REDUCED,
+}
+"""The functions in which FSDP2 (the first six) and FSDP1 allocate parameters and the buffers of their collectives.
+
+FSDP2 gathers the parameters of a group into one buffer and copies each of them out into a storage of its own. FSDP1
+gathers a flat parameter where its layers use it. A shard that is cast before it is gathered counts as gathered, too.
+What comes out of a reduce-scatter becomes the gradient, and then has that owner. While a flat parameter is gathered, no
+module holds this rank's shard of it.
+"""
+
+
+@cache
+def of_fsdp(file: str, function: str) -> str | None:
+    """Returns the kind of memory that a function of FSDP allocates, None for any other function."""
+    folder, _, name = file.replace("\\", "/").rpartition("/")
+    inside = "/torch/distributed/" in folder and "fsdp" in folder
+    return OF_FSDP.get((name, function)) if inside else None
 
 
 class _Wanted(dict):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simgpu.report import files, placeholder_values, processes
-from simgpu.report.sizes import mib, share, size
-from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED
+from simgpu.report.sizes import MIB, mib, share, size
+from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED, of_one, to_spare
 
 if TYPE_CHECKING:
     from simgpu.report.report import Line, Report
@@ -42,31 +42,22 @@ def headline(report: Report) -> str:
     verdict = report.verdict
     if verdict.outcome == FAILED:
         first = f"{what} failed on {gpu}, and not because of memory: {report.ended}"
-        return f"{first}\n{_use(report, 'Until then it used')}"
+        until = f"{mib(report.nvidia_smi)} of {size(report.total_memory)}"
+        return f"{first}\nUntil then it used {until}, as nvidia-smi shows it."
     if verdict.outcome == DOES_NOT_FIT:
         text = [f"{what} does not fit on {gpu}: {_failure(report)}."]
     elif verdict.outcome == FITS:
         aside = f"; {verdict.reason}" if verdict.reason else ""
-        text = [f"{what} fits on {gpu}, with {size(verdict.spare or 0)} to spare{aside}."]
-        text.append(_use(report, f"It would use {_at_most(report)}"))
+        text = [f"{what} fits on {gpu}, with {to_spare(verdict)}{aside}."]
     else:
         text = [f"{what} on {gpu}: undecided, {verdict.reason}."]
         if report.failure:
             text.append(f"{sentence(_failure(report))}.")
-        elif report.reserved:
-            text.append(_use(report, f"It would use {_at_most(report)}"))
     if report.ended:
         text.append(report.ended)
     if report.caught:
         text.append(f"{report.caught} allocation(s) failed, and the program caught the error and continued.")
     return "\n".join(text)
-
-
-def _at_most(report: Report) -> str:
-    """How the figure is to be read: "up to", or "at least" or "about" where it depends on what did not run."""
-    if report.branches or not all(smallest for *_, smallest in report.sizes):
-        return "about"
-    return "at least" if report.unmodeled or report.bounds else "up to"
 
 
 def _failure(report: Report) -> str:
@@ -78,18 +69,20 @@ def _failure(report: Report) -> str:
     return f"{operator}{at} asks for {size(asked)}, and {mib(free)} of {size(report.total_memory)} are free"
 
 
-def _use(report: Report, it_used: str) -> str:
-    """The memory that nvidia-smi would show, and the smallest capacity that was found to fit."""
-    text = f"{it_used} {mib(report.nvidia_smi)} of {size(report.total_memory)}, as nvidia-smi shows it."
-    if report.smallest:
-        text += (
-            f"\nThe smallest capacity found to fit is {size(report.smallest)}, if the program asks for the same there."
-        )
-    return text
-
-
 def numbers(report: Report) -> str:
-    """The counters."""
+    """Returns the counters; of a run that completed, as what the bytes to spare are made of."""
+    rows = [("", *row) for row in counters(report)]
+    margin = margin_rows(report)
+    if margin:
+        rows = [*margin, ("", "allocated, at the peak", report.peak, f"{report.peak:,} B")]
+    text = [
+        f"  {f'{sign} {name}'.strip():<24}{mib(nbytes):>12} MiB   {more}".rstrip() for sign, name, nbytes, more in rows
+    ]
+    return "\n".join([*(["To spare"] if margin else []), *text, f"  {made(report)}"])
+
+
+def counters(report: Report) -> list[tuple[str, int, str]]:
+    """Returns names, bytes and remarks of the counters of a run that did not complete."""
     rows = [
         ("allocated, at the peak", report.peak, f"{report.peak:,} B"),
         ("reserved, at most", report.reserved, f"{report.reserved:,} B"),
@@ -97,10 +90,48 @@ def numbers(report: Report) -> str:
     if report.nvidia_smi:
         context = f"with a CUDA context of {size(report.context)} (published, ±100)"
         rows.append(("nvidia-smi, at most", report.nvidia_smi, context))
-    text = [f"  {name:<24}{mib(nbytes):>12} MiB   {more}" for name, nbytes, more in rows]
+    return rows
+
+
+def margin_rows(report: Report) -> list[tuple[str, str, int, str]]:
+    """Returns the parts of what is to spare, as signs, names, bytes and remarks; none for a run that did not complete.
+
+    The other figures that answer "does it fit?" are remarks on the part that makes them different.
+    """
+    verdict = of_one(report)
+    if verdict.margin is None or not report.reserved:
+        return []
+    margin = verdict.margin
+    shown = f"with the context, nvidia-smi shows {_at_most(report)} {size(report.nvidia_smi)}"
+    rows = [
+        ("", "memory of the GPU", margin.total_memory, ""),
+        ("−", "CUDA context", -margin.context, "published, ±100"),
+        ("−", "reserved, at most", -margin.reserved, f"{report.reserved:,} B; {shown}"),
+    ]
+    if report.smallest:
+        replayed = (
+            f"the smallest capacity found to fit is {size(report.smallest)}, if the program asks for the same there"
+        )
+        rows.append(("+", "cache not needed", margin.cache, replayed))
+    needed = (
+        f"±{verdict.uncertainty // MIB}; it fits if this is {size(verdict.uncertainty + verdict.set_aside)} or more"
+    )
+    if verdict.set_aside:
+        needed += f", of which {size(verdict.set_aside)} are set aside for what is not modelled"
+    return [*rows, ("=", "to spare", verdict.spare or 0, needed)]
+
+
+def _at_most(report: Report) -> str:
+    """How the figure is to be read: "up to", or "at least" or "about" where it depends on what did not run."""
+    if report.branches or not all(smallest for *_, smallest in report.sizes):
+        return "about"
+    return "at least" if report.unmodeled or report.bounds else "up to"
+
+
+def made(report: Report) -> str:
+    """Returns how many optimizer steps were made, in which time, and by which torch."""
     clock = f" {report.seconds:.3g} s on the simulated clock (an estimate);" if report.seconds else ""
-    text.append(f"  {_steps(report.steps)};{clock} torch {report.torch}")
-    return "\n".join(text)
+    return f"{_steps(report.steps)};{clock} torch {report.torch}"
 
 
 def _steps(count: int) -> str:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from simgpu.report.owners import ACTIVATIONS, DATA, GRADIENTS, GRAPHS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.owners import (
+    ACTIVATIONS,
+    DATA,
+    GATHERED,
+    GRADIENTS,
+    GRAPHS,
+    PARAMETERS,
+    REDUCED,
+    STATES,
+    TEMPORARIES,
+    WORKSPACES,
+)
 from simgpu.report.sizes import MIB
 from simgpu.report.track import Track
 
@@ -15,11 +26,13 @@ if TYPE_CHECKING:
     from simgpu.report.report import Report
 
 
-# Okabe and Ito's palette, told apart with any kind of colour vision.
+# Okabe and Ito's palette, whose colours differ for any kind of colour vision. Those of FSDP are of Tol's muted one.
 COLOURS = {
     PARAMETERS: "#0072B2",
+    GATHERED: "#882255",
     STATES: "#CC79A7",
     GRADIENTS: "#009E73",
+    REDUCED: "#DDCC77",
     DATA: "#56B4E9",
     WORKSPACES: "#999999",
     ACTIVATIONS: "#E69F00",
@@ -68,7 +81,7 @@ def _label(track: Track) -> str:
 def _stacked(axes, track: Track) -> None:
     """Areas of the parts, one above the other."""
     parts = [track.part(number) for number, _ in track.steps()]
-    names = [name for name in COLOURS if name in parts or name != GRAPHS]
+    names = [name for name in COLOURS if name in parts or name not in (GATHERED, REDUCED, GRAPHS)]
     row = {name: at for at, name in enumerate(names)}
     changes = np.zeros((len(names), len(parts)), dtype=np.int64)
     for at, (part, (_, change)) in enumerate(zip(parts, track.steps(), strict=True)):

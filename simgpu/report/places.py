@@ -5,6 +5,7 @@ import re
 import site
 import sys
 import sysconfig
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -100,9 +101,9 @@ def runs_it(file: str) -> bool:
     return file.startswith(_RUNNER) or (any(name in file for name in _OTHERS) and _CELL not in file)
 
 
-def seen(frame, codes: dict, weak=()) -> Seen:
-    """The innermost places of a stack from `frame` outwards. `codes`: code objects that are looked for on the way, of
-    which the innermost counts; but one whose answer is in `weak` gives way to another further out."""
+def seen(frame, codes: Mapping, weak=()) -> Seen:
+    """The innermost places of a stack from `frame` outwards. `codes`: the answer for each code object on the way, None
+    for most. The innermost answer counts, but one that is in `weak` gives way to another further out."""
     own = library = None
     by_function = False
     found = None
@@ -110,8 +111,9 @@ def seen(frame, codes: dict, weak=()) -> Seen:
         if frame is None:
             break
         code = frame.f_code
-        if code in codes and (found is None or found in weak):
-            found = codes[code]
+        answer = codes[code]
+        if answer is not None and (found is None or found in weak):
+            found = answer
         if runs_it(code.co_filename):
             break
         kind = kind_of(code.co_filename)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simgpu.report.sizes import mib, size
-from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS
+from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, to_spare
 
 if TYPE_CHECKING:
     from simgpu.report.report import Report
@@ -22,7 +22,7 @@ def headline(report: Report) -> str:
     gpu, verdict = f"a simulated {report.gpu}", report.verdict
     which = next((title(one) for one in report.processes if one.outcome == verdict.outcome), report.what)
     if verdict.outcome == FITS:
-        first = f"{report.what} fits on {gpu}, with {size(verdict.spare or 0)} to spare."
+        first = f"{report.what} fits on {gpu}, with {to_spare(verdict)}."
     elif verdict.outcome == DOES_NOT_FIT:
         first = f"{report.what} does not fit on {gpu}: {which} ran out of memory."
     elif verdict.outcome == FAILED:

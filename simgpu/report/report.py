@@ -7,11 +7,11 @@ from pathlib import Path
 import simgpu
 from simgpu.device.machine import Machine
 from simgpu.dispatch import costs
-from simgpu.report import stored
+from simgpu.report import checkpointing, stored
 from simgpu.report.files import File
 from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
-from simgpu.report.modules import Module, rows
-from simgpu.report.owners import PARTS
+from simgpu.report.modules import Module, rows, totals
+from simgpu.report.owners import ACTIVATIONS, PARTS
 from simgpu.report.placeholder_values import sentence
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.track import Description, Track
@@ -71,7 +71,8 @@ class Report:
     sent for them. `not_in_nvidia_smi`: what its figure leaves out. `printed` is the page.
     `processes`: a report for each process that the program started and that used the GPU. `started`: sentences about
     processes that share a GPU, and about programs that were started and not simulated.
-    `modules`: what each module holds at that moment. `timeline`: memory over the run, None if none was used. `command`:
+    `modules`: what each module holds at that moment, without the modules inside it. `module_totals`: with them, a row
+    for each module that holds one of these. `timeline`: memory over the run, None if none was used. `command`:
     what was run, without the values of options whose names speak of secrets; `version`: that of simgpu.
     `answer`: of `simgpu fit`, the lines with the answer to what was asked, and `results` the same as data; `plan`: the
     plan; `needs`: the bytes that nvidia-smi would show if the GPU were large enough; `step`: seconds of a step on the
@@ -118,6 +119,7 @@ class Report:
     processes: tuple["Report", ...] = ()
     started: tuple[str, ...] = ()
     modules: tuple[Module, ...] = ()
+    module_totals: tuple[Module, ...] = ()
     timeline: Track | None = field(default=None, repr=False)
     command: str = ""
     version: str = ""
@@ -169,10 +171,15 @@ class Report:
 
     def document(self) -> dict:
         """Returns the report as plain data for JSON, with what follows from its fields (docs/report_json.md)."""
-        verdict = {"reason": self.verdict.reason, "spare": self.verdict.spare}
         fields = asdict(replace(self, processes=()))
         fields["processes"] = [one.document() for one in self.processes]
-        return {"schema": stored.SCHEMA, "outcome": self.outcome, "status": self.status, "verdict": verdict, **fields}
+        return {
+            "schema": stored.SCHEMA,
+            "outcome": self.outcome,
+            "status": self.status,
+            "verdict": self.verdict.document(),
+            **fields,
+        }
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
@@ -198,7 +205,8 @@ class Report:
         for name in ("schema", "outcome", "status", "verdict"):  # the last three follow from the rest
             found.pop(name, None)
         found["lines"] = tuple(map(Line.load, found["lines"]))
-        found["modules"] = tuple(Module(**one) for one in found.get("modules", ()))
+        for name in ("modules", "module_totals"):
+            found[name] = tuple(Module(**one) for one in found.get(name, ()))
         found["timeline"] = None if found.get("timeline") is None else Track.load(found["timeline"])
         if found["at"] is not None:
             found["at"] = Spot(**{**found["at"], "stack": tuple(found["at"]["stack"])})
@@ -251,6 +259,7 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     )
     if ending == COMPLETED and "smallest" not in more:
         more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
+    modules = rows((one.module(), one.part(), one.size) for one in moment.held) if moment else ()
     report = Report(
         what=what,
         gpu=machine.spec.key,
@@ -276,7 +285,8 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         sizes=sizes,
         branches=tuple((one.what, one.place, one.count) for one in placeholder_values or () if one.branches),
         to_come=watch.to_come if ran_out else "",
-        modules=rows((one.module(), one.part(), one.size) for one in moment.held) if moment else (),
+        modules=modules,
+        module_totals=totals(modules, watch.modules.kinds),
         timeline=_track(watch, moment),
         version=simgpu.__version__,
         **more,
@@ -300,7 +310,18 @@ def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None
         grown_per=watch.grown_per,
         attempts=attempts or [],
         steps=tuple(watch.step_sizes),
+        checkpointing=watch.checkpointing,
+        checkpoints=_checkpoints(watch, report, ran_out),
     )
+
+
+def _checkpoints(watch: Watch, report: Report, ran_out: bool) -> checkpointing.Estimate | None:
+    """Returns what checkpointing would save, where saved activations are the largest part and nothing does it yet."""
+    held = {part: nbytes for part, nbytes in report.parts.items() if part != CACHE}
+    if watch.checkpointing or not held or max(held, key=lambda part: held[part]) != ACTIVATIONS:
+        return None
+    failed = watch.failed.event if ran_out and watch.failed is not None else None
+    return checkpointing.estimate(watch.timeline, watch.modules.kinds, failed)
 
 
 def _track(watch: Watch, moment: Moment | None) -> Track | None:

@@ -15,16 +15,18 @@ from simgpu.ops.op_call import OpCall
 from simgpu.report import holders
 from simgpu.report.failing import model_of
 from simgpu.report.growth import Grown, Growth
-from simgpu.report.modules import Known, Modules, common
+from simgpu.report.modules import Known, Modules, calls_one, common, recomputes
 from simgpu.report.owners import (
     ACTIVATIONS,
     DATA,
+    GATHERED,
     GRADIENTS,
     PARAMETERS,
     STATES,
     TEMPORARIES,
     WORKSPACES,
     Owners,
+    of_fsdp,
 )
 from simgpu.report.places import Place, Seen, codes_of, seen, stack
 from simgpu.report.timeline import EVENTS, Timeline
@@ -33,14 +35,26 @@ from simgpu.storage import storage_map
 FORWARD, NO_GRAD, BACKWARD, STEP = "forward", "without gradients", "backward", "optimizer step"
 INPUT = "input"
 COPIES = "contiguous copies"  # inside operators: temporaries
-_CODES = {
-    Machine.take_blas_workspace.__code__: WORKSPACES,
-    OpCall.scratch.__code__: WORKSPACES,
-    OpCall.scratch_like.__code__: TEMPORARIES,
-    OpCall.contiguous.__code__: COPIES,
-    torch.nn.Module._apply.__code__: PARAMETERS,
-    host_copies.copied.__code__: DATA,
-}
+
+
+class _Codes(dict):
+    """The kind of memory by the code that allocates it: this package's, or FSDP's, which need not be imported yet."""
+
+    def __missing__(self, code) -> str | None:
+        kind = self[code] = of_fsdp(code.co_filename, code.co_name)
+        return kind
+
+
+_CODES = _Codes(
+    {
+        Machine.take_blas_workspace.__code__: WORKSPACES,
+        OpCall.scratch.__code__: WORKSPACES,
+        OpCall.scratch_like.__code__: TEMPORARIES,
+        OpCall.contiguous.__code__: COPIES,
+        torch.nn.Module._apply.__code__: PARAMETERS,
+        host_copies.copied.__code__: DATA,
+    }
+)
 _WEAK = (DATA, WORKSPACES)  # these give way to code further out on the stack
 _FACTORIES = frozenset(
     f"aten::{name}"
@@ -78,15 +92,17 @@ class Held:
 
     `recorded`: whether autograd recorded the operator that allocated it. `ran`: the module that ran then. `holders`: of
     parameters and buffers the modules that hold it. `parameters`: of gradients and states the blocks of the parameters.
+    `argument_of`: the modules that autograd recorded a call of with it.
     """
 
     __slots__ = (
-        *("backwards", "hint", "holders", "number", "origin", "owner", "parameters", "ran", "recorded"),
+        *("argument_of", "backwards", "hint", "holders", "number", "origin", "owner", "parameters", "ran", "recorded"),
         *("size", "survived"),
     )
 
     def __init__(self, size, origin, hint, number, backwards, recorded, ran: Known | None = None):
         self.ran = ran
+        self.argument_of: tuple[Known, ...] = ()
         self.holders: tuple[Known, ...] = ()
         self.parameters: tuple[Held, ...] = ()
         self.recorded = recorded
@@ -187,6 +203,8 @@ class Watch:
         self.autocast = False
         self.dtypes: Counter = Counter()
         self.step_sizes: list[tuple[int, int]] = []
+        self.checkpointing = False  # whether forward ran again in a backward pass
+        self._last_ran: Known | None = None
         self._recorded = False  # whether autograd records the operator that runs
         self._settings = None  # read with the first request, because a script may set them until then
         self._marked = 0  # the number of the block at the peak when gradients were last looked for
@@ -335,7 +353,8 @@ class Watch:
             name = "" if operator is None else operator._schema.name.removeprefix("aten::")
             origin = Origin(name, named, stage, found.own, found.library, hint is COPIES, tuple(stack(frame)))
             self._origins[key] = origin
-        if hint is None and found.by_function and operator is not None and operator._schema.name in _FACTORIES:
+        made = found.by_function and operator is not None and operator._schema.name in _FACTORIES
+        if hint is None and made and stage is not BACKWARD and not calls_one(frame):
             hint = DATA  # a tensor that the program makes outside any module
         return origin, hint
 
@@ -348,7 +367,19 @@ class Watch:
         known = self.modules.running(frame)
         if self._recorded:
             self.modules.records(known)
+            if known is not self._last_ran:
+                self._last_ran = known
+                self._note_arguments(frame)
+        if not self.checkpointing and torch._C._current_graph_task_id() != -1:
+            self.checkpointing = recomputes(frame)
         return known
+
+    def _note_arguments(self, frame) -> None:
+        """Notes of the blocks that modules on a stack got as arguments that these did."""
+        for known, tensor in self.modules.arguments(frame):
+            held = self._held_of(tensor)
+            if held is not None and known not in held.argument_of:
+                held.argument_of = (*held.argument_of, known)
 
     def _holds(self, tensor: torch.Tensor, known: Known) -> None:
         """Notes that a module holds a parameter or a buffer."""
@@ -381,6 +412,8 @@ class Watch:
             of = self._held_of(parameter)
             if of is not None and of not in held.parameters:
                 held.parameters = (*held.parameters, of)
+        if held.hint is GATHERED and owner is PARAMETERS:
+            return  # a module holds it while it computes
         if held.owner is None:
             held.owner = owner
             if owner is PARAMETERS:

@@ -131,6 +131,19 @@ def test_what_the_program_makes_itself_is_an_input(run):
     assert report.parts[DATA] == 2 * 2**22 and report.parts[TEMPORARIES] == 2**22
 
 
+def test_what_a_convolution_makes_is_no_input(run):
+    """PyTorch makes it with `empty`, and the program's own innermost line may be in no method of a module."""
+    report = run("""
+net = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)).cuda()
+x = torch.randn(4, 8, 256, 256, device="cuda")
+net(x).square().sum().backward()
+""")
+    track = report.timeline
+    made = [kind for kind in track.kinds if track.names[kind[2]].startswith("ConvolutionBackward0 (empty")]
+    assert made and all(track.names[kind[1]] != DATA for kind in made)
+    assert sum(kind[0] for kind in track.kinds if track.names[kind[1]] == DATA) == 4 * 8 * 256 * 256 * 4
+
+
 def test_a_contiguous_copy_inside_an_operator_is_a_temporary(run):
     report = run("""
 x = torch.randn(64, 256, 32, 32, device="cuda").transpose(2, 3)

@@ -1,5 +1,6 @@
 """report.html: its figures are those of report.json and of the page, what programs say is escaped, and it works."""
 
+import dataclasses
 import json
 import re
 import textwrap
@@ -16,7 +17,7 @@ from simgpu.allocator import snapshot
 from simgpu.command import main
 from simgpu.engines import Choice
 from simgpu.gpus import specs
-from simgpu.report import diff_html, html, stored, timeline, track
+from simgpu.report import diff_html, html, module_table, modules, stored, timeline, track
 from simgpu.report.compare import Difference
 from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARAMETERS, STATES
 from simgpu.report.report import Line, Report, Spot
@@ -170,6 +171,7 @@ def followed(report: Report) -> set[int]:
     """Figures that follow from those of a report by one addition or subtraction."""
     found = {sum(report.parts.values()), report.total_memory - report.context, report.verdict.spare or 0}
     found |= {sum(one.nbytes for one in report.lines[html.LINES :]), *(one.total for one in report.modules)}
+    found |= {one.total for one in report.module_totals}
     found |= {report.failure[0] - report.failure[1]} if report.failure else set()
     return found.union(*map(followed, report.processes))
 
@@ -393,6 +395,70 @@ def test_modules_have_what_is_theirs(reports):
     by_part = {"parameters": PARAMETERS, "gradients": GRADIENTS, "states": STATES, "saved": ACTIVATIONS}
     for column, part in by_part.items():
         assert sum(getattr(one, column) for one in report.modules) == report.parts.get(part, 0)
+
+
+def test_children_sum_to_their_parent(reports):
+    """Each column: a module's total is what it has itself and the totals of the modules directly inside it."""
+    for kind in ("fits", "out of memory", "failed"):
+        report = reports[kind]
+        for one in report.module_totals:
+            inside = [other for other in report.module_totals if other.name and parent(other) == (one.model, one.name)]
+            own = [other for other in report.modules if (other.model, other.name) == (one.model, one.name)]
+            for column in (*modules.SIZES, "total"):
+                assert getattr(one, column) == sum(getattr(other, column) for other in (*inside, *own))
+        roots = [one for one in report.module_totals if not one.name]
+        outside = [one for one in report.modules if not one.model]
+        assert sum(one.total for one in (*roots, *outside)) == sum(one.total for one in report.modules)
+        assert {one.model for one in roots} == {one.model for one in report.modules if one.model}
+
+
+def parent(one) -> tuple[str, str]:
+    return one.model, one.name.rpartition(".")[0]
+
+
+def test_a_module_that_only_holds_others_has_its_class(reports):
+    (rest,) = [one for one in reports["fits"].module_totals if one.name == "rest"]
+    assert rest.kind == "Sequential" and rest not in reports["fits"].modules
+    assert rest.parameters == 4 * (256 * 512 + 256)
+
+
+def test_names_with_numbers_are_in_their_natural_order():
+    names = ["layers.10", "layers.2", "layers", "h2.a", "h10.a", "layers.2.mlp", "norm", "layers.9"]
+    wanted = ["h2.a", "h10.a", "layers", "layers.2", "layers.2.mlp", "layers.9", "layers.10", "norm"]
+    assert sorted(names, key=modules.natural) == wanted
+    rows = modules.rows((("Net", name, "Linear"), ACTIVATIONS, 512) for name in names)
+    assert [one.name for one in rows] == wanted
+    totals = [one.name for one in modules.totals(rows, {})]
+    assert totals == ["", "h2", "h2.a", "h10", "h10.a", *wanted[2:]]
+
+
+def test_the_table_of_modules_has_a_row_for_each_total_and_for_what_is_a_parents_own(reports):
+    report = reports["fits"]
+    rows = module_table.tree(report)
+    assert [row.module for row in rows if row.role in ("parent", "leaf") and row.module.model] == list(
+        report.module_totals
+    )
+    for row in rows:
+        if row.role == "own":
+            assert row.module in report.modules
+    assert [row.name for row in rows if not row.module.model] == ["outside all modules"]
+    shown = [row for row in rows if row.role != "parent"]  # "each module alone"
+    assert sum(row.module.total for row in shown) == report.peak
+    assert {row.depth for row in rows} == {0, 1, 2}
+
+
+def test_a_report_of_an_earlier_version_has_totals_too(reports):
+    report = dataclasses.replace(reports["fits"], module_totals=())
+    assert [row.module.total for row in module_table.tree(report)] == [
+        row.module.total for row in module_table.tree(reports["fits"])
+    ]
+
+
+def test_the_table_opens_at_the_first_depth_with_enough_rows():
+    rows = [module_table.Row(modules.Module("", "", ""), depth, "", "", "leaf") for depth in (0, 1, *[2] * 8, 3)]
+    assert module_table.opened(rows) == 2 and module_table.opened(rows[:3]) == 2
+    own = [row._replace(role="own") for row in rows[2:-1]]
+    assert module_table.opened([*rows[:2], *own, rows[-1]]) == 3
 
 
 def test_backwards_temporaries_belong_to_the_module_whose_backward_runs():

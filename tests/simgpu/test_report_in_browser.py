@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(MISSING), reason=MISS
 BOX = "(() => { const box = document.querySelector('.u-over').getBoundingClientRect();"
 VIEW = "document.querySelector('.chart').dataset.view"
 READOUT = "document.querySelector('.readout').innerText"
-FIRST = "[...document.querySelectorAll('table.sortable tbody tr')].map((row) => row.cells[0].innerText)"
+NAMES = "[...document.querySelectorAll('table.tree tbody tr')].map((row) => row.cells[0].innerText)"
 INK = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -99,7 +99,7 @@ def test_the_figure_zooms_and_goes_back(page, report):
 
 def test_the_pointer_finds_a_block(page):
     page.evaluate("document.querySelector('.chart').scrollIntoView()")
-    mouse(page, "mouseMoved", point(page, 0.6, 0.98))
+    mouse(page, "mouseMoved", point(page, 0.6, 0.96))  # above the parameters, 2 % of the height
     page.wait(f"{READOUT}.includes('Under the pointer')")
     said = page.evaluate(READOUT)
     assert "optimizer states" in said and " MiB" in said and "test_report_in_browser.py:" in said
@@ -124,14 +124,44 @@ def test_the_mark_is_at_the_event_with_the_allocators_peak(page, report):
 
 
 def test_a_click_sorts_the_modules(page):
-    click = "document.querySelectorAll('table.sortable th button')[{}].click()"
-    before = page.evaluate(FIRST)
+    click = "document.querySelectorAll('table.tree th button:not(.fold)')[{}].click()"
+    page.evaluate(choose(1))
     page.evaluate(click.format(0))
-    assert page.evaluate(FIRST) == sorted(before, key=lambda name: (name[0] != "(", name[:1].isalpha(), name))
+    layers = [str(number) for number in range(9)]
+    assert page.evaluate(NAMES) == ["outside all modules", "Sequential", *layers]
     page.evaluate(click.format(2))
-    assert page.evaluate(FIRST)[0] == "8"  # has most parameters
+    assert page.evaluate(NAMES)[1] == "8"  # has most parameters
     page.evaluate(click.format(2))
-    assert page.evaluate(FIRST)[-1] == "8"
+    assert page.evaluate(NAMES)[-1] == "8"
+
+
+def choose(depth) -> str:
+    return (
+        f"(() => {{ const choice = document.querySelector('select.depth'); choice.value = '{depth}';"
+        " choice.onchange(); })()"
+    )
+
+
+def test_rows_of_modules_open_and_close(page, report):
+    assert len(page.evaluate(NAMES)) == 11  # the model, its 9 parts, and what is outside
+    page.evaluate(choose(0))
+    assert sorted(page.evaluate(NAMES)) == ["Sequential", "outside all modules"]
+    fold = "[...document.querySelectorAll('tr.parent .fold')].at({})"
+    page.evaluate(fold.format(0) + ".click()")
+    assert len(page.evaluate(NAMES)) == 11
+    rows = "[...document.querySelectorAll('tr.parent')]"
+    page.evaluate(f"{rows}.find((row) => row.innerText.startsWith('2')).querySelector('.fold').click()")
+    names = page.evaluate(NAMES)
+    assert len(names) == 13 and set(names[names.index("2") + 1 :][:2]) == {"2.0", "2.1"}
+    page.evaluate(fold.format(0) + ".click()")
+    assert len(page.evaluate(NAMES)) == 2
+    page.evaluate(choose("alone"))
+    shown = (
+        "[...document.querySelectorAll('table.tree tbody tr')].map((row) => Number(row.querySelector('data').value))"
+    )
+    assert sum(page.evaluate(shown)) == report.peak and "2" not in page.evaluate(NAMES)
+    page.evaluate(choose(2))
+    assert page.evaluate("document.querySelectorAll('table.tree [aria-expanded=true]').length") == 9
 
 
 def test_a_name_that_is_html_is_text(page):

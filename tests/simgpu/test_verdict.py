@@ -1,5 +1,7 @@
 """The verdict on a run: four outcomes with their exit status, the margin, and the smallest capacity that fits."""
 
+import re
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from simgpu.allocator.requests import Requests
 from simgpu.allocator.settings import AllocatorSettings
 from simgpu.command import main
 from simgpu.gpus.specs import spec
-from simgpu.report import verdict
+from simgpu.report import html, page, verdict
 from simgpu.report.sizes import parse, size
 
 MIB = 2**20
@@ -34,7 +36,7 @@ def one_tensor(nbytes: int) -> str:
 @pytest.mark.parametrize(
     ("to_spare", "outcome", "status", "said"),
     [
-        (201 * MIB, "fits", 0, "train.py fits on a simulated T4, with 201 MiB to spare.\n"),
+        (201 * MIB, "fits", 0, "train.py fits on a simulated T4, with 201 MiB (±100) to spare.\n"),
         (41 * MIB, "undecided", 3, "undecided, too close to call: only 41 MiB are to spare"),
         (-41 * MIB, "undecided", 3, "undecided, too close to call: 41 MiB are missing for the request that failed"),
         (-201 * MIB, "does not fit", 1, "train.py does not fit on a simulated T4: empty at train.py:2 asks for "),
@@ -56,7 +58,9 @@ def test_memory_that_is_not_modelled_has_an_allowance(script):
     """With a wide margin the run fits; within the allowance it is too close to call."""
     report = simgpu.run(script(FFT), gpu="T4")
     assert (report.outcome, report.status) == ("fits", 0)
-    assert "; 1,024 MiB of them are set aside for what is not modelled.\nIt would use at least " in str(report)
+    assert "; 1,024 MiB of them are set aside for what is not modelled.\n" in str(report)
+    assert f"with the context, nvidia-smi shows at least {size(report.nvidia_smi)}" in str(report)
+    assert "±100; it fits if this is 1,124 MiB or more, of which 1,024 MiB are set aside" in str(report)
     close = simgpu.run(script(FFT), gpu="T4", memory="1 GiB")
     assert (close.outcome, close.status, close.completed) == ("undecided", 3, True)
     assert "too close to call: " in str(close) and "(at least: without cuFFT's workspaces)" in str(close)
@@ -99,6 +103,42 @@ with torch.device("cuda"):
     assert (report.outcome, report.to_come) == ("does not fit", "the model was not complete")
 
 
+# --- one margin -------------------------------------------------------------------------------------------
+
+
+ROW = re.compile(r"^  ([−+=]?) ?([A-Za-z][A-Za-z ,-]*?) +([\d,.]+) MiB", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("text", "memory"), [("FRAGMENTED", None), ("FFT", None), ("FRAGMENTED", "500 MiB")])
+def test_the_other_figures_make_up_the_margin(script, text, memory):
+    """In the text, in HTML and in JSON, and whether the run fits or is too close to call."""
+    report = simgpu.run(script({"FRAGMENTED": FRAGMENTED, "FFT": FFT}[text]), gpu="T4", memory=memory)
+    found = report.verdict
+    assert found.spare == sum(found.margin) == report.total_memory - report.smallest
+    assert found.margin.context + found.margin.reserved == -report.nvidia_smi
+    document = report.document()["verdict"]
+    assert document["spare"] == sum(document["margin"].values())
+    assert document["uncertainty"] == verdict.CONTEXT_UNCERTAINTY
+    assert document["set_aside"] == (verdict.ALLOWANCE if text == "FFT" else 0)
+    rows = [
+        (sign, round(100 * float(number.replace(",", "")))) for sign, _, number in ROW.findall(page.numbers(report))
+    ]
+    total, context, reserved, cache, spare, peak = rows
+    assert [sign for sign, _ in rows] == ["", "−", "−", "+", "=", ""]
+    assert total[1] - context[1] - reserved[1] + cache[1] == pytest.approx(spare[1], abs=2)  # each is rounded
+    assert spare[1] == round(100 * found.spare / MIB) and peak[1] == round(100 * report.peak / MIB)
+    shown = html.document(report)
+    for nbytes in (*map(abs, found.margin), found.spare):
+        assert f'<data value="{nbytes}">' in shown
+    assert (f"{size(found.spare)} (±100) to spare" in str(report)) == report.fits
+
+
+def test_a_run_that_does_not_complete_has_no_margin(script):
+    report = simgpu.run(script(one_tensor(2**34)), gpu="T4")
+    assert (report.verdict.spare, report.verdict.margin) == (None, None)
+    assert "To spare" not in str(report) and "  nvidia-smi, at most " in str(report)
+
+
 # --- the smallest capacity --------------------------------------------------------------------------------
 
 
@@ -119,7 +159,7 @@ def test_the_smallest_capacity_is_below_the_reserved_peak_where_the_cache_can_sh
     fits = simgpu.run(script(FRAGMENTED), gpu="T4", memory=report.smallest)
     fails = simgpu.run(script(FRAGMENTED), gpu="T4", memory=report.smallest - 2 * MIB)
     assert fits.completed and not fails.completed
-    assert f"The smallest capacity found to fit is {report.smallest // MIB} MiB" in str(report)
+    assert f"the smallest capacity found to fit is {report.smallest // MIB} MiB" in str(report)
 
 
 def test_a_replay_serves_exactly_what_a_run_serves(script):

@@ -1,4 +1,4 @@
-// Draws the timelines of a report with uPlot, and sorts its tables. Texts are only ever set as text, never as HTML.
+// Draws the timelines of a report with uPlot, sorts its tables, and opens rows of its modules. Texts are only ever set as text, never as HTML.
 "use strict";
 
 (function () {
@@ -332,13 +332,22 @@
 
   // --- tables that are sorted by a click on a column's head ------------------------------------------
 
-  function sortable(table) {
-    const heads = [...table.tHead.rows[0].cells];
-    const key = (row, column) => {
-      const cell = row.cells[column], figure = cell.querySelector("data");
-      return figure ? Number(figure.value) : cell.textContent;
-    };
-    heads.forEach((head, column) => {
+  function key(row, column) {
+    const cell = row.cells[column], figure = cell.querySelector("data");
+    return figure ? Number(figure.value) : cell.textContent;
+  }
+
+  // Rows by a column. Equal ones keep their order.
+  function sorted(rows, column, down) {
+    const order = ([a], [b]) => (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+    const keyed = rows.map((row) => [key(row, column), row]);
+    return keyed.sort((one, other) => (down ? -1 : 1) * order(one, other)).map(([, row]) => row);
+  }
+
+  // Turns heads into buttons. `sort(column, down)` is called after a click.
+  function heads(table, sort) {
+    const cells = [...table.tHead.rows[0].cells];
+    cells.forEach((head, column) => {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = head.textContent;
@@ -346,16 +355,74 @@
       head.onclick = () => {
         const falls = head.getAttribute("aria-sort") !== "descending" && head.classList.contains("number");
         const down = falls || head.getAttribute("aria-sort") === "ascending";
-        for (const other of heads) other.removeAttribute("aria-sort");
+        for (const other of cells) other.removeAttribute("aria-sort");
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
-        const rows = [...table.tBodies[0].rows].map((row) => [key(row, column), row]);
-        rows.sort(([a], [b]) => (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true })));
-        if (down) rows.reverse();
-        table.tBodies[0].append(...rows.map(([, row]) => row));
+        sort(column, down);
       };
     });
+    return cells;
+  }
+
+  function sortable(table) {
+    heads(table, (column, down) => table.tBodies[0].append(...sorted([...table.tBodies[0].rows], column, down)));
+  }
+
+  // A table whose rows contain those below them that are deeper. Rows are sorted among those of the same parent, and the
+  // parent's own bytes come first. "alone" shows the rows that contain no other, without the tree.
+  function tree(table) {
+    const rows = [...table.tBodies[0].rows], depth = (row) => Number(row.dataset.depth);
+    const inside = new Map([[null, []]]), open = new Set(), above = [];
+    for (const row of rows) {
+      while (above.length && depth(above[above.length - 1]) >= depth(row)) above.pop();
+      inside.get(above.length ? above[above.length - 1] : null).push(row);
+      inside.set(row, []);
+      above.push(row);
+    }
+    const choice = table.closest("section").querySelector("select.depth");
+    let column = 1, down = true;
+
+    function* shown(parent) {
+      const own = inside.get(parent).filter((row) => row.className === "own");
+      const others = inside.get(parent).filter((row) => row.className !== "own");
+      for (const row of [...own, ...sorted(others, column, down)]) {
+        yield row;
+        if (open.has(row)) yield* shown(row);
+      }
+    }
+
+    function render() {
+      const alone = choice.value === "alone";
+      table.classList.toggle("alone", alone);
+      const leaves = rows.filter((row) => row.className !== "parent");
+      table.tBodies[0].replaceChildren(...(alone ? sorted(leaves, column, down) : shown(null)));
+      for (const row of rows) row.querySelector(".fold")?.setAttribute("aria-expanded", open.has(row));
+    }
+
+    for (const row of rows.filter((row) => row.className === "parent")) {
+      const fold = document.createElement("button");
+      fold.type = "button";
+      fold.className = "fold";
+      fold.setAttribute("aria-label", `modules inside ${row.cells[0].textContent}`);
+      fold.onclick = () => {
+        if (!open.delete(row)) open.add(row);
+        render();
+      };
+      row.cells[0].prepend(fold);
+    }
+    choice.onchange = () => {
+      open.clear();
+      for (const row of rows) if (depth(row) < Number(choice.value)) open.add(row);
+      render();
+    };
+    const [, first] = heads(table, (...chosen) => {
+      [column, down] = chosen;
+      render();
+    });
+    first.setAttribute("aria-sort", "descending");
+    choice.onchange();
   }
 
   document.querySelectorAll("[data-track]").forEach(whenSeen);
   document.querySelectorAll("table.sortable").forEach(sortable);
+  document.querySelectorAll("table.tree").forEach(tree);
 })();

@@ -18,12 +18,23 @@ from typing import NamedTuple
 from simgpu.allocator.requests import Requests
 from simgpu.report.findings import CACHE
 from simgpu.report.growth import STEPS, Grown, Growth
-from simgpu.report.owners import ACTIVATIONS, GRADIENTS, GRAPHS, PARAMETERS, STATES, TEMPORARIES, WORKSPACES
+from simgpu.report.owners import (
+    ACTIVATIONS,
+    GATHERED,
+    GRADIENTS,
+    GRAPHS,
+    PARAMETERS,
+    REDUCED,
+    STATES,
+    TEMPORARIES,
+    WORKSPACES,
+    of_fsdp,
+)
 from simgpu.report.timeline import Timeline
 from simgpu.running.stub import called
 
 ROUNDING = "rounding of blocks"
-PARTS = (PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, GRAPHS, TEMPORARIES, WORKSPACES, ROUNDING)
+PARTS = (PARAMETERS, GATHERED, GRADIENTS, REDUCED, STATES, ACTIVATIONS, GRAPHS, TEMPORARIES, WORKSPACES, ROUNDING)
 FORWARD, BACKWARD, STEP = "forward", "backward", "optimizer step"
 
 ROUND = 512
@@ -212,8 +223,13 @@ class Windows:
 
 def part(block: Block, windows: Windows, failed: bool, workspaces: frozenset[int]) -> str:
     """Returns the part that a block belongs to. `failed`: memory ran out, perhaps before the next backward pass."""
+    sharding = next(filter(None, (of_fsdp(one["filename"], one["name"]) for one in block.frames)), None)
+    if sharding is GATHERED and block.owner in (None, PARAMETERS):
+        return GATHERED  # a module holds it while it computes
     if block.owner is not None:
         return block.owner
+    if sharding is not None:
+        return sharding
     if block.size in workspaces and block.freed is None:
         return WORKSPACES
     if windows.stage(block.number) == FORWARD:
