@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from simgpu.report.checkpointing import ERROR
 from simgpu.report.owners import ACTIVATIONS, GATHERED, GRADIENTS, PARAMETERS, STATES, TEMPORARIES
 from simgpu.report.replays import Attempt
-from simgpu.report.sizes import MIB, share, size
+from simgpu.report.sizes import MIB, rough, share, size
 
 if TYPE_CHECKING:
     from simgpu.report.checkpointing import Estimate
@@ -340,13 +340,13 @@ def checkpoints(facts: Facts) -> Iterator[Finding]:
     saved = facts.parts[ACTIVATIONS]
     if found.at_least:
         estimate = (
-            f"would have freed about {size(found.nbytes)} of them when memory ran out (an estimate; a lower bound, "
+            f"would have freed about {rough(found.nbytes)} of them when memory ran out (an estimate; a lower bound, "
         )
         estimate += "because more of them were still to come)"
     else:
-        error = size(round(ERROR * found.peak))
+        error = rough(round(ERROR * found.peak))
         estimate = (
-            f"would lower the peak by about {size(found.nbytes)} to {size(found.peak)} (±{error}, an estimate from "
+            f"would lower the peak by about {rough(found.nbytes)} to {rough(found.peak)} (±{error}, an estimate from "
         )
         estimate += (
             f"this run's allocations and frees); the peak would then be in {_STAGES.get(found.stage, found.stage)}"

@@ -21,6 +21,13 @@ def size(nbytes: int) -> str:
     return f"{mib(nbytes).removesuffix('.00')} MiB"
 
 
+def rough(nbytes: int) -> str:
+    """Bytes as text for an estimate: MiB to two significant digits, or to three from 1,000 MiB on."""
+    value = nbytes / MIB
+    digits = 2 if value < 1000 else 3
+    return f"{float(f'{value:.{digits}g}'):,.10g} MiB"
+
+
 def share(nbytes: int, whole: int) -> str:
     """ "12.3 %" of a whole."""
     return f"{100 * nbytes / whole:.1f} %" if whole else ""
