@@ -82,6 +82,7 @@ def compute(words: Iterable[str] = (), again: bool = False) -> Iterator[str]:
         if (gpu in tables["differences"] and not again) or not _named(gpu, words):
             continue
         tables["differences"][gpu] = _difference(gpu, tables["cells"])
+        tables["differences"] = {one: tables["differences"][one] for one in gpus() if one in tables["differences"]}
         keep(tables)
         yield f"{gpu}: {tables['differences'][gpu]}"
 
