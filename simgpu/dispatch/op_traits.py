@@ -1,10 +1,11 @@
 """Finds out once per operator what the dispatch mode needs to know of it."""
 
+from collections.abc import Callable
+
 import torch
 
 from simgpu.checks import devices, dtypes, missing_cuda_kernels, overlaps
 from simgpu.op_info.op_spec import mark, spec
-from simgpu.op_info.per_op_cache import per_op_cache
 from simgpu.ops import declares_decomposition, has_decomposition, has_preprocessing, refusal_of, rule_for
 
 HIGHER_ORDER, QUESTION, COLLECTIVE = "higher order", "question", "collective"
@@ -73,8 +74,9 @@ class OpTraits:
     `wants_one_device` says that even a host tensor without dims is refused. `dtypes` is CUDA's check of dtypes,
     `overlaps` its check of the written memory, and `refusal` a function that raises for what CUDA refuses of other
     arguments; each may be None. `absent` is the name of the kernel that CUDA lacks, for which it refuses the operator,
-    or None. `op_spec.OpSpec` describes `has_kernel_among_others` (kernel_among_others), `is_forward` (has_formula)
-    and `converts_number` (converted_number).
+    or None. `stages` are those that a call goes through (stages.py). `op_spec.OpSpec` describes
+    `has_kernel_among_others` (kernel_among_others), `is_forward` (has_formula) and `converts_number`
+    (converted_number).
     """
 
     __slots__ = (
@@ -93,6 +95,7 @@ class OpTraits:
         "overlaps",
         "refusal",
         "rule",
+        "stages",
         "takes_host_index",
         "takes_host_scalar",
         "takes_host_values",
@@ -101,6 +104,7 @@ class OpTraits:
 
     def __init__(self, operator):
         self.operator, declared = operator, spec(operator)
+        self.stages: tuple[Callable, ...] = ()
         self.kind = _kind(operator)
         self.absent = missing_cuda_kernels.missing(operator) if self.kind is KERNEL else None
         self.dtypes = dtypes.checks_of(operator) if self.kind is KERNEL else None
@@ -119,6 +123,3 @@ class OpTraits:
         self.takes_host_scalar = declared.scalar_on_host
         self.is_forward = declared.has_formula
         self.has_kernel_among_others = declared.kernel_among_others
-
-
-traits_of = per_op_cache(OpTraits)

@@ -1,8 +1,9 @@
-"""Finds an operator's argument by its name in the schema, whether it was passed by position, by keyword, or not at
-all.
-"""
+"""Finds an operator's argument by its name in the schema, and the tensors among arguments and results."""
 
 import sys
+from collections.abc import Iterable, Iterator
+
+import torch
 
 from simgpu.op_info.per_op_cache import per_op_cache
 
@@ -35,3 +36,26 @@ def given(operator, name: str, args: tuple, kwargs: dict):
 def first(operator, args: tuple, kwargs: dict):
     """Returns the first argument of a call of an OpOverload, whatever its name."""
     return args[0] if args else kwargs[operator._schema.arguments[0].name]
+
+
+def tensors_in(arguments: Iterable) -> Iterator[torch.Tensor]:
+    """Yields the tensors among arguments, including those in lists."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from tensors_in(argument)
+
+
+def results_in(result) -> Iterator:
+    """Yields an operator's results one by one, with lists flattened and None kept."""
+    if isinstance(result, (list, tuple)):
+        for one in result:
+            yield from results_in(one)
+    else:
+        yield result
+
+
+def outputs_of(result) -> tuple:
+    """Returns an operator's results as a flat tuple."""
+    return (result,) if isinstance(result, torch.Tensor) else tuple(results_in(result))
