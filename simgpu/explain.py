@@ -262,6 +262,8 @@ def _entry(stage: str, word: str, variable: str, value, place: Place) -> Entry:
     if isinstance(value, op_spec.Conditional):
         condition = "" if value.when is None else f" (only if {_function(value.when).__name__} holds)"
         value = value.function or "PyTorch's own device-independent kernel" + condition
+    if isinstance(value, op_spec.Since):
+        condition, value = f" (from torch {value.version[0]}.{value.version[1]} on)", value.function
     function = _function(value)
     if isinstance(function, FunctionType):
         line = function.__code__.co_firstlineno
@@ -387,7 +389,7 @@ def defaults(operator) -> list[str]:
     if missing_cuda_kernels.missing(operator):
         return ["absent"]
     if op_call.has_decomposition(operator):
-        decided = op_call.declares_decomposition(operator)
+        decided = op_spec.spec(operator).decompose
         return [] if decided else ["in Python" if custom.function_of(operator) else "device-independent"]
     return [*_shapes(operator), *([] if op_call.rule_for(operator) else ["outputs only"])]
 

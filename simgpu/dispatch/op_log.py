@@ -50,7 +50,7 @@ class OpLog:
         finally:
             self._depth -= 1
         if passed[-1] != stages.decompose.__name__ and _on_gpu((args, kwargs, call.result)):
-            what = _place(traits.rule) or "outputs only"
+            what = _place(stages.rule_of(call)) or "outputs only"
             inside, after = statistics.allocated - before, statistics.current - kept
             text = f"{what}: {inside:,} B allocated, {after:+,} B after the call; {' → '.join(passed)}"
             self._print(operator, text, self._depth)

@@ -5,6 +5,7 @@ shapes, allocate, time, check_number, follow_values. A stage is a function of a 
 call is done. `_stages` decides once per operator which stages its calls go through. `SIMGPU_DEBUG=ops` prints them.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from simgpu.dispatch import costs, unknown_sizes
 from simgpu.dispatch.op_traits import KERNEL, OpTraits
 from simgpu.op_info import composite_explicit
 from simgpu.op_info.arguments import outputs_of, results_in, tensors_in
-from simgpu.op_info.op_spec import mark, spec
+from simgpu.op_info.op_spec import mark
 from simgpu.op_info.per_op_cache import per_op_cache
-from simgpu.ops import OpCall, decomposition_of, preprocessing_of, transfer
+from simgpu.ops import OpCall, decomposition_of, transfer
 from simgpu.storage import storage_map, values
 from simgpu.storage.storage_map import HOST, on_gpu
 
@@ -80,16 +81,16 @@ def run(mode: "DispatchMode", traits: OpTraits, operator, args: tuple, kwargs: d
 
 def _stages(traits: OpTraits):
     """Yields the stages of an operator in order."""
-    if traits.is_forward:
+    if traits.spec.has_formula:
         yield note_forward
     yield place
-    if any(one is not None for one in (traits.absent, traits.overlaps, traits.refusal, traits.dtypes)):
+    if any(one is not None for one in (traits.absent, traits.overlaps, traits.spec.refuse, traits.dtypes)):
         yield check
-    if traits.takes_host_values:
+    if traits.spec.values_on_host:
         yield read_host
     if traits.may_be_decomposed:
         yield decompose
-    if traits.may_be_preprocessed:
+    if traits.spec.preprocess is not None:
         yield prepare
     yield leave_to_torch
     if traits.operator is _LOCAL_SCALAR:
@@ -97,7 +98,7 @@ def _stages(traits: OpTraits):
     if traits.operator is _COPY:
         yield copy_to_host
     yield from (shapes, allocate, time)
-    if traits.converts_number:
+    if traits.spec.converted_number is not None:
         yield check_number
     yield follow_values
 
@@ -149,9 +150,9 @@ def place(call: StagedCall) -> None:
     if traits.wants_one_device and any(not on_gpu(tensor) for tensor in tensors):
         raise devices.error(call.operator, call.args, call.kwargs)
     stranger = real if real is not None else host if host is not None and host.dim() > 0 else None
-    if stranger is not None and not (
-        traits.crosses or traits.takes_host_values or (traits.takes_host_index and on_gpu(call.args[0]))
-    ):
+    declared = traits.spec
+    may_be_there = declared.crosses_devices or declared.values_on_host
+    if stranger is not None and not (may_be_there or (declared.index_on_host and on_gpu(call.args[0]))):
         raise devices.error(call.operator, call.args, call.kwargs)
 
 
@@ -170,8 +171,8 @@ def check(call: StagedCall) -> None:
     if on and traits.overlaps is not None:
         overlaps.check(traits.overlaps, call.operator, call.args, call.kwargs)
     if on or (not call.tensors and call.makes_on_gpu):
-        if traits.refusal is not None:
-            traits.refusal(call.operator, call.args, call.kwargs)
+        if traits.spec.refuse is not None:
+            traits.spec.refuse(call.operator, call.args, call.kwargs)
         if traits.dtypes is not None:
             dtypes.check(traits.dtypes, call.operator, call.args, call.kwargs, call.tensors)
 
@@ -210,7 +211,7 @@ def decompose(call: StagedCall) -> bool:
 def _run_parts(call: StagedCall, function):
     """Runs a Python function, or PyTorch's own kernel if it is None, and returns its result."""
     operator, here, traits, mode = call.operator, call.here, call.traits, call.mode
-    declared = spec(operator)
+    declared = traits.spec
     depth, apart = here.function_depth, here.apart
     whole = function is not None and not declared.parts_have_values and not traits.made_in_python
     try:
@@ -224,7 +225,7 @@ def _run_parts(call: StagedCall, function):
                     result = function(*call.args, **call.kwargs)
         if whole and not apart:
             _follow(call.machine, operator, call.args, call.kwargs, outputs_of(result))
-        if traits.has_kernel_among_others:
+        if declared.kernel_among_others:
             costs.issue(call.machine, operator, call.args, call.kwargs, outputs_of(result))
         return result
     except RuntimeError as error:
@@ -237,11 +238,11 @@ def _run_parts(call: StagedCall, function):
 
 def prepare(call: StagedCall) -> None:
     """Converts the arguments as CUDA's code does with operators of its own, which count as part of this one."""
-    function = preprocessing_of(call.operator, call.args, call.kwargs) if call.place == GPU else None
-    if function is not None:
+    conversion = call.traits.spec.preprocess
+    if call.place == GPU and conversion and conversion.function and conversion.holds(call.args, call.kwargs):
         count = call.here.count
         with call.mode:
-            call.args = function(*call.args, **call.kwargs)
+            call.args = conversion.function(*call.args, **call.kwargs)
         call.here.count = count
         place(call)
 
@@ -307,8 +308,10 @@ def shapes(call: StagedCall) -> None:
     traits, here, operator = call.traits, call.here, call.operator
     call.given, call.named = call.args, call.kwargs
     real = [tensor for tensor in call.tensors if not tensor.is_meta]
-    if real and not traits.crosses and (traits.takes_host_scalar or any(tensor.dim() for tensor in real)):
-        call.args, call.kwargs = _without_host_values(call.args, call.kwargs, traits.takes_host_scalar)
+    if real and not traits.spec.crosses_devices:
+        scalars_too = traits.spec.scalar_on_host
+        if scalars_too or any(tensor.dim() for tensor in real):
+            call.args, call.kwargs = _without_host_values(call.args, call.kwargs, scalars_too)
     here.count += 1
     if call.by_engine:
         call.kwargs = formulas.as_on_cuda(operator, call.args, call.kwargs)
@@ -389,14 +392,15 @@ def _allocate_on_gpu(call: StagedCall) -> None:
         call.mode.ran.add(traits)
         machine.unmodeled.ran(call.operator)
     try:
-        if traits.rule is None:
+        rule = rule_of(call)
+        if rule is None:
             for output in call.outputs:
                 allocate_one(output)
             return
         in_backward = accumulation.in_its_thread()
         op_call = OpCall(call.operator, call.args, call.kwargs, call.outputs, machine, in_backward, allocate_one)
         try:
-            traits.rule(op_call)
+            rule(op_call)
             op_call.allocate_outputs(*call.outputs)
         finally:
             op_call.finish()
@@ -404,6 +408,12 @@ def _allocate_on_gpu(call: StagedCall) -> None:
     except OutOfMemory as error:
         message = str(error)
     raise torch.OutOfMemoryError(message)  # raised outside the handler, so that no context keeps the outputs alive
+
+
+def rule_of(call: StagedCall) -> Callable | None:
+    """Returns the operator's rule in this version of torch, or None."""
+    newer = call.traits.spec.allocate_since
+    return newer.function if newer is not None and call.machine.torch_version >= newer.version else call.traits.rule
 
 
 def _keep_lines(call: StagedCall) -> None:

@@ -50,17 +50,17 @@ class Options:
 class RankGroup(ProcessGroup):
     """Rank `rank` of a group of `size`, whose other ranks don't exist.
 
-    `traffic` is what this group has moved (`Traffic`). `devices` is the backend per type of device, "nccl" or "gloo".
+    `traffic` is what this group has moved (`Traffic`), and `world` what all have. `devices` is the backend per type
+    of device, "nccl" or "gloo".
     """
 
     is_simulated_rank = True  # for `operators.is_rank`
     Options = Options
     NCCLConfig = Config
-    making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic; patches.py gives those of each group
 
-    def __init__(self, store, rank: int, size: int, options=None, timeout=None):
+    def __init__(self, store, rank: int, size: int, options=None, timeout=None, *, devices=None, world=None):
         super().__init__(rank, size)
-        self.devices, self._world = self.making
+        self.devices, self._world = devices or {"cuda": "nccl"}, world
         self.traffic = Traffic()
         self.options = options if options is not None else Options()
         self._store = store

@@ -45,26 +45,6 @@ from simgpu.ops import (  # noqa: F401  (they register their rules)
     triangular,
     windows,
 )
-from simgpu.ops.op_call import (
-    OpCall,
-    declares_decomposition,
-    decomposition_of,
-    has_decomposition,
-    has_preprocessing,
-    preprocessing_of,
-    refusal_of,
-    rule,
-    rule_for,
-)
+from simgpu.ops.op_call import OpCall, decomposition_of, has_decomposition, rule, rule_for
 
-__all__ = [
-    "OpCall",
-    "declares_decomposition",
-    "decomposition_of",
-    "has_decomposition",
-    "has_preprocessing",
-    "preprocessing_of",
-    "refusal_of",
-    "rule",
-    "rule_for",
-]
+__all__ = ["OpCall", "decomposition_of", "has_decomposition", "rule", "rule_for"]

@@ -5,19 +5,23 @@ from typing import Any
 
 from simgpu.op_info import arguments, composite_explicit
 from simgpu.op_info.inplace_out_variants import variants
-from simgpu.op_info.op_spec import Conditional, declare, named, overloads, spec
+from simgpu.op_info.op_spec import Conditional, Since, declare, named, overloads, spec
 from simgpu.ops import custom
 
 
-def rule(*names: str, only: bool = False):
+def rule(*names: str, only: bool = False, since: tuple[int, int] | None = None):
     """Registers a function of one `OpCall` for operators: "mm" is aten.mm in all its overloads, "mm.default" is one.
 
     A single overload includes those that write the same result into an existing tensor (mm.out, cumsum_), unless `only`
-    is set. Raises ValueError if an operator already has a rule.
+    is set. With `since`, the function replaces the rule of these overloads from that version of torch on. Raises
+    ValueError if an operator already has a rule.
     """
 
     def register(function):
         for key in overloads(names):
+            if since is not None:
+                declare(key, allocate_since=Since(function, since))
+                continue
             declare(key, allocate=function)
             for variant in () if only else variants(key):
                 if spec(variant).allocate_as_variant is None:
@@ -65,12 +69,9 @@ def has_decomposition(operator) -> bool:
     """Returns whether `decomposition_of` returns a decomposition of an OpOverload for at least some calls."""
     if operator.namespace not in ("aten", "fsdp"):
         return custom.function_of(operator) is not None
-    return declares_decomposition(operator) or (rule_for(operator) is None and composite_explicit.on_gpu_too(operator))
-
-
-def declares_decomposition(operator) -> bool:
-    """Returns whether an OpOverload was declared with `decomposition`."""
-    return spec(operator).decompose is not None
+    return spec(operator).decompose is not None or (
+        rule_for(operator) is None and composite_explicit.on_gpu_too(operator)
+    )
 
 
 def preprocess_args(*names: str, when):
@@ -88,17 +89,6 @@ def preprocess_args(*names: str, when):
     return register
 
 
-def preprocessing_of(operator, args, kwargs):
-    """Returns the function that `preprocess_args` registered for this call of an OpOverload, or None."""
-    declared = spec(operator).preprocess
-    return declared.function if declared is not None and declared.holds(args, kwargs) else None
-
-
-def has_preprocessing(operator) -> bool:
-    """Returns whether `preprocess_args` registered a function for an OpOverload."""
-    return spec(operator).preprocess is not None
-
-
 def refuses(*names: str):
     """Registers a function that raises CUDA's error for a call before anything is allocated.
 
@@ -112,11 +102,6 @@ def refuses(*names: str):
         return function
 
     return register
-
-
-def refusal_of(operator):
-    """Returns the function that `refuses` registered for an OpOverload, or None."""
-    return spec(operator).refuse
 
 
 def rule_for(operator):
