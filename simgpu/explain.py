@@ -383,7 +383,7 @@ def defaults(operator) -> list[str]:
     """Returns the keys of HAPPENS for an OpOverload, in the order of a call."""
     kind = _kind(operator)
     if kind is op_traits.COMPOSITE:
-        return [] if dispatcher.cuda_composite_of(operator) else ["composite"]
+        return [] if op_spec.spec(operator).composite else ["composite"]
     if kind is not op_traits.KERNEL:
         return [kind]
     if missing_cuda_kernels.missing(operator):
@@ -395,7 +395,7 @@ def defaults(operator) -> list[str]:
 
 
 def _shapes(operator) -> list[str]:
-    if dispatcher.has_shapes(operator):
+    if op_spec.spec(operator).shapes is not None:
         return []
     if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
         return ["shapes of values"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from simgpu.op_info import arguments
-from simgpu.op_info.op_spec import declare, overloads, spec
+from simgpu.op_info.op_spec import overloads, registers
 
 
 class Call:
@@ -34,21 +33,9 @@ class Call:
         return torch.zeros(like.shape, dtype=like.dtype, device="cpu")
 
 
-def cpu_impl(*names: str):
-    """Registers the CPU computation of operators that only CUDA has, or whose results CUDA lays out differently.
+cpu_impl = registers("cpu", overloads)
+"""Registers the CPU computation of operators that only CUDA has, or whose results CUDA lays out differently.
 
-    "mm" is aten.mm in all its overloads, "mm.default" is one. The function takes a `Call` and returns the results in
-    the operator's order. A result that is None stays zeros.
-    """
-
-    def register(function: Callable) -> Callable:
-        for operator in overloads(names):
-            declare(operator, cpu=function)
-        return function
-
-    return register
-
-
-def cpu_impl_of(operator) -> Callable | None:
-    """Returns the function registered for an OpOverload, or None."""
-    return spec(operator).cpu
+"mm" is aten.mm in all its overloads, "mm.default" is one. The function takes a `Call` and returns the results in the
+operator's order. A result that is None stays zeros.
+"""

@@ -25,7 +25,7 @@ from simgpu.interrupts import run_deferring_signals
 from simgpu.op_info.arguments import tensors_in
 from simgpu.ops import autocast, transfer
 from simgpu.placeholder_values import zeros_like
-from simgpu.storage import bounds, storage_map, values
+from simgpu.storage import layout, storage_map, values
 from simgpu.storage.storage_map import on_gpu
 
 _no_functions = torch._C.DisableTorchFunction
@@ -160,7 +160,7 @@ class DispatchMode(TorchDispatchMode):
                 if first.__class__ is not complex and first.is_meta:  # 1j * x needs the conjugate of 1j
                     self.machine.clock.view()
                     if operator is _AS_STRIDED:
-                        bounds.check(*args, **kwargs)
+                        layout.check_bounds(*args, **kwargs)
                 return operator(*args, **kwargs)
             if kind is KERNEL:
                 try:

@@ -138,6 +138,25 @@ def mark(names: str, **values) -> None:
         declare(operator, **values)
 
 
+def registers(field_name: str, named_by: Callable) -> Callable:
+    """Returns a decorator that fills a field: `refuses = registers("refuse", overloads)`, then `@refuses("sub")`."""
+
+    def decorator(*names: str) -> Callable:
+        def register(function):
+            for operator in named_by(names):
+                declare(operator, **{field_name: function})
+            return function
+
+        return register
+
+    return decorator
+
+
+def defaults(names: Iterable[str]) -> list:
+    """Returns OpOverloads of aten by name, each the default overload unless it names one: ("mul.Tensor", "exp")."""
+    return named(" ".join(names))
+
+
 def named(names: str) -> list:
     """Returns OpOverloads of aten by name: "mul.Tensor exp" includes exp's default overload, and no other one."""
     pairs = (name.partition(".") for name in names.split())

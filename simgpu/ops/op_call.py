@@ -5,7 +5,7 @@ from typing import Any
 
 from simgpu.op_info import arguments, composite_explicit
 from simgpu.op_info.inplace_out_variants import variants
-from simgpu.op_info.op_spec import Conditional, Since, declare, named, overloads, spec
+from simgpu.op_info.op_spec import Conditional, Since, declare, named, overloads, registers, spec
 from simgpu.ops import custom
 
 
@@ -89,19 +89,12 @@ def preprocess_args(*names: str, when):
     return register
 
 
-def refuses(*names: str):
-    """Registers a function that raises CUDA's error for a call before anything is allocated.
+refuses = registers("refuse", overloads)
+"""Registers a function that raises CUDA's error for a call before anything is allocated.
 
-    It is for calls that PyTorch's meta kernels accept or refuse with a different text. It is called with the operator,
-    its positional and its keyword arguments. "sub.Tensor" is one overload; "sub" are all.
-    """
-
-    def register(function):
-        for operator in overloads(names):
-            declare(operator, refuse=function)
-        return function
-
-    return register
+It is for calls that PyTorch's meta kernels accept or refuse with a different text. It is called with the operator, its
+positional and its keyword arguments. "sub.Tensor" is one overload; "sub" are all.
+"""
 
 
 def rule_for(operator):

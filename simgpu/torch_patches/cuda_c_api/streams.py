@@ -39,9 +39,6 @@ class Streams(Bindings):
             raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
         self.machine.sync_debug_mode = int(mode)
 
-    def _cuda_get_sync_debug_mode(self):
-        return self.machine.sync_debug_mode
-
     def _accelerator_getStream(self, index):
         only_device(index)
         self.machine.initialize()
