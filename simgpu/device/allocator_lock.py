@@ -79,7 +79,7 @@ class AllocatorLock:
 def _alone(method: Callable, waits: bool) -> Any:
     """Returns a method of the allocator that runs alone.
 
-    A call from within another one waits if `waits` is set, and raises NotModelledError otherwise.
+    A call from inside the allocator waits if `waits` is set, and raises NotModelledError otherwise.
     """
 
     @defers_signals

@@ -135,7 +135,7 @@ class DispatchMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if args and args[0].__class__ is int and next(tensors_in(args), None) is None:
+        if args and args[0].__class__ is int and not tensors_in(args):
             args = sizes_as_tensors(operator, args)
         if _tracing() is not None:
             if operator is _CONVOLUTION:  # the tracer records the _convolution that it calls (gen_trace_type.py)

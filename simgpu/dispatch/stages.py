@@ -113,9 +113,6 @@ traits_of = per_op_cache(_traits_of)
 """Returns the traits of an OpOverload, with its stages; found out once."""
 
 
-# --- place, check ----------------------------------------------------------------------------------------------------
-
-
 def note_forward(call: StagedCall) -> None:
     """Records that an operator whose backward formula `formulas` knows has run."""
     call.here.seen.add(call.operator)
@@ -126,7 +123,7 @@ def place(call: StagedCall) -> None:
 
     Raises CUDA's error for a mixture of devices.
     """
-    call.tensors = tensors = list(tensors_in((*call.args, *call.kwargs.values())))
+    call.tensors = tensors = tensors_in((*call.args, *call.kwargs.values()))
     machine, traits = call.machine, call.traits
     gpu = host = real = None
     for tensor in tensors:
@@ -175,9 +172,6 @@ def check(call: StagedCall) -> None:
             traits.spec.refuse(call.operator, call.args, call.kwargs)
         if traits.dtypes is not None:
             dtypes.check(traits.dtypes, call.operator, call.args, call.kwargs, call.tensors)
-
-
-# --- decompose, prepare ----------------------------------------------------------------------------------------------
 
 
 def read_host(call: StagedCall) -> None:
@@ -247,9 +241,6 @@ def prepare(call: StagedCall) -> None:
         place(call)
 
 
-# --- calls that do not reach the GPU's memory ------------------------------------------------------------------------
-
-
 def leave_to_torch(call: StagedCall) -> bool:
     """Runs a call that concerns no simulated tensor as PyTorch does, and decides where new tensors go."""
     on_meta = _names_meta(call.kwargs)  # by name, like all tensors of the GPU
@@ -277,7 +268,7 @@ def _names_meta(kwargs: dict) -> bool:
 
 def all_meta(arguments) -> bool:
     """Returns whether a call has tensor arguments, and all of them are PyTorch's own meta tensors."""
-    tensors = list(tensors_in(arguments))
+    tensors = tensors_in(arguments)
     return bool(tensors) and all(tensor.is_meta and storage_map.of(tensor) is None for tensor in tensors)
 
 
@@ -298,9 +289,6 @@ def copy_to_host(call: StagedCall) -> bool:
     transfer.write(*call.args[:2])
     call.result = call.args[0]
     return True
-
-
-# --- shapes ----------------------------------------------------------------------------------------------------------
 
 
 def shapes(call: StagedCall) -> None:
@@ -369,9 +357,6 @@ def _in_place_of(first, result):
     return result
 
 
-# --- allocate, time --------------------------------------------------------------------------------------------------
-
-
 def allocate(call: StagedCall) -> None:
     """Allocates what CUDA would; on the host, the outputs only get their entries in the storage map."""
     if call.place is not HOST:
@@ -435,9 +420,6 @@ def time(call: StagedCall) -> None:
     """Adds the operator's kernels to the clock; work on the host takes no time there."""
     if call.place is not HOST:
         costs.issue(call.machine, call.operator, call.args, call.kwargs, call.outputs)
-
-
-# --- values ----------------------------------------------------------------------------------------------------------
 
 
 def check_number(call: StagedCall) -> None:

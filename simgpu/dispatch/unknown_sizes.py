@@ -95,7 +95,7 @@ def _of_library(call: "StagedCall", smallest) -> Any:
 def _with_placeholders(call: "StagedCall") -> tuple:
     """Returns the arguments, with zeros for unknown values if the GPU provides placeholder values."""
     operator, args, kwargs, placeholders = call.operator, call.given, call.named, call.machine.placeholder_values
-    tensors = list(tensors_in((*args, *kwargs.values())))
+    tensors = tensors_in((*args, *kwargs.values()))
     if placeholders is None or all(values.of(tensor) is not None for tensor in tensors if tensor.is_meta):
         return args, kwargs
     line = placeholders.note(operator._schema.name.removeprefix("aten::"))

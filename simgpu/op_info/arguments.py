@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -38,13 +39,41 @@ def first(operator, args: tuple, kwargs: dict):
     return args[0] if args else kwargs[operator._schema.arguments[0].name]
 
 
-def tensors_in(arguments: Iterable) -> Iterator[torch.Tensor]:
-    """Yields the tensors among arguments, including those in lists."""
+class Arguments:
+    """The arguments of one call of an OpOverload, by name.
+
+    `call["dropout_p"]` is the argument of that name in the operator's schema, however it was passed, or the schema's
+    default. `call["query", "key"]` are several. Raises KeyError for a name that is not in the schema.
+    """
+
+    __slots__ = ("operator", "args", "kwargs")
+
+    def __init__(self, operator, args: tuple, kwargs: dict):
+        self.operator, self.args, self.kwargs = operator, args, kwargs
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> Any:
+        if isinstance(names, str):
+            return given(self.operator, names, self.args, self.kwargs)
+        return tuple(given(self.operator, name, self.args, self.kwargs) for name in names)
+
+
+_NO_TENSORS = frozenset({type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size})
+
+
+def tensors_in(arguments: Iterable) -> list[torch.Tensor]:
+    """Returns the tensors among arguments, including those in lists."""
+    tensors = []
     for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            yield argument
+        kind = argument.__class__
+        if kind is torch.Tensor:
+            tensors.append(argument)
+        elif kind in _NO_TENSORS:  # isinstance() of torch.Tensor is slow for other objects
+            continue
         elif isinstance(argument, (list, tuple)):
-            yield from tensors_in(argument)
+            tensors += tensors_in(argument)
+        elif isinstance(argument, torch.Tensor):
+            tensors.append(argument)
+    return tensors
 
 
 def results_in(result) -> Iterator:

@@ -44,7 +44,7 @@ def _field(stage: str, word: str, plural: str, default: Any = None) -> Any:
 
 @dataclass(slots=True, eq=False)
 class OpSpec:
-    """What is known of one OpOverload. A field that nothing has declared is None, False or empty."""
+    """Holds what is known of one OpOverload. A field that nothing has declared is None, False or empty."""
 
     operator: Any = None
 

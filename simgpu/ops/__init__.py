@@ -12,38 +12,12 @@ An operator without a rule allocates its outputs in order and nothing else. Each
 PyTorch, or a trace of the oracle) and has a test.
 """
 
-from simgpu.ops import (  # noqa: F401  (they register their rules)
-    attention_scratch,
-    batch_norm,
-    convolution,
-    ctc,
-    distances,
-    distinct,
-    elementwise,
-    embedding_bag,
-    foreach,
-    gemm,
-    group_norm,
-    grouped_mm,
-    indexing,
-    losses,
-    norms,
-    packing,
-    reductions,
-    refused_calls,
-    refused_types,
-    resampling,
-    rnn,
-    sampling,
-    searching,
-    segments,
-    selection,
-    softmax,
-    sorting,
-    transfer,
-    triangular,
-    windows,
-)
+import importlib
+import pkgutil
+
 from simgpu.ops.op_call import OpCall, decomposition_of, has_decomposition, rule, rule_for
 
 __all__ = ["OpCall", "decomposition_of", "has_decomposition", "rule", "rule_for"]
+
+for _module in pkgutil.iter_modules(__path__):  # each registers what it holds
+    importlib.import_module(f"{__name__}.{_module.name}")

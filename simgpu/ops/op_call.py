@@ -32,8 +32,8 @@ def rule(*names: str, only: bool = False, since: tuple[int, int] | None = None):
 
 
 def decomposition(*names: str, when=None):
-    """Declares that CUDA runs C++ which calls other operators for these ("_trilinear.default"), so they allocate what
-    those do.
+    """Declares that CUDA runs C++ which calls other operators for these ("_trilinear.default"), which then allocate
+    the memory.
 
     This is always so, or if when(*args, **kwargs). A plain call means PyTorch's own device-independent kernel
     (CompositeExplicitAutograd). As a decorator, it registers a function that does what CUDA's code does. It is called
@@ -103,33 +103,20 @@ def rule_for(operator):
     return known.allocate or known.allocate_as_variant
 
 
-class OpCall:
+class OpCall(arguments.Arguments):
     """One call of an ATen operator on the simulated GPU.
 
-    `call["dropout_p"]` is the argument of that name in the operator's schema, however it was passed, or the schema's
-    default. `call["query", "key"]` are several. `outputs` are the tensors that the operator returns, including None
-    entries. `machine` is the GPU. `in_backward` says whether autograd's own thread would run it on a real GPU.
+    `outputs` are the tensors that the operator returns, including None entries. `machine` is the GPU. `in_backward`
+    says whether autograd's own thread would run it on a real GPU.
     """
 
-    __slots__ = ("operator", "args", "kwargs", "outputs", "machine", "in_backward", "_allocate", "_scratch")
+    __slots__ = ("outputs", "machine", "in_backward", "_allocate", "_scratch")
 
     def __init__(self, operator, args, kwargs, outputs, machine, in_backward, allocate):
-        self.operator = operator
-        self.args = args
-        self.kwargs = kwargs
-        self.outputs = outputs
-        self.machine = machine
-        self.in_backward = in_backward
+        super().__init__(operator, args, kwargs)
+        self.outputs, self.machine, self.in_backward = outputs, machine, in_backward
         self._allocate = allocate
         self._scratch = []
-
-    def __getitem__(self, names: str | tuple[str, ...]) -> Any:
-        """Returns an argument by its name, or a tuple of several by theirs. Raises KeyError for a name not in the
-        schema.
-        """
-        if isinstance(names, str):
-            return arguments.given(self.operator, names, self.args, self.kwargs)
-        return tuple(arguments.given(self.operator, name, self.args, self.kwargs) for name in names)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns an argument by its name, or `default` if the operator has none, for rules of several operators."""

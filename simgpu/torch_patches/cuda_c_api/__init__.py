@@ -10,13 +10,11 @@ from simgpu.torch_patches.cuda_c_api import answers, refused
 from simgpu.torch_patches.cuda_c_api.device import Device
 from simgpu.torch_patches.cuda_c_api.graphs import Graphs
 from simgpu.torch_patches.cuda_c_api.history import History
-from simgpu.torch_patches.cuda_c_api.libraries import Libraries
 from simgpu.torch_patches.cuda_c_api.memory import Memory
 from simgpu.torch_patches.cuda_c_api.pools import Pools
-from simgpu.torch_patches.cuda_c_api.streams import Streams
 from simgpu.torch_patches.cuda_c_api.tensors import Tensors
 
-SUBJECTS = (Device, Memory, Pools, History, Streams, Graphs, Libraries, Tensors)
+SUBJECTS = (Device, Memory, Pools, History, Graphs, Tensors)
 
 
 def functions(machine: Machine) -> dict:
