@@ -89,6 +89,10 @@ def _packet(operator) -> tuple:
     return (operator.overloadpacket,)
 
 
+def _is_known_list(operator) -> bool:
+    return foreach_lists._writes(operator) is not None
+
+
 def _opname(operator) -> tuple:
     """Returns "sort" for aten::sort.stable."""
     return (operator._opname,) if operator.namespace == "aten" else ()
@@ -97,11 +101,6 @@ def _opname(operator) -> tuple:
 def _plain(operator) -> tuple:
     """Returns "sort.stable" for aten::sort.stable, and "sort" for the default overload."""
     return (operator.name().removeprefix("aten::"),) if operator.namespace == "aten" else ()
-
-
-def _with_default(operator) -> tuple:
-    """Returns "sort.stable", and "sort" for each overload."""
-    return (*_plain(operator), *_opname(operator))
 
 
 def _qualified(operator) -> tuple:
@@ -175,22 +174,8 @@ TABLES = (
     Table("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
     Table("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
     Table("shapes", "shapes", in_place, "OPERATORS", _itself),
-    Table(
-        "shapes",
-        "shapes",
-        foreach_lists,
-        "_UNARY",
-        _of_each,
-        lambda operator: foreach_lists._writes(operator) is not None,
-    ),
-    Table(
-        "shapes",
-        "shapes",
-        foreach_lists,
-        "_MORE",
-        _of_each,
-        lambda operator: foreach_lists._writes(operator) is not None,
-    ),
+    Table("shapes", "shapes", foreach_lists, "_UNARY", _of_each, _is_known_list),
+    Table("shapes", "shapes", foreach_lists, "_MORE", _of_each, _is_known_list),
     Table("memory", "excluded", unmodeled, "_LIBRARY_OF", _qualified),
     Table("memory", "no memory", unmodeled, "_ASK", _qualified),
     Table("collective", "method", collectives, "_METHODS", _collective),

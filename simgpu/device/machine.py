@@ -294,9 +294,7 @@ class Machine:
             raise CaptureError.of("operation not permitted when stream is capturing", "Unsupported")
 
     def host_copy(self, pinned: bool, non_blocking: bool) -> None:
-        """Checks a copy between host and GPU; call it for each (aten/src/ATen/native/cuda/Copy.cu,
-        copy_kernel_cuda).
-        """
+        """Checks a copy between host and GPU; call it for each (Copy.cu, copy_kernel_cuda)."""
         capture = self.clock.capture
         if capture is not None and self.stream in capture.streams and not pinned:
             raise RuntimeError(

@@ -9,7 +9,8 @@ order, is a rule in this package. A rule is a function of one `OpCall`, register
         call.allocate_outputs(mask, output)
 
 An operator without a rule allocates its outputs in order and nothing else. Each rule names its source (a file of
-PyTorch, or a trace of the oracle) and has a test.
+PyTorch, or a trace of the oracle) and has a test. A file named without its folder is in aten/src/ATen/native, or in a
+folder there, such as cuda.
 """
 
 import importlib

@@ -47,8 +47,7 @@ def softmax_of_masked_rows(call: OpCall) -> None:
 
     (aten/src/ATen/native/transformers/attention.cpp)
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     masked = torch.empty_like(call["self"], dtype=torch.bool)
     dim = call["dim"]
     call.scratch_like(masked)

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import torch
+
 from simgpu.op_info import arguments, composite_explicit
 from simgpu.op_info.inplace_out_variants import variants
 from simgpu.op_info.op_spec import Conditional, Since, declare, named, overloads, registers, spec
@@ -132,6 +134,12 @@ class OpCall(arguments.Arguments):
         for output in outputs:
             if output is not None:
                 self._allocate(output)
+
+    def allocate_output(self) -> torch.Tensor:
+        """Allocates the only output now, and returns it."""
+        (output,) = self.outputs
+        self._allocate(output)
+        return output
 
     def scratch(self, nbytes: int):
         """Allocates `nbytes` for the operator's internal use, until `release` or the end of the operator."""
