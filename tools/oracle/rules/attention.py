@@ -1,11 +1,11 @@
-"""Random attention, autocast, dropout, encoder layers: `python -m tools.oracle.rules_attention --help`."""
+"""Random attention, autocast, dropout, encoder layers: `python -m tools.oracle.rules attention --help`."""
 
 from __future__ import annotations
 
 import random
 import re
 
-from tools.oracle import cases
+COUNT = 200  # snippets a GPU
 
 HALVES = ("float16", "bfloat16")
 BACKENDS = ("FLASH", "EFFICIENT", "CUDNN", "MATH")
@@ -194,7 +194,3 @@ def function(rng: random.Random) -> str:
 
 def draw(rng: random.Random) -> str:
     return rng.choice((attention, attention, choice, module, function))(rng)
-
-
-if __name__ == "__main__":
-    cases.command("attention", draw, 200)

@@ -1,13 +1,14 @@
-"""Random losses, forward and backward: `python -m tools.oracle.rules_losses --help`."""
+"""Random losses, forward and backward: `python -m tools.oracle.rules losses --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import FLOATS, indices, some
-from tools.oracle.rules_norms import leaf
-from tools.oracle.rules_products import laid_out
+from tools.oracle.rules.indexing import FLOATS, indices, some
+from tools.oracle.rules.norms import leaf
+from tools.oracle.rules.products import laid_out
+
+COUNT = 150  # snippets a GPU
 
 ELEMENTWISE = (
     "mse_loss",
@@ -96,6 +97,3 @@ def logsumexp(rng: random.Random) -> str:
 
 
 DRAWINGS = [classes, classes, elementwise, elementwise, logsumexp, margins]
-
-if __name__ == "__main__":
-    cases.command("losses", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

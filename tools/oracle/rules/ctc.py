@@ -1,12 +1,10 @@
-"""Snippets of ctc_loss; `python -m` it to record them."""
+"""Snippets of ctc_loss: `python -m tools.oracle.rules ctc`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle.cases import command
-
-FAMILY = "ctc"
+COUNT = 100  # snippets a GPU
 
 
 def draw(rng: random.Random) -> str:
@@ -35,7 +33,3 @@ def draw(rng: random.Random) -> str:
         f"p.requires_grad_({grad}); t = {targets}; y = F.ctc_loss(p, t, {given}{options})"
         + ("; y.sum().backward()" if grad else "")
     )
-
-
-if __name__ == "__main__":
-    command(FAMILY, draw, 100)

@@ -1,12 +1,10 @@
-"""Snippets of linear algebra that needs no cuSOLVER; `python -m` it to record them."""
+"""Snippets of linear algebra that needs no cuSOLVER: `python -m tools.oracle.rules triangular`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle.cases import command
-
-FAMILY = "triangular"
+COUNT = 100  # snippets a GPU
 
 
 def draw(rng: random.Random) -> str:
@@ -33,7 +31,3 @@ def draw(rng: random.Random) -> str:
     b = f"b = torch.zeros({shape}, dtype={dtype}, device='cuda'); "
     upper = rng.random() < 0.5
     return a + b + f"y = torch.linalg.solve_triangular(a, b, upper={upper}, left={left})"
-
-
-if __name__ == "__main__":
-    command(FAMILY, draw, 100)

@@ -1,4 +1,4 @@
-"""Random convolutions and poolings, forward and backward: `python -m tools.oracle.rules_convolutions --help`.
+"""Random convolutions and poolings, forward and backward: `python -m tools.oracle.rules convolutions --help`.
 
 With cuDNN on, the stub library asks for no workspace: what is compared is PyTorch's part.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
+COUNT = 200  # snippets a GPU
 
 DTYPES = ("float32", "float32", "float16", "bfloat16", "float64")
 LAYOUTS = {2: "torch.channels_last", 3: "torch.channels_last_3d"}
@@ -97,9 +97,5 @@ def pooling(rng: random.Random) -> str:
     return "\n".join([*lines, *ending(rng, backward, layout)])
 
 
-def snippet(rng: random.Random) -> str:
+def draw(rng: random.Random) -> str:
     return convolution(rng) if rng.random() < 0.75 else pooling(rng)
-
-
-if __name__ == "__main__":
-    cases.command("convolutions", snippet, count=200)

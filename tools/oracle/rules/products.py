@@ -1,10 +1,10 @@
-"""Random matrix products, forward and backward, in every layout: `python -m tools.oracle.rules_products --help`."""
+"""Random matrix products, forward and backward, in every layout: `python -m tools.oracle.rules products`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
+COUNT = 200  # snippets a GPU
 
 DTYPES = ("float32", "float32", "float16", "bfloat16", "float64", "complex64")
 SIZES = (1, 1, 2, 3, 5, 8, 16, 33, 64, 100, 257, 512)
@@ -216,5 +216,5 @@ class Drawing:
         return "\n".join(self.lines)
 
 
-if __name__ == "__main__":
-    cases.command("products", lambda rng: Drawing(rng).snippet(), count=200)
+def draw(rng: random.Random) -> str:
+    return Drawing(rng).snippet()

@@ -1,4 +1,4 @@
-"""Random gradients that take another way under a dispatch mode: `python -m tools.oracle.rules_gradients --help`.
+"""Random gradients that take another way under a dispatch mode: `python -m tools.oracle.rules gradients --help`.
 
 The operators of simgpu/autograd/formulas.py and simgpu/ops/gradients.py, in sums with others of their like, once
 and twice.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import FLOATS, indices, some
-from tools.oracle.rules_norms import leaf
-from tools.oracle.rules_products import laid_out
+from tools.oracle.rules.indexing import FLOATS, indices, some
+from tools.oracle.rules.norms import leaf
+from tools.oracle.rules.products import laid_out
+
+COUNT = 150  # snippets a GPU
 
 
 def broadcast(rng: random.Random, shape) -> list[int]:
@@ -106,16 +107,12 @@ TWICE = (
 )
 
 
-def snippet(rng: random.Random) -> str:
+def draw(rng: random.Random) -> str:
     """A gradient; of two hundredths in a graph that is gone through twice."""
     shape = [some(rng, 1500), some(rng, 1500)] if rng.random() < 0.7 else [some(rng, 40), some(rng, 90), some(rng, 200)]
-    draw = rng.choice(DRAWINGS)
-    lines = draw(rng, shape, rng.choice(FLOATS))
+    drawing = rng.choice(DRAWINGS)
+    lines = drawing(rng, shape, rng.choice(FLOATS))
     if "requires_grad_()" not in lines[0]:
         lines[0] += "; x.requires_grad_()"
-    twice = rng.random() < 0.15 and draw is not probabilities
+    twice = rng.random() < 0.15 and drawing is not probabilities
     return "\n".join([*lines, rng.choice(TWICE if twice else ENDS)])
-
-
-if __name__ == "__main__":
-    cases.command("gradients", snippet, count=150)

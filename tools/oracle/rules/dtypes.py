@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
+COUNT = 150  # snippets a GPU
 
 FLOATS = ("float32", "float32", "bfloat16", "float16", "float64")
 ANY = (*FLOATS, "int64", "int32")
@@ -145,7 +145,3 @@ def refused(rng: random.Random) -> str:
 def draw(rng: random.Random) -> str:
     """One snippet."""
     return rng.choice([where, where, put, put, norm, loss, distance, cast, cast, refused, refused])(rng)
-
-
-if __name__ == "__main__":
-    cases.command("dtypes", draw, 150)

@@ -1,12 +1,13 @@
-"""Random normalisations and softmaxes, forward and backward: `python -m tools.oracle.rules_norms --help`."""
+"""Random normalisations and softmaxes, forward and backward: `python -m tools.oracle.rules norms`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import FLOATS, some
-from tools.oracle.rules_products import laid_out
+from tools.oracle.rules.indexing import FLOATS, some
+from tools.oracle.rules.products import laid_out
+
+COUNT = 150  # snippets a GPU
 
 ENDS = (
     "y.sum().backward()",
@@ -80,6 +81,3 @@ def weight_norm(rng: random.Random) -> str:
 
 
 DRAWINGS = [layer_norm, layer_norm, rms_norm, softmax, softmax, weight_norm]
-
-if __name__ == "__main__":
-    cases.command("norms", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

@@ -1,12 +1,11 @@
-"""Snippets of tensors without elements, as where a mask selects nothing; `python -m` it to record them."""
+"""Snippets of tensors without elements, as where a mask selects nothing: `python -m tools.oracle.rules empty`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle.cases import command
+COUNT = 150  # snippets a GPU
 
-FAMILY = "empty"
 
 LOSSES = (
     "mse_loss(x, r)", "smooth_l1_loss(x, r)", "huber_loss(x, r)", "l1_loss(x, r)", "binary_cross_entropy(x, r)",
@@ -74,7 +73,3 @@ def draw(rng: random.Random) -> str:
         code = f"{x}; {given}; y = F.scaled_dot_product_attention(x, k, k)"
     backward = rng.choice(["", "y.sum().backward() if y.requires_grad else None"])
     return f"{code}; {backward}; tell(y)".replace("ROWS", str(rows)).replace("W", str(wide)).replace("; ;", ";")
-
-
-if __name__ == "__main__":
-    command(FAMILY, draw, 150)

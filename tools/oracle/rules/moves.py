@@ -1,4 +1,4 @@
-"""Every spelling of every move between host and device: `python -m tools.oracle.rules_moves --help`.
+"""Every spelling of every move between host and device: `python -m tools.oracle.rules moves --help`.
 
 What is moved (tensors, modules, packed sequences, storages, files), how it is said, and what stood before are
 multiplied out; where the product is too large, it is drawn from with a fixed seed. Each snippet tells what became of
@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from itertools import cycle, product
 
-from tools.oracle import cases
 from tools.oracle.move_scripts import SCRIPTS
 
 GPU_NAMES = (
@@ -364,7 +363,11 @@ def snippets() -> list[str]:
     return [code for family in families for code in family(rng)] + SCRIPTS.strip("\n").split("\n\n")
 
 
-if __name__ == "__main__":
-    found = snippets()
-    following = cycle(found)
-    cases.command("moves", lambda rng: next(following), count=len(found))
+FOUND = snippets()
+COUNT = len(FOUND)
+_following = cycle(FOUND)
+
+
+def draw(rng: random.Random) -> str:
+    """The next of them: they are not drawn at random."""
+    return next(_following)

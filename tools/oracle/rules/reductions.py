@@ -1,11 +1,12 @@
-"""Random reductions, over any dims of any layout: `python -m tools.oracle.rules_reductions --help`."""
+"""Random reductions, over any dims of any layout: `python -m tools.oracle.rules reductions --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import some
+from tools.oracle.rules.indexing import some
+
+COUNT = 400  # snippets a GPU
 
 DTYPES = ("float32", "float32", "bfloat16", "float16", "float64", "int64", "int32", "bool")
 FLOATING = ("mean", "norm", "var", "std", "logsumexp", "nansum", "var_mean", "std_mean")
@@ -84,7 +85,3 @@ def call(rng: random.Random, dims: int, dtype: str) -> str:
 def draw(rng: random.Random) -> str:
     source, dims, dtype = tensor(rng)
     return f"x = {source}\ny = {call(rng, dims, dtype)}"
-
-
-if __name__ == "__main__":
-    cases.command("reductions", draw, count=400)

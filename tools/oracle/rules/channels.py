@@ -1,11 +1,12 @@
-"""Random batch and group norms, with cuDNN and without: `python -m tools.oracle.rules_channels --help`."""
+"""Random batch and group norms, with cuDNN and without: `python -m tools.oracle.rules channels --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import FLOATS
+from tools.oracle.rules.indexing import FLOATS
+
+COUNT = 120  # snippets a GPU
 
 
 def norm(rng: random.Random) -> str:
@@ -29,5 +30,4 @@ def norm(rng: random.Random) -> str:
     )
 
 
-if __name__ == "__main__":
-    cases.command("channels", norm, count=120)
+draw = norm

@@ -1,13 +1,13 @@
 """Random calls as few programs make them: masks of a wrong shape, tensors that lie as few do.
 
-`python -m tools.oracle.rules_uncommon --help`
+`python -m tools.oracle.rules uncommon --help`
 """
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
+COUNT = 240  # snippets a GPU
 
 
 def masks(rng: random.Random) -> str:
@@ -197,6 +197,3 @@ DRAWINGS = [
     noisy, apart, apart, of_nothing, of_the_host, of_the_host, of_the_host, ignored, fake_quantized, fake_quantized,
     drawn,
 ]  # fmt: skip
-
-if __name__ == "__main__":
-    cases.command("uncommon", lambda rng: rng.choice(DRAWINGS)(rng), count=240)

@@ -1,10 +1,10 @@
-"""Random parameters through random optimizers, and gradients clipped: `python -m tools.oracle.rules_optimizers`."""
+"""Random parameters through random optimizers, and gradients clipped: `python -m tools.oracle.rules optimizers`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
+COUNT = 150  # snippets a GPU
 
 # Options of each optimizer, each drawn or not; those common to all are below.
 OPTIONS = {
@@ -83,7 +83,7 @@ def clipping(rng: random.Random) -> str:
     )
 
 
-def snippet(rng: random.Random) -> str:
+def draw(rng: random.Random) -> str:
     """Two steps, or three."""
     dtypes = [rng.choice(DTYPES)] if rng.random() < 0.8 else rng.sample(("float32", "bfloat16", "float64"), k=2)
     name, options = optimizer(rng)
@@ -111,7 +111,3 @@ def snippet(rng: random.Random) -> str:
     )
     lines += [f"    {line}" for line in body if line]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    cases.command("optimizers", snippet, count=150)

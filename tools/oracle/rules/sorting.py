@@ -1,11 +1,12 @@
-"""Random sorts, selections, cumulative sums and samples: `python -m tools.oracle.rules_sorting --help`."""
+"""Random sorts, selections, cumulative sums and samples: `python -m tools.oracle.rules sorting --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import some
+from tools.oracle.rules.indexing import some
+
+COUNT = 200  # snippets a GPU
 
 DTYPES = ("float32", "float32", "bfloat16", "float16", "float64", "int64", "int32")
 
@@ -76,6 +77,3 @@ def middle(rng: random.Random) -> str:
 
 
 DRAWINGS = [sort, sort, topk, topk, cumulative, permutation, sample, middle]
-
-if __name__ == "__main__":
-    cases.command("sorting", lambda rng: rng.choice(DRAWINGS)(rng), count=200)

@@ -1,12 +1,13 @@
 """Random calls of operators with scratch of their own kind, embedding bags, searches, distances, products of groups:
-`python -m tools.oracle.rules_assorted --help`."""
+`python -m tools.oracle.rules assorted --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import some
+from tools.oracle.rules.indexing import some
+
+COUNT = 200  # snippets a GPU
 
 FLOATS = ("float32", "float32", "bfloat16", "float16", "float64")
 
@@ -251,6 +252,3 @@ DRAWINGS = [
     scatter_reduced, grouped, normal, segments,
     chunked, columns, columns, pooled, margins, repeated, normed, written, written,
 ]  # fmt: skip
-
-if __name__ == "__main__":
-    cases.command("assorted", lambda rng: rng.choice(DRAWINGS)(rng), count=200)

@@ -1,10 +1,10 @@
-"""Random reads and writes by index, forward and backward: `python -m tools.oracle.rules_indexing --help`."""
+"""Random reads and writes by index, forward and backward: `python -m tools.oracle.rules indexing`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
+COUNT = 150  # snippets a GPU
 
 FLOATS = ("float32", "float32", "bfloat16", "float16", "float64")
 
@@ -158,6 +158,3 @@ def one_hot(rng: random.Random) -> str:
 
 
 DRAWINGS = [embedding, embedding, select, index, index, put, gather, scatter, scatter, roll, unfold, one_hot]
-
-if __name__ == "__main__":
-    cases.command("indexing", lambda rng: rng.choice(DRAWINGS)(rng), count=150)

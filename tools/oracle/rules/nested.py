@@ -1,11 +1,12 @@
-"""Random jagged nested tensors through layers, forward and backward: `python -m tools.oracle.rules_nested --help`."""
+"""Random jagged nested tensors through layers, forward and backward: `python -m tools.oracle.rules nested --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import some
+from tools.oracle.rules.indexing import some
+
+COUNT = 100  # snippets a GPU
 
 FLOATS = ("float32", "float32", "bfloat16", "float16")
 STEPS = (
@@ -33,7 +34,7 @@ def lengths(rng: random.Random) -> list[int]:
     return [some(rng, 300) for _ in range(rng.randint(1, 6))]
 
 
-def snippet(rng: random.Random) -> str:
+def draw(rng: random.Random) -> str:
     """A nested tensor of random rows, three layers, and a loss."""
     rows, size, dtype = lengths(rng), 4 * some(rng, 200), rng.choice(FLOATS)
     if rng.random() < 0.5:
@@ -48,7 +49,3 @@ def snippet(rng: random.Random) -> str:
         ]
     steps = [rng.choice(STEPS).format(size=size, dtype=dtype) for _ in range(3)]
     return "\n".join([*lines, "y = x", *steps, rng.choice(ENDS)])
-
-
-if __name__ == "__main__":
-    cases.command("nested", snippet, count=100)

@@ -1,12 +1,13 @@
 """Random calls with complex numbers, of convolutions with a bias that is not contiguous, and of truths of bytes:
-`python -m tools.oracle.rules_complex --help`."""
+`python -m tools.oracle.rules complex --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import some
+from tools.oracle.rules.indexing import some
+
+COUNT = 150  # snippets a GPU
 
 COMPLEX = ("complex64", "complex128")
 
@@ -82,11 +83,7 @@ def convolution(rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def snippet(rng: random.Random) -> str:
+def draw(rng: random.Random) -> str:
     """One of them, at random."""
     makers = (reduction, reduction, reduction, cumulation, renorm, closeness, truth, truth, convolution, convolution)
     return rng.choice(makers)(rng)
-
-
-if __name__ == "__main__":
-    cases.command("complex", snippet, 150)

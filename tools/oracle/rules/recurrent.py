@@ -1,12 +1,13 @@
 """Random LSTMs, GRUs and RNNs without cuDNN, and single cells of them, forward and backward:
-`python -m tools.oracle.rules_recurrent --help`."""
+`python -m tools.oracle.rules recurrent --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import FLOATS, some
+from tools.oracle.rules.indexing import FLOATS, some
+
+COUNT = 120  # snippets a GPU
 
 KINDS = ("LSTM", "LSTM", "GRU", "GRU", "RNN")
 OFF = "torch.backends.cudnn.enabled = False"
@@ -81,6 +82,3 @@ def cell(rng: random.Random) -> str:
 
 
 DRAWINGS = [sequence, sequence, packed, cell]
-
-if __name__ == "__main__":
-    cases.command("recurrent", lambda rng: rng.choice(DRAWINGS)(rng), count=120)

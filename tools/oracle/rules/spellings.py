@@ -1,15 +1,16 @@
 """Random calls that scripts spell in a way of their own: windows, storages, the constructors and default types of old,
 absolute values of complex numbers, images of the same size, CTC loss.
 
-`python -m tools.oracle.rules_spellings --help`
+`python -m tools.oracle.rules spellings --help`
 """
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-from tools.oracle.rules_indexing import some
+from tools.oracle.rules.indexing import some
+
+COUNT = 120  # snippets a GPU
 
 
 def window(rng: random.Random) -> str:
@@ -102,6 +103,3 @@ DRAWINGS = [
     resized, resized, resized, window, window, window, magnitude, magnitude, storage, storage, constructor, constructor,
     elsewhere,
 ]  # fmt: skip
-
-if __name__ == "__main__":
-    cases.command("spellings", lambda rng: rng.choice(DRAWINGS)(rng), count=120)

@@ -1,11 +1,10 @@
-"""Copies between host and device, and tensors made from data: `python -m tools.oracle.rules_copies --help`."""
+"""Copies between host and device, and tensors made from data: `python -m tools.oracle.rules copies --help`."""
 
 from __future__ import annotations
 
 import random
 
-from tools.oracle import cases
-
+COUNT = 150  # snippets a GPU
 DTYPES = ("float32", "float32", "float32", "float16", "bfloat16", "float64")
 
 # One in each paragraph.
@@ -202,9 +201,5 @@ def transfer(rng: random.Random) -> str:
     return f"x = {source}\ny = {laid_out(rng, shape, rng.choice(DTYPES), devices[1])}\ny.copy_(x{wait})"
 
 
-def snippet(rng: random.Random) -> str:
+def draw(rng: random.Random) -> str:
     return rng.choice(FIXED.strip().split("\n\n")) if rng.random() < 0.4 else transfer(rng)
-
-
-if __name__ == "__main__":
-    cases.command("copies", snippet, count=150)
