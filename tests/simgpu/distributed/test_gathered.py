@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import simgpu
 from simgpu.report.owners import ACTIVATIONS, DATA, GATHERED, GRADIENTS, OF_FSDP, PARAMETERS, REDUCED, of_fsdp
 from simgpu.report.report import Report
 from simgpu.running.stub import history
@@ -53,6 +54,15 @@ def test_whole_layers_are_their_own_kind(trained, version):
     assert kept == []  # 64 vectors of 4 * 1024 numbers are 1 MiB
     assert {kind[0] for kind in kinds(report) if kind[1] == GATHERED} >= {block(whole)} or version == "fsdp2"
     assert sum(one.gathered for one in report.modules) == report.parts[GATHERED]
+
+
+@WAYS
+def test_a_second_run_in_the_same_process(version):
+    """What FSDP leaves alive of the first run is not looked at by the second."""
+    options = {"gpu": "H100", "ranks": RANKS, "rank": 0}
+    first, second = (simgpu.run(SCRIPT, [version, "bfloat16", "64"], **options) for _ in range(2))
+    assert second.completed, second.ended
+    assert (second.peak, second.parts, second.modules) == (first.peak, first.parts, first.modules)
 
 
 def kinds(report):
