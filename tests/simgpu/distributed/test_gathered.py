@@ -12,6 +12,7 @@ import simgpu
 from simgpu.report.owners import ACTIVATIONS, DATA, GATHERED, GRADIENTS, OF_FSDP, PARAMETERS, REDUCED, of_fsdp
 from simgpu.report.report import Report
 from simgpu.running.stub import history
+from simgpu.stub import engine
 
 dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
@@ -88,6 +89,18 @@ def test_a_module_that_holds_whole_parameters_when_memory_runs_out(trained, vers
     assert report.outcome == "does not fit" and report.at.stage == "forward"
     assert report.parts[PARAMETERS] == pytest.approx(LAYERS * SHARD, abs=MIB // 16)
     assert report.parts[GATHERED] >= RANKS * SHARD
+
+
+@pytest.mark.skipif(
+    bool(engine.supported()) or engine.unpacked(engine.DEFAULT_VERSION) is None,
+    reason="the stub engine of torch 2.13.0 is not installed: simgpu engine install --torch 2.13.0",
+)
+@WAYS
+def test_a_real_build_has_as_much_of_each_kind(trained, version):
+    options = {"engine": "stub", "torch_version": engine.DEFAULT_VERSION, "gpu": "H100", "ranks": RANKS, "rank": 0}
+    real = simgpu.run(SCRIPT, [version, "bfloat16", "64"], **options)
+    assert real.completed, real.ended
+    assert (real.peak, real.parts) == ((simulated := trained(version, "bfloat16")).peak, simulated.parts)
 
 
 def test_the_memory_history_of_a_real_build_is_read_alike():
