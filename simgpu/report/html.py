@@ -239,6 +239,8 @@ def timeline(report: Report, charts: Charts) -> str:
         return ""
     name = charts.add(report, track)
     keys = "".join(f"<span>{_key(part)}{escape(part)}</span>" for part in _colours(track))
+    if track.points:
+        keys = '<span><span class="key" style="background:#56B4E9"></span>allocated</span>'  # as in report.js
     reserved = '<span><span class="key" style="background:var(--reserved)"></span>reserved</span>'
     limit = report.total_memory - report.context
     note = f"{track.events:,} allocations and frees."
@@ -252,7 +254,7 @@ def timeline(report: Report, charts: Charts) -> str:
         f'<button type="button" data-zoom="{name}" aria-label="{words[name]}">{zoom[name]}</button>' for name in zoom
     )
     inside = (
-        f'<div class="keys">{keys if not track.points else ""}{reserved}</div>'
+        f'<div class="keys">{keys}{reserved}</div>'
         f'<div class="chart" data-track="{name}" tabindex="0" role="img" aria-label="MiB allocated over the run"></div>'
         f'<div class="tools">{tools}<span class="quiet">MiB by allocations and frees</span></div>'
         f'<div class="readout">{HINT}</div><p class="quiet">{note}</p>'
