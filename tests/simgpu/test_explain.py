@@ -112,7 +112,10 @@ def test_the_stored_text_is_what_explain_prints():
         ("aten::sort", ["check", "check", "shapes", "memory", "time", "time", "time"]),
         ("sort", ["check", "check", "shapes", "memory", "time", "time", "time"]),
         ("aten.sort.default", ["check", "check", "shapes", "memory", "time", "time", "time"]),
-        ("aten::_scaled_dot_product_efficient_attention", ["check", "check", "memory", "time", "values=True"]),
+        (
+            "aten::_scaled_dot_product_efficient_attention",
+            ["check", "check", "memory", "memory", "time", "values=True"],
+        ),
         ("aten::masked_fill_.Tensor", ["placement", "check", "check", "check", "time", "backward"]),
     ],
 )
