@@ -139,7 +139,7 @@ def test_branches_are_a_class_of_their_own(run):
 def test_what_the_page_says(run):
     report = run(BEFORE + "y = x[x > 0]\nif x.mean().item() > 3: pass\nprint(x.mean().item())\nx.nonzero()\n")
     assert report.status == 3 and "undecided, sizes at 2 lines depend on values (" in str(report)
-    assert "use --values" in report.bounds[0] and "would use about" in str(report)
+    assert "use --values" in report.bounds[0] and "nvidia-smi shows about" in str(report)
     headings = [line.partition(" (")[0] for line in section.section(report).splitlines() if not line.startswith(" ")]
     assert headings == [
         "Sizes that depend on values",
