@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from jupyter_client.provisioning import local_provisioner
+from jupyter_client import launcher
 
 from tests import forked
 
@@ -36,7 +36,7 @@ def pytest_configure(config):
     # The course downloads no model; in a test that tries to, it is an error.
     os.environ["HF_HUB_OFFLINE"] = "1"
     if forked.AVAILABLE:  # notebooks' kernels are forks of a process that has imported what they import
-        local_provisioner.launch_kernel = forked.launch_kernel
+        launcher.Popen = forked.Kernel
 
 
 def of_another_torch() -> str:

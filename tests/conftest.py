@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from labkit.gpu import UNIFIED
 from tests import exactness as ladder
+from tests import forked
 from tools.notebook_rules import code_cells
 
 # `pytest tests -m fast`: a look at each room, and the oracle's traces that are quickest to replay.
@@ -106,6 +108,12 @@ def the_environment_is_put_back():
     os.environ.pop(UNIFIED, None)
     if before is not None:
         os.environ[UNIFIED] = before
+
+
+@pytest.fixture
+def forked_programs(monkeypatch):
+    """Programs in Python that the test starts are forks of a process that has imported PyTorch (tests/forked.py)."""
+    monkeypatch.setattr(subprocess, "Popen", forked.started)
 
 
 class Exactness:

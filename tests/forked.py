@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import inspect
 import json
 import os
 import runpy
@@ -22,7 +23,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import types
 from pathlib import Path
 
@@ -38,7 +38,7 @@ LIBRARIES = (
     "transformers.models.llama.modeling_llama",
     "transformers.trainer",
 )
-KERNELS = (
+KERNELS = (  # what kernels have besides
     "IPython",
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
@@ -48,72 +48,60 @@ KERNELS = (
     "tqdm.auto",
     "yaml",
 )
+_Popen = subprocess.Popen
 AVAILABLE = sys.platform == "linux"  # elsewhere a fork isn't safe, or there is none
 
 
-class Program:
-    """A program that was started, with the attributes and methods of `subprocess.Popen` that Jupyter uses.
+class Popen(subprocess.Popen):
+    """`subprocess.Popen` of a Python program, whose command begins with Python's path, as a fork of a server."""
 
-    `command` is as for `subprocess`, and begins with Python's path. The streams are files that are open.
-    """
+    kernel = False
 
-    stdin = stdout = stderr = None
-
-    def __init__(self, command, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, kernel=False):
-        self.args = list(map(str, command))
-        self.returncode = None
-        request = {"command": self.args, "cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
+    def _execute_child(self, *arguments):
+        given = inspect.signature(super()._execute_child).bind(*arguments).arguments
+        env = os.environ if given["env"] is None else given["env"]
+        command = list(map(os.fspath, given["args"]))
+        request = {"command": command, "cwd": os.fspath(given["cwd"] or Path.cwd()), "env": dict(env)}
         sent = json.dumps(request).encode()
-        with open(os.devnull, "r+b") as nothing:
-            streams = [nothing if stream is None else stream for stream in (stdin, stdout, stderr)]
-            self._watcher = socket.socket(socket.AF_UNIX)
-            self._watcher.connect(_server(kernel))
-            socket.send_fds(self._watcher, [len(sent).to_bytes(8, "big")], [one.fileno() for one in streams])
-            self._watcher.sendall(sent)
+        streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [number if stream == -1 else stream for number, stream in enumerate(streams)]
+        self._watcher = socket.socket(socket.AF_UNIX)
+        self._watcher.connect(_server(self.kernel))
+        socket.send_fds(self._watcher, [len(sent).to_bytes(8, "big")], streams)
+        self._watcher.sendall(sent)
         self._said = self._watcher.makefile("rb")
         self.pid = int(self._said.readline())
+        self._child_created = True
+        self._close_pipe_fds(
+            *(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
+        )
 
-    def poll(self):
-        """Returns the exit status as `Popen.poll` does, or None while the program runs."""
-        if self.returncode is None and select.select([self._watcher], [], [], 0)[0]:
-            return self.wait()
-        return self.returncode
+    def _internal_poll(self, *_, **__):
+        try:
+            return self._wait(0)
+        except subprocess.TimeoutExpired:
+            return None
 
-    def wait(self):
-        """Waits for the program's end, and returns its exit status, negative for a signal."""
+    def _wait(self, timeout):
         if self.returncode is None:
+            if not select.select([self._watcher], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
             self.returncode = int(self._said.readline() or -signal.SIGKILL)
             self._said.close()
             self._watcher.close()
         return self.returncode
 
-    def send_signal(self, number):
-        if self.poll() is None:
-            os.kill(self.pid, number)
 
-    def terminate(self):
-        self.send_signal(signal.SIGTERM)
+class Kernel(Popen):
+    """The same for a kernel of Jupyter's."""
 
-    def kill(self):
-        self.send_signal(signal.SIGKILL)
+    kernel = True
 
 
-def run(command, **options) -> subprocess.CompletedProcess:
-    """Runs a program to its end, and returns what `subprocess.run(command, capture_output=True, text=True)` would."""
-    if not AVAILABLE:
-        return subprocess.run(command, capture_output=True, text=True, **options)
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        status = Program(command, stdout=out, stderr=err, **options).wait()
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode())
-    return subprocess.CompletedProcess(command, status, *texts)
-
-
-def launch_kernel(cmd, stdin=None, stdout=None, stderr=None, env=None, independent=False, cwd=None, **ignored):
-    """Starts a kernel, in place of `jupyter_client.launcher.launch_kernel`."""
-    return Program(cmd, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, kernel=True)
+def started(command, *arguments, **options) -> subprocess.Popen:
+    """Starts a program as `subprocess.Popen` does, and one in Python as a fork."""
+    python = AVAILABLE and not isinstance(command, str) and os.fspath(command[0]) == sys.executable
+    return (Popen if python else _Popen)(command, *arguments, **options)
 
 
 @functools.cache
@@ -122,12 +110,10 @@ def _server(kernel: bool) -> str:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(b"\0" + f"simgpu-tests-{os.getpid()}-{os.urandom(8).hex()}".encode())
     listener.listen(64)
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
     command = [sys.executable, __file__, str(listener.fileno()), *(["kernel"] if kernel else [])]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(
-        command, env=env, pass_fds=[listener.fileno()], start_new_session=True, **streams
-    )
+    process = _Popen(command, env=env, pass_fds=[listener.fileno()], start_new_session=True, **streams)
     atexit.register(_stop, process)
     address = listener.getsockname()
     listener.close()
@@ -161,7 +147,7 @@ def _import(kernel: bool) -> None:
 
 
 def _serve(descriptor: int, kernel: bool) -> dict | None:
-    """Forks for each request, until the process that started this one ends. Returns a request in its fork, else None."""
+    """Forks for each request until its caller ends. Returns the request in the fork that is to run it, else None."""
     listener = socket.socket(fileno=descriptor)
     _import(kernel)
     gc.collect()

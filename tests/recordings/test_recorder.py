@@ -280,12 +280,14 @@ def test_a_broken_or_cut_file_is_named(tmp_path):
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_device_is_told_by_a_process_of_its_own():
     status, said = run("--simulated", "H100", "--out", record.HOME / "x", "--only", "pages")
     assert status == 2 and "recordings/ is for recordings of GPUs, and this is the simulated GPU" in said, said
     assert not (record.HOME / "x").exists()
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     """The processes that record are real; the device is fixed, since the checkout's commit may change meanwhile."""
     device = dict(DEVICE)

@@ -134,6 +134,7 @@ def test_names_that_the_installed_torch_lacks_are_drift(monkeypatch, capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_every_used_name_that_is_gone_is_listed_with_its_place():
     """Also those that simgpu needs when it is imported, and all of them at once."""
     code = (

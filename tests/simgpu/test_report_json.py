@@ -95,6 +95,7 @@ def test_a_document_keeps_columns_on_one_line():
 # --- run ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(("arguments", "status", "outcome"), [((), 0, "fits"), (("--fail",), 2, "failed")])
 def test_run_prints_one_document_and_the_rest_goes_to_stderr(script, arguments, status, outcome):
     command = [sys.executable, "-m", "simgpu", "run", "--engine", "meta", "--json", "--gpu", "T4", script, *arguments]

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -276,6 +277,7 @@ def test_use_gpu_inside_a_simulated_gpu_says_what_is_so(capsys):
     assert machine.current() is None
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_on_a_real_gpu_the_simulator_is_not_imported():
     code = (
         "import sys, torch\n"
@@ -286,8 +288,6 @@ def test_on_a_real_gpu_the_simulator_is_not_imported():
         "assert not labkit.use_gpu().simulated\n"
         "assert not [m for m in sys.modules if m.startswith('simgpu')]\n"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -42,6 +42,7 @@ def trained(tmp_path_factory):
 
 
 @WAYS
+@pytest.mark.usefixtures("forked_programs")
 def test_whole_layers_are_their_own_kind(trained, version):
     report = trained(version, "bfloat16")
     assert report.completed
@@ -65,6 +66,7 @@ def block(nbytes: int) -> int:
 
 
 @WAYS
+@pytest.mark.usefixtures("forked_programs")
 def test_what_is_reduced_and_what_comes_out_of_it(trained, version):
     """The buffers are neither temporaries nor gradients, and the shard that comes out of them is a gradient."""
     found = kinds(trained(version, "bfloat16"))
@@ -73,6 +75,7 @@ def test_what_is_reduced_and_what_comes_out_of_it(trained, version):
 
 
 @WAYS
+@pytest.mark.usefixtures("forked_programs")
 def test_a_module_that_holds_whole_parameters_when_memory_runs_out(trained, version):
     report = trained(version, "float32", batch=2**16, memory="2 GiB")
     assert report.outcome == "does not fit" and report.at.stage == "forward"
