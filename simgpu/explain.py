@@ -89,6 +89,10 @@ def _packet(operator) -> tuple:
     return (operator.overloadpacket,)
 
 
+def _is_known_list(operator) -> bool:
+    return foreach_lists._writes(operator) is not None
+
+
 def _opname(operator) -> tuple:
     """Returns "sort" for aten::sort.stable."""
     return (operator._opname,) if operator.namespace == "aten" else ()
@@ -97,11 +101,6 @@ def _opname(operator) -> tuple:
 def _plain(operator) -> tuple:
     """Returns "sort.stable" for aten::sort.stable, and "sort" for the default overload."""
     return (operator.name().removeprefix("aten::"),) if operator.namespace == "aten" else ()
-
-
-def _with_default(operator) -> tuple:
-    """Returns "sort.stable", and "sort" for each overload."""
-    return (*_plain(operator), *_opname(operator))
 
 
 def _qualified(operator) -> tuple:
@@ -175,22 +174,8 @@ TABLES = (
     Table("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
     Table("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
     Table("shapes", "shapes", in_place, "OPERATORS", _itself),
-    Table(
-        "shapes",
-        "shapes",
-        foreach_lists,
-        "_UNARY",
-        _of_each,
-        lambda operator: foreach_lists._writes(operator) is not None,
-    ),
-    Table(
-        "shapes",
-        "shapes",
-        foreach_lists,
-        "_MORE",
-        _of_each,
-        lambda operator: foreach_lists._writes(operator) is not None,
-    ),
+    Table("shapes", "shapes", foreach_lists, "_UNARY", _of_each, _is_known_list),
+    Table("shapes", "shapes", foreach_lists, "_MORE", _of_each, _is_known_list),
     Table("memory", "excluded", unmodeled, "_LIBRARY_OF", _qualified),
     Table("memory", "no memory", unmodeled, "_ASK", _qualified),
     Table("collective", "method", collectives, "_METHODS", _collective),
@@ -262,6 +247,8 @@ def _entry(stage: str, word: str, variable: str, value, place: Place) -> Entry:
     if isinstance(value, op_spec.Conditional):
         condition = "" if value.when is None else f" (only if {_function(value.when).__name__} holds)"
         value = value.function or "PyTorch's own device-independent kernel" + condition
+    if isinstance(value, op_spec.Since):
+        condition, value = f" (from torch {value.version[0]}.{value.version[1]} on)", value.function
     function = _function(value)
     if isinstance(function, FunctionType):
         line = function.__code__.co_firstlineno
@@ -381,19 +368,19 @@ def defaults(operator) -> list[str]:
     """Returns the keys of HAPPENS for an OpOverload, in the order of a call."""
     kind = _kind(operator)
     if kind is op_traits.COMPOSITE:
-        return [] if dispatcher.cuda_composite_of(operator) else ["composite"]
+        return [] if op_spec.spec(operator).composite else ["composite"]
     if kind is not op_traits.KERNEL:
         return [kind]
     if missing_cuda_kernels.missing(operator):
         return ["absent"]
     if op_call.has_decomposition(operator):
-        decided = op_call.declares_decomposition(operator)
+        decided = op_spec.spec(operator).decompose
         return [] if decided else ["in Python" if custom.function_of(operator) else "device-independent"]
     return [*_shapes(operator), *([] if op_call.rule_for(operator) else ["outputs only"])]
 
 
 def _shapes(operator) -> list[str]:
-    if dispatcher.has_shapes(operator):
+    if op_spec.spec(operator).shapes is not None:
         return []
     if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
         return ["shapes of values"]

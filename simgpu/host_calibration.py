@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from simgpu.clock import rates
 from simgpu.dispatch import costs
-from simgpu.dispatch.op_traits import VIEW, traits_of
+from simgpu.dispatch.op_traits import VIEW
+from simgpu.dispatch.stages import traits_of
 
 LAYERS, WIDTH, BATCH = 20, 8, 4
 ENOUGH = 0.6  # seconds of measurement

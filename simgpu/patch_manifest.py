@@ -5,8 +5,10 @@ build for the CPU lacks most of what C++ adds for CUDA, so a name counts as gone
 not know it either (used_names.py).
 """
 
+import traceback
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,15 @@ import torch
 from simgpu.patches import Patch, named, recorded
 from simgpu.session import simulated_gpu
 from simgpu.used_names import known_to_python
+
+PACKAGE = Path(__file__).parent
+
+
+def _place(error: BaseException) -> str:
+    """Returns the line of simgpu at which an error was raised, such as "simgpu/session.py:120"."""
+    lines = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    path, line = next((path, line) for path, line in reversed(lines) if path.is_relative_to(PACKAGE))
+    return f"{path.relative_to(PACKAGE.parent).as_posix()}:{line}"
 
 
 class Row(NamedTuple):
@@ -57,7 +68,7 @@ class Manifest:
         """Returns what the installed torch lacks: the missing names that its Python code does not know either, and the
         error of entering.
         """
-        errors = [] if self.error is None else [f"entering a simulated GPU fails: {self.error}"]
+        errors = [] if self.error is None else [f"entering a simulated GPU fails at {_place(self.error)}: {self.error}"]
         return [*(str(row) for row in self._unknown), *errors]
 
     @cached_property
@@ -69,6 +80,8 @@ class Manifest:
     def drift(self) -> str:
         """Returns the lines of `gone`, and how many names were looked up."""
         head = f"torch {torch.__version__} lacks {len(self._unknown)} of {len(self.rows)} replaced attributes"
+        if self.error is not None:
+            head += " that were replaced before an error"
         return "\n".join([f"{head}{':' if self.gone() else '.'}", *(f"  {line}" for line in self.gone()), ""])
 
     def __str__(self) -> str:

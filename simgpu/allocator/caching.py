@@ -55,6 +55,7 @@ class CachingAllocator:
     - `index`: the number of the GPU in texts and snapshots; see `is_gpu`.
     - `record_event`: called with a stream when a block used on it is freed; returns a callable that says
       whether the stream has passed this point. Without it only `synchronize` does.
+    - `quiet`: whether nothing is logged, for a replay.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class CachingAllocator:
         *,
         index: int = 0,
         record_event: Callable[[int], Callable[[], bool]] | None = None,
+        quiet: bool = False,
     ) -> None:
         self.device = device
+        self._quiet = quiet
         self._read_settings = settings if callable(settings) else lambda: settings or AllocatorSettings()
         self.torch_version = tuple(torch_version)[:2]
         self.index, self._gpus = index, index + 1
@@ -423,12 +426,13 @@ class CachingAllocator:
             return self._expandable.allocate(pool, request.stream, request.size, granule, request.frames)
         address = self.device.malloc(alloc_size)
         if address is None:
-            free, total = self.device.mem_get_info()
-            log.info(
-                "memory allocation failed with OOM on device %d while trying to allocate %d bytes "
-                "(free: %d, total: %d).",
-                *(self.index, alloc_size, free, total),
-            )
+            if not self._quiet:
+                free, total = self.device.mem_get_info()
+                log.info(
+                    "memory allocation failed with OOM on device %d while trying to allocate %d bytes "
+                    "(free: %d, total: %d).",
+                    *(self.index, alloc_size, free, total),
+                )
             return None
         segment = Segment(address, alloc_size, request.stream, pool)
         block = segment.first = Block(address, alloc_size, segment, self._new_counter())

@@ -84,7 +84,7 @@ class Requests:
     def replay(self, capacity: int, context: int, settings: AllocatorSettings, version: tuple[int, ...]) -> Replayed:
         """Replays the record on a GPU of `capacity` bytes, of which the CUDA context uses `context`."""
         device = Device(total_memory=capacity, context=context)
-        allocator = CachingAllocator(device, settings, version, record_event=lambda stream: lambda: True)
+        allocator = CachingAllocator(device, settings, version, record_event=lambda stream: lambda: True, quiet=True)
         blocks: list = []
         failures = 0
         streams = iter(self._streams)

@@ -53,9 +53,7 @@ _SECOND = "RuntimeError: Expected object of scalar type {at0} but got scalar typ
 
 
 def _of_parts(first: str, second: str) -> list[Entry]:
-    """Returns the entries of complex_check_floating and complex_check_dtype
-    (aten/src/ATen/native/TensorFactories.cpp).
-    """
+    """Returns the entries of complex_check_floating and complex_check_dtype (TensorFactories.cpp)."""
     return [
         Entry(_FLOATS, first, second, _NO_PARTS, empty=True, scalar=True),
         Entry(_SWAPPED, second, first, _NO_PARTS, empty=True, scalar=True),

@@ -31,9 +31,7 @@ class Attention(NamedTuple):
         return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def fits(self) -> bool:
-        """Returns whether the CPU's fused kernel accepts the call
-        (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp).
-        """
+        """Returns whether the CPU's fused kernel accepts the call (sdp_utils_cpp.cpp)."""
         sizes = {one.shape[-1] for one in (self.query, self.key, self.value)}
         return not self.dropout and len(sizes) == 1 and 0 not in (*self.query.shape, *self.key.shape)
 

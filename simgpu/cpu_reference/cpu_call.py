@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from simgpu.op_info import arguments
-from simgpu.op_info.op_spec import declare, overloads, spec
+from simgpu.op_info.arguments import Arguments
+from simgpu.op_info.op_spec import overloads, registers
 
 
-class Call:
+class Call(Arguments):
     """Holds one call, with CPU tensors in place of the simulated ones.
 
-    `call["dropout_p"]` is the argument of that name in the operator's schema, and `call["query", "key"]` are several.
     `outputs` holds the simulated results, which have their shapes, dtypes and strides.
     """
 
-    __slots__ = ("args", "kwargs", "operator", "outputs")
+    __slots__ = ("outputs",)
 
     def __init__(self, operator, args, kwargs, outputs):
-        self.operator, self.args, self.kwargs, self.outputs = operator, args, kwargs, outputs
-
-    def __getitem__(self, names: str | tuple[str, ...]) -> Any:
-        if isinstance(names, str):
-            return arguments.given(self.operator, names, self.args, self.kwargs)
-        return tuple(arguments.given(self.operator, name, self.args, self.kwargs) for name in names)
+        super().__init__(operator, args, kwargs)
+        self.outputs = outputs
 
     def result(self, number: int) -> torch.Tensor:
         """Returns a CPU tensor of zeros with the shape and dtype of a result."""
@@ -34,21 +26,9 @@ class Call:
         return torch.zeros(like.shape, dtype=like.dtype, device="cpu")
 
 
-def cpu_impl(*names: str):
-    """Registers the CPU computation of operators that only CUDA has, or whose results CUDA lays out differently.
+cpu_impl = registers("cpu", overloads)
+"""Registers the CPU computation of operators that only CUDA has, or whose results CUDA lays out differently.
 
-    "mm" is aten.mm in all its overloads, "mm.default" is one. The function takes a `Call` and returns the results in
-    the operator's order. A result that is None stays zeros.
-    """
-
-    def register(function: Callable) -> Callable:
-        for operator in overloads(names):
-            declare(operator, cpu=function)
-        return function
-
-    return register
-
-
-def cpu_impl_of(operator) -> Callable | None:
-    """Returns the function registered for an OpOverload, or None."""
-    return spec(operator).cpu
+"mm" is aten.mm in all its overloads, "mm.default" is one. The function takes a `Call` and returns the results in the
+operator's order. A result that is None stays zeros.
+"""

@@ -9,8 +9,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.cpu_reference import randomness
-from simgpu.cpu_reference.cpu_call import Call, cpu_impl_of
+from simgpu.cpu_reference.cpu_call import Call
 from simgpu.device import machine as machines
+from simgpu.op_info.op_spec import spec
 from simgpu.op_info.per_op_cache import per_op_cache
 from simgpu.storage import buffers, storage_map
 from simgpu.storage.expressions import taking_numbers
@@ -68,7 +69,7 @@ class _Plan:
         self.written = [
             (i, one.name) for i, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write
         ]
-        self.equivalent = cpu_impl_of(operator)
+        self.equivalent = spec(operator).cpu
         self.in_single = operator.namespace == "aten" and operator._opname in _IN_SINGLE and self.equivalent is None
         self.draws = torch.Tag.nondeterministic_seeded in operator.tags
         self.kind = _kind_of(operator)

@@ -7,17 +7,17 @@ garbage collector may run at any point and free tensors.
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from typing import Any
 
 from simgpu.allocator.caching import CachingAllocator
 from simgpu.allocator.invalid_free import InvalidFree
 from simgpu.allocator.out_of_memory import OutOfMemory
+from simgpu.allocator.physical import Device
 from simgpu.errors import NotModelledError, as_cuda_error
 from simgpu.interrupts import between_operators, defers_signals, have_room
 from simgpu.unmodeled import Unmodeled
 
-WAITING = ("free", "empty_cache", "synchronize", "record_stream")
-"""Methods that return nothing, so that they can wait until the current allocator call is done."""
 FRAMES = 32
 """An upper bound of the Python frames that a request for memory needs."""
 
@@ -30,19 +30,15 @@ BAD_FORK = (
 
 
 class AllocatorLock:
-    """Wraps an allocator's methods so that calls run one at a time. Ctrl-C waits until the call is done, too."""
+    """Lets calls of one allocator run one at a time, and keeps those that wait for the current one."""
 
-    def __init__(self, allocator: CachingAllocator, unmodeled: Unmodeled) -> None:
+    def __init__(self, unmodeled: Unmodeled) -> None:
         self.lock = threading.RLock()
-        self._unmodeled = unmodeled
-        self._read_settings = allocator.read_settings
         self.forked = False  # whether this process was forked from one that has used the GPU
+        self._unmodeled = unmodeled
         self._busy = False
         self._of_observer = False  # whether an observer raised the error
-        self._waiting: deque[tuple[Callable, tuple]] = deque()
-        for name in WAITING:
-            setattr(allocator, name, defers_signals(self._alone(getattr(allocator, name), waits=True)))
-        allocator.malloc = defers_signals(self._alone(allocator.malloc, waits=False))
+        self._waiting: deque[Callable] = deque()
 
     def outside(self, observer: Callable) -> Callable:
         """Wraps an out-of-memory observer, which PyTorch calls after the allocator is done.
@@ -59,45 +55,6 @@ class AllocatorLock:
 
         return call
 
-    def _alone(self, function: Callable, waits: bool) -> Callable:
-        """Wraps an allocator method so that it runs alone.
-
-        A call from within another one waits if `waits` is set, and raises NotModelledError otherwise.
-        """
-        lock = self.lock
-
-        @wraps(function)
-        def call(*args, **kwargs):
-            with lock:
-                if self._busy:
-                    if waits:
-                        return self._waiting.append((function, args))
-                    raise NotModelledError(
-                        "memory of the simulated GPU was asked for while its allocator was at work, by code that "
-                        "Python ran just then: a __del__, a callback of the garbage collection, a signal's handler"
-                    )
-                if not waits:
-                    if self.forked:
-                        raise RuntimeError(BAD_FORK)
-                    have_room(FRAMES)
-                    self._read_settings()
-                self._busy, self._of_observer = True, False
-                try:
-                    return function(*args, **kwargs)
-                except (OutOfMemory, ValueError):
-                    raise
-                except InvalidFree as error:
-                    raise as_cuda_error(error) from None
-                except BaseException as error:
-                    self._note(error)
-                    raise
-                finally:
-                    self._busy = False
-                    while self._waiting:
-                        self._do_next()
-
-        return call
-
     def _note(self, error: BaseException) -> None:
         """Records that an exception from a signal handler or a different thread interrupted an allocator call
         midway.
@@ -109,10 +66,65 @@ class AllocatorLock:
                 lower_bound=False,
             )
 
-    def _do_next(self) -> None:
-        self._busy = True
-        try:
-            function, args = self._waiting.popleft()
-            function(*args)
-        finally:
-            self._busy = False
+    def _run_waiting(self) -> None:
+        self._busy = False
+        while self._waiting:
+            self._busy = True
+            try:
+                self._waiting.popleft()()
+            finally:
+                self._busy = False
+
+
+def _alone(method: Callable, waits: bool) -> Any:
+    """Returns a method of the allocator that runs alone.
+
+    A call from inside the allocator waits if `waits` is set, and raises NotModelledError otherwise.
+    """
+
+    @defers_signals
+    @wraps(method)
+    def call(allocator: "LockedAllocator", *args, **kwargs):
+        turn = allocator.turn
+        with turn.lock:
+            if turn._busy:
+                if waits:
+                    return turn._waiting.append(partial(method, allocator, *args, **kwargs))
+                raise NotModelledError(
+                    "memory of the simulated GPU was asked for while its allocator was at work, by code that "
+                    "Python ran just then: a __del__, a callback of the garbage collection, a signal's handler"
+                )
+            if not waits:
+                if turn.forked:
+                    raise RuntimeError(BAD_FORK)
+                have_room(FRAMES)
+                allocator.read_settings()
+            turn._busy, turn._of_observer = True, False
+            try:
+                return method(allocator, *args, **kwargs)
+            except (OutOfMemory, ValueError):
+                raise
+            except InvalidFree as error:
+                raise as_cuda_error(error) from None
+            except BaseException as error:
+                turn._note(error)
+                raise
+            finally:
+                turn._run_waiting()
+
+    return call
+
+
+class LockedAllocator(CachingAllocator):
+    """The allocator of a simulated GPU, whose calls run one at a time. Ctrl-C waits until a call is done, too."""
+
+    def __init__(self, device: Device, turn: AllocatorLock, **options: Any) -> None:
+        super().__init__(device, **options)
+        self.turn = turn
+
+    malloc = _alone(CachingAllocator.malloc, waits=False)
+    # These return nothing, so they can wait until the current call is done.
+    free = _alone(CachingAllocator.free, waits=True)
+    empty_cache = _alone(CachingAllocator.empty_cache, waits=True)
+    synchronize = _alone(CachingAllocator.synchronize, waits=True)
+    record_stream = _alone(CachingAllocator.record_stream, waits=True)

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from simgpu.allocator.caching import CachingAllocator
 from simgpu.allocator.physical import Device
 from simgpu.allocator.settings import AllocatorSettings
 from simgpu.clock.clock import Clock
-from simgpu.device.allocator_lock import AllocatorLock
+from simgpu.device.allocator_lock import AllocatorLock, LockedAllocator
 from simgpu.errors import LOST, REMEDY, CaptureError, NotModelledError
 from simgpu.gpus.cublas_workspace import cublas_workspace_bytes, keeps_blas_workspace, lt_workspace_bytes
 from simgpu.gpus.specs import Spec
@@ -111,8 +110,11 @@ class Machine:
         self.spec = spec
         self.torch_version = torch_version
         self.device = Device(total_memory=spec.total_memory, context=spec.context)
-        self.allocator = CachingAllocator(
+        self.unmodeled = Unmodeled(spec.key)
+        self.allocator_lock = AllocatorLock(self.unmodeled)
+        self.allocator = LockedAllocator(
             self.device,
+            self.allocator_lock,
             settings=self._allocator_settings,
             torch_version=torch_version,
             clock=lambda: time.time_ns() // 1000,
@@ -120,7 +122,6 @@ class Machine:
             record_event=lambda stream: lambda: True,  # for the allocator, submitted work is done
         )
         self.clock = Clock(spec, host)
-        self.unmodeled = Unmodeled(spec.key)
         self.host_memory = host_memory
         self.generator: Any = None  # torch.cuda.default_generators[0]
         self.named_generator: Any = None  # the generator that the current call names
@@ -141,7 +142,6 @@ class Machine:
         self.movable = False  # whether the process chooses its GPU by index, as a started process does
         self._number: int | None = None  # the index that it has chosen
         self.gpus = 1  # number of GPUs visible to a program that starts a process per GPU
-        self.allocator_lock = AllocatorLock(self.allocator, self.unmodeled)
         self.active = False
         self.alone = ""  # why no other simulated GPU can be entered while this one is on
         self.stream_counts = {}  # number of streams created, by priority
@@ -294,9 +294,7 @@ class Machine:
             raise CaptureError.of("operation not permitted when stream is capturing", "Unsupported")
 
     def host_copy(self, pinned: bool, non_blocking: bool) -> None:
-        """Checks a copy between host and GPU; call it for each (aten/src/ATen/native/cuda/Copy.cu,
-        copy_kernel_cuda).
-        """
+        """Checks a copy between host and GPU; call it for each (Copy.cu, copy_kernel_cuda)."""
         capture = self.clock.capture
         if capture is not None and self.stream in capture.streams and not pinned:
             raise RuntimeError(

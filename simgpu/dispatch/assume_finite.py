@@ -107,9 +107,7 @@ _OF_TWO = (operator.or_, operator.and_)
 
 @handles(torch._amp_update_scale_)
 def update_scale(mode, function, args, kwargs):
-    """Implements GradScaler's count of sound steps since the scale last grew
-    (aten/src/ATen/native/cuda/AmpKernels.cu).
-    """
+    """Implements GradScaler's count of sound steps since the scale last grew (AmpKernels.cu)."""
     tracker, found, interval = args[1], args[2], args[5]
     steps = None if machines.on().host_memory is not None else values.of(tracker)
     steps = None if steps is None or _known(found) != 0.0 else steps.item() + 1

@@ -25,10 +25,12 @@ from simgpu.dispatch import (  # noqa: F401
     value_access,
 )
 from simgpu.dispatch.default_devices import META, means_gpu
-from simgpu.dispatch.dispatch_mode import GPU, DispatchMode, tensors_in
+from simgpu.dispatch.dispatch_mode import DispatchMode
+from simgpu.dispatch.stages import GPU
 from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.interrupts import defers_signals, run_deferring_signals
+from simgpu.op_info.arguments import tensors_in
 from simgpu.ops import cuda_composites, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
 from simgpu.storage import side_streams, storage_map
 from simgpu.storage.storage_map import HOST, on_gpu

@@ -1,20 +1,20 @@
 """Prints which rule fired for each operator on the simulated GPU: `SIMGPU_DEBUG=ops`.
 
-A line has the operator, the function that allocated for it, with file and line, and how many bytes were allocated in
-and after the call. The operators of which a decomposed one is made follow it, with more indentation. The lines go to
-stderr.
+A line has the operator, the function that allocated for it, with file and line, how many bytes were allocated in and
+after the call, and the stages that the call went through. The operators of which a decomposed one is made follow it,
+with more indentation. The lines go to stderr.
 """
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.utils import _pytree as pytree
 
 from simgpu.allocator.caching import CachingAllocator
-from simgpu.ops import decomposition_of
+from simgpu.dispatch import stages
+from simgpu.dispatch.stages import StagedCall
 from simgpu.storage.storage_map import on_gpu
 
 VARIABLE, OPS = "SIMGPU_DEBUG", "ops"
@@ -27,33 +27,43 @@ def requested() -> bool:
 
 
 class OpLog:
-    """Runs operators by `run`, the dispatch mode's own method, and prints a line for each."""
+    """Runs operators in their stages, and prints a line for each."""
 
-    def __init__(self, run: Callable, allocator: CachingAllocator):
-        self._run, self._allocator = run, allocator
+    def __init__(self, allocator: CachingAllocator):
+        self._allocator = allocator
         self._depth = 0
 
-    def run(self, traits, operator, args, kwargs):
-        """Runs one operator and returns its results. It is called as `DispatchMode.run`."""
-        made_of = decomposition_of(operator, args, kwargs) if traits.may_be_decomposed else None
-        if made_of is not None and _on_gpu((args, kwargs)):
-            what = _place(made_of[0]) or "PyTorch's device-independent kernel"
-            self._print(operator, f"is made of other operators by {what}")
+    def run(self, mode, traits, operator, args, kwargs):
+        """Runs one operator and returns its result, as `stages.run` does."""
+        call = StagedCall(mode, traits, operator, args, kwargs)
         statistics = self._allocator._statistics.allocated_bytes.all
         before, kept = statistics.allocated, statistics.current
+        passed = []
         self._depth += 1
         try:
-            result = self._run(traits, operator, args, kwargs)
+            for stage in traits.stages:
+                passed.append(stage.__name__)
+                if stage is stages.decompose:
+                    self._note_parts(call)
+                if stage(call):
+                    break
         finally:
             self._depth -= 1
-        if made_of is None and _on_gpu((args, kwargs, result)):
-            what = _place(traits.rule) or "outputs only"
+        if passed[-1] != stages.decompose.__name__ and _on_gpu((args, kwargs, call.result)):
+            what = _place(stages.rule_of(call)) or "outputs only"
             inside, after = statistics.allocated - before, statistics.current - kept
-            self._print(operator, f"{what}: {inside:,} B allocated, {after:+,} B after the call")
-        return result
+            text = f"{what}: {inside:,} B allocated, {after:+,} B after the call; {' → '.join(passed)}"
+            self._print(operator, text, self._depth)
+        return call.result
 
-    def _print(self, operator, text: str) -> None:
-        print(f"simgpu: {'  ' * self._depth}{operator.name()}  {text}", file=sys.stderr)
+    def _note_parts(self, call: StagedCall) -> None:
+        parts = stages.parts_of(call)
+        if parts is not None and _on_gpu((call.args, call.kwargs)):
+            what = _place(parts[0]) or "PyTorch's device-independent kernel"
+            self._print(call.operator, f"is made of other operators by {what}", self._depth - 1)
+
+    def _print(self, operator, text: str, depth: int) -> None:
+        print(f"simgpu: {'  ' * depth}{operator.name()}  {text}", file=sys.stderr)
 
 
 def _on_gpu(values) -> bool:

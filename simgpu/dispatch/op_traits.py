@@ -1,11 +1,12 @@
 """Finds out once per operator what the dispatch mode needs to know of it."""
 
+from collections.abc import Callable
+
 import torch
 
 from simgpu.checks import devices, dtypes, missing_cuda_kernels, overlaps
 from simgpu.op_info.op_spec import mark, spec
-from simgpu.op_info.per_op_cache import per_op_cache
-from simgpu.ops import declares_decomposition, has_decomposition, has_preprocessing, refusal_of, rule_for
+from simgpu.ops import has_decomposition, rule_for
 
 HIGHER_ORDER, QUESTION, COLLECTIVE = "higher order", "question", "collective"
 VIEW, COMPOSITE, KERNEL = "view", "composite", "kernel"
@@ -64,61 +65,28 @@ def _kind(operator) -> str:
 class OpTraits:
     """Holds what is the same for every call of an operator.
 
-    `kind` is one of the constants above. `may_be_decomposed` says whether CUDA decomposes it, at least for some calls,
-    `creates_by_decomposition` whether that creates a tensor from none (a window), and `made_in_python` whether a
-    program's own Python code runs for it. `may_be_preprocessed` says whether its arguments are first converted for some
-    calls. `rule` is the function for its allocations apart from the outputs, or None.
-
-    `crosses`, `takes_host_values`, `takes_host_index` and `takes_host_scalar` say where its arguments may be, and
-    `wants_one_device` says that even a host tensor without dims is refused. `dtypes` is CUDA's check of dtypes,
-    `overlaps` its check of the written memory, and `refusal` a function that raises for what CUDA refuses of other
-    arguments; each may be None. `absent` is the name of the kernel that CUDA lacks, for which it refuses the operator,
-    or None. `op_spec.OpSpec` describes `has_kernel_among_others` (kernel_among_others), `is_forward` (has_formula)
-    and `converts_number` (converted_number).
+    `kind` is one of the constants above, and `spec` the operator's record. `may_be_decomposed` says whether CUDA
+    decomposes it, at least for some calls, `creates_by_decomposition` whether that creates a tensor from none (a
+    window), and `made_in_python` whether a program's own Python code runs for it. `rule` is the function for its
+    allocations apart from the outputs, or None. `wants_one_device` says that even a host tensor without dims is
+    refused. `dtypes` is CUDA's check of dtypes and `overlaps` its check of the written memory; each may be None.
+    `absent` is the name of the kernel that CUDA lacks, for which it refuses the operator, or None. `stages` are those
+    that a call goes through (stages.py).
     """
 
     __slots__ = (
-        "absent",
-        "converts_number",
-        "crosses",
-        "dtypes",
-        "has_kernel_among_others",
-        "is_forward",
-        "kind",
-        "made_in_python",
-        "creates_by_decomposition",
-        "may_be_decomposed",
-        "may_be_preprocessed",
-        "operator",
-        "overlaps",
-        "refusal",
-        "rule",
-        "takes_host_index",
-        "takes_host_scalar",
-        "takes_host_values",
-        "wants_one_device",
+        *("operator", "spec", "kind", "stages", "absent", "dtypes", "overlaps", "wants_one_device"),
+        *("rule", "may_be_decomposed", "creates_by_decomposition", "made_in_python"),
     )
 
     def __init__(self, operator):
-        self.operator, declared = operator, spec(operator)
-        self.kind = _kind(operator)
+        self.operator, self.spec, self.kind = operator, spec(operator), _kind(operator)
+        self.stages: tuple[Callable, ...] = ()
         self.absent = missing_cuda_kernels.missing(operator) if self.kind is KERNEL else None
         self.dtypes = dtypes.checks_of(operator) if self.kind is KERNEL else None
         self.overlaps = overlaps.check_of(operator) if self.kind is KERNEL else None
-        self.refusal = refusal_of(operator) if self.kind is KERNEL else None
+        self.wants_one_device = devices.wants_one_device(operator)
         self.rule = rule_for(operator)
         self.may_be_decomposed = self.kind is KERNEL and has_decomposition(operator)
-        self.creates_by_decomposition = declares_decomposition(operator) and not takes_tensors(operator)
+        self.creates_by_decomposition = self.spec.decompose is not None and not takes_tensors(operator)
         self.made_in_python = self.may_be_decomposed and operator.namespace not in ("aten", "fsdp")
-        self.may_be_preprocessed = has_preprocessing(operator)
-        self.converts_number = declared.converted_number is not None
-        self.crosses = declared.crosses_devices
-        self.takes_host_values = declared.values_on_host
-        self.wants_one_device = devices.wants_one_device(operator)
-        self.takes_host_index = declared.index_on_host
-        self.takes_host_scalar = declared.scalar_on_host
-        self.is_forward = declared.has_formula
-        self.has_kernel_among_others = declared.kernel_among_others
-
-
-traits_of = per_op_cache(OpTraits)

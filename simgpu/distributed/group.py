@@ -50,17 +50,17 @@ class Options:
 class RankGroup(ProcessGroup):
     """Rank `rank` of a group of `size`, whose other ranks don't exist.
 
-    `traffic` is what this group has moved (`Traffic`). `devices` is the backend per type of device, "nccl" or "gloo".
+    `traffic` is what this group has moved (`Traffic`), and `world` what all have. `devices` is the backend per type
+    of device, "nccl" or "gloo".
     """
 
     is_simulated_rank = True  # for `operators.is_rank`
     Options = Options
     NCCLConfig = Config
-    making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic; patches.py gives those of each group
 
-    def __init__(self, store, rank: int, size: int, options=None, timeout=None):
+    def __init__(self, store, rank: int, size: int, options=None, timeout=None, *, devices=None, world=None):
         super().__init__(rank, size)
-        self.devices, self._world = self.making
+        self.devices, self._world = devices or {"cuda": "nccl"}, world
         self.traffic = Traffic()
         self.options = options if options is not None else Options()
         self._store = store
@@ -121,12 +121,6 @@ class RankGroup(ProcessGroup):
         """Returns the store that the group was made with."""
         return self._store
 
-    def eager_connect_single_device(self, device) -> None:
-        """Does nothing: NCCL would create its communicator now, whose memory is not the allocator's."""
-
-    def perform_nocolor_split(self, device) -> None:
-        """Does nothing, because this rank is not in the group that the others make."""
-
     def comm_split_count(self) -> int:
         """Returns the number of groups that were split off."""
         return self._sequence
@@ -146,18 +140,16 @@ class RankGroup(ProcessGroup):
         made._set_group_desc(group_desc or "")
         return made
 
-    def abort(self) -> None:
-        """Does nothing, because no collective is ever pending."""
+    def _nothing(self, *args, **kwargs) -> None:
+        """Does nothing: no collective is pending, nothing is waited for, and no other rank could be out of step.
 
-    shutdown = abort
+        NCCL's communicator and its mapping of a pool's memory are not the allocator's, and calls of a group count one
+        by one.
+        """
 
-    def set_timeout(self, timeout) -> None:
-        """Does nothing, because nothing is waited for."""
-
-    _set_default_timeout = _add_ephemeral_timeout = set_timeout
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Does nothing: sequence numbers detect ranks that are out of step, and there is only one rank."""
+    abort = shutdown = _wait_for_pending_works = set_timeout = _set_default_timeout = _add_ephemeral_timeout = _nothing
+    eager_connect_single_device = perform_nocolor_split = register_mem_pool = deregister_mem_pool = _nothing
+    _set_sequence_number_for_group = _group_start = _group_end = _nothing
 
     def _get_sequence_number_for_group(self) -> int:
         return len(self.traffic)
@@ -168,21 +160,8 @@ class RankGroup(ProcessGroup):
     def _has_hooks(self) -> bool:
         return False
 
-    def _wait_for_pending_works(self) -> None:
-        """Does nothing, because none are pending."""
-
     def _is_initialized(self) -> bool:
         return True
-
-    def _group_start(self) -> None:
-        """Does nothing: what follows would be one NCCL call."""
-
-    _group_end = _group_start
-
-    def register_mem_pool(self, pool, symm=False) -> None:
-        """Does nothing: NCCL would map the pool's memory for the other ranks."""
-
-    deregister_mem_pool = register_mem_pool
 
     # --- counting
 

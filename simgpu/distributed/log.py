@@ -1,21 +1,21 @@
 """Records in order what one rank's host issued to its GPU and its links: the log that `simgpu.together` plays.
 
-While a log is recorded, the machine's clock has a class that records each relevant call: launches, copies, transfers,
-and waits. Times are the clock's seconds since the log began. A moment that is waited for is recorded by its number,
-because it comes at a different time when several ranks are played together.
+While a log is recorded, a `RecordingClock` stands before the machine's clock and records each relevant call: launches,
+copies, transfers, and waits. Times are the clock's seconds since the log began. A moment that is waited for is recorded
+by its number, because it comes at a different time when several ranks are played together.
 """
 
 import contextlib
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 
 from simgpu.clock import rates
-from simgpu.clock.clock import Clock
+from simgpu.clock.clock import Capture, Clock
 from simgpu.clock.communication import Transfer
 from simgpu.device import machine as machines
 from simgpu.gpus.specs import Spec
@@ -68,30 +68,35 @@ class RankLog:
         return f"<log of rank {self.rank} of {self.ranks}: {len(self.entries):,} entries>"
 
 
-class RecordingClock(Clock):
-    """A clock that records its calls in `log`."""
+class RecordingClock:
+    """Stands before a machine's clock while its rank is recorded: passes calls on, and records those that matter.
 
-    log: RankLog
-    _at: float  # the host's time after the last recorded call
-    _inside: bool
+    It has all attributes of the clock, whose state it reads and sets.
+    """
 
-    def _write(self, call: Callable, what: str, *arguments) -> Any:
-        """Runs one call, and records it and what the host did since the last."""
-        if self._inside:
-            return call()
+    def __init__(self, clock: Clock, log: RankLog) -> None:
+        self.__dict__.update(_clock=clock, _log=log, _at=clock.host)  # `_at`: the host's time after the last entry
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._clock, name, value)
+
+    def _write(self, what: str, *arguments: Any) -> None:
+        """Records what the host did since the last entry, and the next one."""
         if self.host > self._at:
-            self.log.entries.append(("host", self.host - self._at))
-        self.log.entries.append((what, *arguments))
-        self._inside = True
-        try:
-            return call()
-        finally:
-            self._inside = False
-            self._at = self.host
+            self._log.entries.append(("host", self.host - self._at))
+        self._log.entries.append((what, *arguments))
+
+    def _done(self, time: Any = None) -> Any:
+        """Returns the time that a recorded call returned."""
+        self.__dict__["_at"] = self.host
+        return time
 
     def _number(self, time: float) -> Moment:
-        self.log.moments += 1
-        return Moment.of(time, self.log.moments - 1)
+        self._log.moments += 1
+        return self._done(Moment.of(time, self._log.moments - 1))
 
     def _captures(self, stream: Hashable) -> bool:
         return self.capture is not None and stream in self.capture.streams
@@ -100,55 +105,61 @@ class RecordingClock(Clock):
         self, stream: int, work: float, kernels: int = 1, overhead: float = rates.OPERATOR, name: str = ""
     ) -> None:
         """Records an operator."""
-        call = partial(Clock.launch, self, stream, work, kernels, overhead, name)
         if self._captures(stream):
-            return call()
-        return self._write(call, "launch", stream, work, kernels, overhead, name)
+            return self._clock.launch(stream, work, kernels, overhead, name)
+        self._write("launch", stream, work, kernels, overhead, name)
+        return self._done(self._clock.launch(stream, work, kernels, overhead, name))
+
+    def replay(self, stream: int, graph: Capture) -> None:
+        """Records a captured CUDA graph as one launch."""
+        Clock.replay(self, stream, graph)  # pyright: ignore[reportArgumentType]
 
     def copy(self, stream: int, nbytes: int, direction: str, *, pinned: bool, blocking: bool) -> None:
         """Records a copy between host and GPU."""
         self.settle()
-        call = partial(Clock.copy, self, stream, nbytes, direction, pinned=pinned, blocking=blocking)
         if self._captures(stream):
-            return call()
-        return self._write(call, "copy", stream, nbytes, direction, pinned, blocking)
+            return self._clock.copy(stream, nbytes, direction, pinned=pinned, blocking=blocking)
+        self._write("copy", stream, nbytes, direction, pinned, blocking)
+        return self._done(self._clock.copy(stream, nbytes, direction, pinned=pinned, blocking=blocking))
 
     def communicate(self, stream: int, own: Hashable, transfer: Transfer) -> float:
         """Records a collective, a send or a receive."""
         self.settle()
-        call = partial(Clock.communicate, self, stream, own, transfer)
         if self._captures(stream):
-            return call()
-        return self._number(self._write(call, "transfer", stream, own, transfer, self.log.moments))
+            return self._clock.communicate(stream, own, transfer)
+        self._write("transfer", stream, own, transfer, self._log.moments)
+        return self._number(self._clock.communicate(stream, own, transfer))
 
     def record(self, stream: int) -> float:
         """Records an event."""
         self.settle()
-        call = partial(Clock.record, self, stream)
-        return self._number(self._write(call, "record", stream, self.log.moments))
+        self._write("record", stream, self._log.moments)
+        return self._number(self._clock.record(stream))
 
     def hold(self, stream: int, time: float) -> None:
         """Records that a stream waits for a moment."""
         self.settle()
-        call = partial(Clock.hold, self, stream, time)
-        return self._write(call, "hold", stream, getattr(time, "number", None))
+        self._write("hold", stream, getattr(time, "number", None))
+        self._done(self._clock.hold(stream, time))
 
     def synchronize(self, stream: int | None = None) -> None:
         """Records that the host waits for a stream, or for all."""
         self.settle()
-        call = partial(Clock.synchronize, self, stream)
-        return self._write(call, "synchronize", stream)
+        self._write("synchronize", stream)
+        self._done(self._clock.synchronize(stream))
 
     def wait_until(self, time: float) -> None:
         """Records that the host waits for a moment; for one outside the log, the waiting time counts as host time."""
         if not isinstance(time, Moment):
-            return super().wait_until(time)
-        return self._write(partial(Clock.wait_until, self, time), "wait", time.number)
+            return self._clock.wait_until(time)
+        self._write("wait", time.number)
+        return self._done(self._clock.wait_until(time))
 
     def mark(self, what: str, piece: Piece) -> None:
         """Records the beginning or the end of a piece of work."""
         self.settle()
-        self._write(lambda: None, what, piece)
+        self._write(what, piece)
+        self._done()
 
 
 @contextlib.contextmanager
@@ -181,18 +192,14 @@ def record_rank() -> Iterator[RankLog]:
         raise RuntimeError("a log of this rank is taken already")
     machine.synchronize()
     log = RankLog(machine.world.rank, machine.world.ranks, machine.spec, clock.slowness, [])
-    kind = type(clock)
-    clock.__class__ = RecordingClock
-    writing: Any = clock
-    writing.log, writing._at, writing._inside = log, clock.host, False
+    recording: Any = RecordingClock(clock, log)
+    machine.clock = recording
     try:
-        with _names_of_pieces(writing):
+        with _names_of_pieces(recording):
             yield log
         clock.settle()
     finally:
-        clock.__class__ = kind
-        for name in ("log", "_at", "_inside"):
-            delattr(clock, name)
+        machine.clock = clock
 
 
 _NUMBERED = re.compile(r"\s*(forward|backward)\D*(\d+)\s*", re.IGNORECASE)

@@ -68,10 +68,19 @@ class _Replacements:
         self.machine = machine
         self.patches = patches
         self.making: tuple = ({"cuda": "nccl"}, None)  # backends and the world's traffic, for the group being made
-        self.group = type(group.__name__, (group,), {"making": property(lambda _: self.making)})
+        self.group = self._for_groups_of(group)
         self.ours = False  # whether the default group being made belongs to a world, or is NCCL's
         self.nccl = False  # whether the group being made is NCCL's
         self.opened = False
+
+    def _for_groups_of(self, kind: type) -> type:
+        """Returns a class of groups, named as `kind`, that PyTorch makes without naming backends and traffic."""
+
+        def init(group, *args, **kwargs):
+            devices, world = self.making
+            kind.__init__(group, *args, devices=devices, world=world, **kwargs)
+
+        return type(kind.__name__, (kind,), {"__init__": init})
 
     @property
     def world(self):

@@ -1,8 +1,10 @@
-"""Finds an operator's argument by its name in the schema, whether it was passed by position, by keyword, or not at
-all.
-"""
+"""Finds an operator's argument by its name in the schema, and the tensors among arguments and results."""
 
 import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
 
 from simgpu.op_info.per_op_cache import per_op_cache
 
@@ -35,3 +37,54 @@ def given(operator, name: str, args: tuple, kwargs: dict):
 def first(operator, args: tuple, kwargs: dict):
     """Returns the first argument of a call of an OpOverload, whatever its name."""
     return args[0] if args else kwargs[operator._schema.arguments[0].name]
+
+
+class Arguments:
+    """The arguments of one call of an OpOverload, by name.
+
+    `call["dropout_p"]` is the argument of that name in the operator's schema, however it was passed, or the schema's
+    default. `call["query", "key"]` are several. Raises KeyError for a name that is not in the schema.
+    """
+
+    __slots__ = ("operator", "args", "kwargs")
+
+    def __init__(self, operator, args: tuple, kwargs: dict):
+        self.operator, self.args, self.kwargs = operator, args, kwargs
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> Any:
+        if isinstance(names, str):
+            return given(self.operator, names, self.args, self.kwargs)
+        return tuple(given(self.operator, name, self.args, self.kwargs) for name in names)
+
+
+_NO_TENSORS = frozenset({type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size})
+
+
+def tensors_in(arguments: Iterable) -> list[torch.Tensor]:
+    """Returns the tensors among arguments, including those in lists."""
+    tensors = []
+    for argument in arguments:
+        kind = argument.__class__
+        if kind is torch.Tensor:
+            tensors.append(argument)
+        elif kind in _NO_TENSORS:  # isinstance() of torch.Tensor is slow for other objects
+            continue
+        elif isinstance(argument, (list, tuple)):
+            tensors += tensors_in(argument)
+        elif isinstance(argument, torch.Tensor):
+            tensors.append(argument)
+    return tensors
+
+
+def results_in(result) -> Iterator:
+    """Yields an operator's results one by one, with lists flattened and None kept."""
+    if isinstance(result, (list, tuple)):
+        for one in result:
+            yield from results_in(one)
+    else:
+        yield result
+
+
+def outputs_of(result) -> tuple:
+    """Returns an operator's results as a flat tuple."""
+    return (result,) if isinstance(result, torch.Tensor) else tuple(results_in(result))

@@ -30,6 +30,13 @@ class Conditional(NamedTuple):
         return self.when is None or self.when(*args, **kwargs)
 
 
+class Since(NamedTuple):
+    """A function that holds from a version of torch on, for example (2, 14)."""
+
+    function: Callable
+    version: tuple[int, int]
+
+
 def _field(stage: str, word: str, plural: str, default: Any = None) -> Any:
     """Returns a field with the stage of a call that reads it, its word in `simgpu explain`, and its name in errors."""
     return field(default=default, metadata={"stage": stage, "word": word, "plural": plural})
@@ -37,7 +44,7 @@ def _field(stage: str, word: str, plural: str, default: Any = None) -> Any:
 
 @dataclass(slots=True, eq=False)
 class OpSpec:
-    """What is known of one OpOverload. A field that nothing has declared is None, False or empty."""
+    """Holds what is known of one OpOverload. A field that nothing has declared is None, False or empty."""
 
     operator: Any = None
 
@@ -69,6 +76,8 @@ class OpSpec:
     """Returns results on meta tensors, where PyTorch has no meta kernel or one with other strides: `@meta`."""
     allocate: Callable | None = _field("memory", "rule", "rules")
     """Allocates, in CUDA's order, what the kernel needs in addition to its outputs: `@rule`."""
+    allocate_since: Since | None = _field("memory", "newer rule", "newer rules")
+    """The rule that replaces `allocate` from a version of torch on: `@rule(..., since=(2, 14))`."""
     allocate_as_variant: Callable | None = _field("memory", "rule of a variant", "rules of variants")
     """The rule of an overload that runs the same code (out=, in place); used where there is no rule of its own."""
     kernel_among_others: bool = _field("time", "kernels", "entries", False)
@@ -129,6 +138,25 @@ def mark(names: str, **values) -> None:
         declare(operator, **values)
 
 
+def registers(field_name: str, named_by: Callable) -> Callable:
+    """Returns a decorator that fills a field: `refuses = registers("refuse", overloads)`, then `@refuses("sub")`."""
+
+    def decorator(*names: str) -> Callable:
+        def register(function):
+            for operator in named_by(names):
+                declare(operator, **{field_name: function})
+            return function
+
+        return register
+
+    return decorator
+
+
+def defaults(names: Iterable[str]) -> list:
+    """Returns OpOverloads of aten by name, each the default overload unless it names one: ("mul.Tensor", "exp")."""
+    return named(" ".join(names))
+
+
 def named(names: str) -> list:
     """Returns OpOverloads of aten by name: "mul.Tensor exp" includes exp's default overload, and no other one."""
     pairs = (name.partition(".") for name in names.split())
@@ -145,7 +173,7 @@ def overloads(names: Iterable[str]) -> Iterator:
 
 
 def _name(value) -> str:
-    function = value.function if isinstance(value, Conditional) else value
+    function = value.function if isinstance(value, (Conditional, Since)) else value
     return getattr(function, "__qualname__", str(function))
 
 

@@ -9,62 +9,16 @@ order, is a rule in this package. A rule is a function of one `OpCall`, register
         call.allocate_outputs(mask, output)
 
 An operator without a rule allocates its outputs in order and nothing else. Each rule names its source (a file of
-PyTorch, or a trace of the oracle) and has a test.
+PyTorch, or a trace of the oracle) and has a test. A file named without its folder is in aten/src/ATen/native, or in a
+folder there, such as cuda.
 """
 
-from simgpu.ops import (  # noqa: F401  (they register their rules)
-    attention_scratch,
-    batch_norm,
-    convolution,
-    ctc,
-    distances,
-    distinct,
-    elementwise,
-    embedding_bag,
-    foreach,
-    gemm,
-    group_norm,
-    grouped_mm,
-    indexing,
-    losses,
-    norms,
-    packing,
-    reductions,
-    refused_calls,
-    refused_types,
-    resampling,
-    rms_norm,
-    rnn_cells,
-    sampling,
-    searching,
-    segments,
-    selection,
-    softmax,
-    sorting,
-    transfer,
-    triangular,
-    windows,
-)
-from simgpu.ops.op_call import (
-    OpCall,
-    declares_decomposition,
-    decomposition_of,
-    has_decomposition,
-    has_preprocessing,
-    preprocessing_of,
-    refusal_of,
-    rule,
-    rule_for,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "OpCall",
-    "declares_decomposition",
-    "decomposition_of",
-    "has_decomposition",
-    "has_preprocessing",
-    "preprocessing_of",
-    "refusal_of",
-    "rule",
-    "rule_for",
-]
+from simgpu.ops.op_call import OpCall, decomposition_of, has_decomposition, rule, rule_for
+
+__all__ = ["OpCall", "decomposition_of", "has_decomposition", "rule", "rule_for"]
+
+for _module in pkgutil.iter_modules(__path__):  # each registers what it holds
+    importlib.import_module(f"{__name__}.{_module.name}")

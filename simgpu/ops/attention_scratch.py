@@ -47,8 +47,7 @@ def softmax_of_masked_rows(call: OpCall) -> None:
 
     (aten/src/ATen/native/transformers/attention.cpp)
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     masked = torch.empty_like(call["self"], dtype=torch.bool)
     dim = call["dim"]
     call.scratch_like(masked)
@@ -171,19 +170,27 @@ def keep_on_host(call: OpCall, *tensors) -> None:
 
 @rule("_scaled_dot_product_efficient_attention.default")
 def efficient(call: OpCall) -> None:
-    """Rule of _efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads.
-
-    From torch 2.14 on, seed and offset are zeros on the GPU if dropout is 0.
-    """
-    query, value = call["query", "value"]
+    """Rule of _efficient_attention_forward: output and log-sum-exp, and sums in fp32 for large heads."""
     out, lse, seed, offset = tensors_of(call)
-    if call.machine.torch_version >= (2, 14) and not call["dropout_p"]:
-        call.allocate_outputs(seed, offset, out, lse)
-    else:
-        call.allocate_outputs(out, lse)
-        keep_on_host(call, seed, offset)
-    if query.dtype in HALF and max(query.shape[3], value.shape[3]) > 128:
-        call.scratch(out.numel() * FLOAT)  # the output is accumulated in memory, not in registers
+    call.allocate_outputs(out, lse)
+    keep_on_host(call, seed, offset)
+    _accumulate_in_memory(call, out)
+
+
+@rule("_scaled_dot_product_efficient_attention.default", since=(2, 14))
+def efficient_with_seed_first(call: OpCall) -> None:
+    """Rule of _efficient_attention_forward, whose seed and offset are zeros on the GPU if dropout is 0."""
+    if call["dropout_p"]:
+        return efficient(call)
+    out, lse, seed, offset = tensors_of(call)
+    call.allocate_outputs(seed, offset, out, lse)
+    return _accumulate_in_memory(call, out)
+
+
+def _accumulate_in_memory(call: OpCall, out: torch.Tensor) -> None:
+    query, value = call["query", "value"]
+    if query.dtype in HALF and max(query.shape[3], value.shape[3]) > 128:  # the output does not fit in registers
+        call.scratch(out.numel() * FLOAT)
 
 
 class Kernel(NamedTuple):

@@ -1,6 +1,4 @@
-"""Rules for PyTorch's own batch norm, which runs where cuDNN's does not
-(aten/src/ATen/native/cuda/Normalization.cu).
-"""
+"""Rules for PyTorch's own batch norm, which runs where cuDNN's does not (Normalization.cu)."""
 
 from math import ceil, prod
 

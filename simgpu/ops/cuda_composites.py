@@ -142,9 +142,7 @@ def log_softmax(tensor, dim, dtype=None):
 
 
 def _cudnn_takes(tensor, weight, bias, mean, variance, training, enabled) -> bool:
-    """Returns whether cuDNN computes this batch norm (aten/src/ATen/native/Normalization.cpp,
-    _select_batch_norm_backend).
-    """
+    """Returns whether cuDNN computes this batch norm (Normalization.cpp, _select_batch_norm_backend)."""
     if not enabled or weight is None or bias is None or tensor.dim() < 3 or tensor.numel() >= 2**31 - 1:
         return False
     if torch.bfloat16 in (tensor.dtype, weight.dtype) or (tensor.dtype, weight.dtype) == (torch.float16,) * 2:

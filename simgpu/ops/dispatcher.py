@@ -14,7 +14,7 @@ from functools import cache, wraps
 
 import torch
 
-from simgpu.op_info.op_spec import declare, named, spec, specs
+from simgpu.op_info.op_spec import defaults, registers, spec, specs
 from simgpu.storage import storage_map
 
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
@@ -22,39 +22,12 @@ _libraries: list[torch.library.Library] = []
 _holders = 0
 
 
-def cuda_composite(*names: str):
-    """Registers CUDA's implementation of aten operators ("softmax.int"; "dropout" is its default overload).
-
-    All are CompositeImplicitAutograd operators.
-    """
-
-    def register(function):
-        for operator in named(" ".join(names)):
-            declare(operator, composite=function)
-        return function
-
-    return register
-
-
-def meta(*names: str):
-    """Registers the shapes of these operators of aten: "_fused_sgd_" is its default overload."""
-
-    def register(function):
-        for operator in named(" ".join(names)):
-            declare(operator, shapes=function)
-        return function
-
-    return register
-
-
-def has_shapes(operator) -> bool:
-    """Returns whether `meta` has the shapes of an operator."""
-    return spec(operator).shapes is not None
-
-
-def cuda_composite_of(operator):
-    """Returns CUDA's implementation of an operator, or None."""
-    return spec(operator).composite
+cuda_composite = registers("composite", defaults)
+"""Registers CUDA's implementation of CompositeImplicitAutograd operators ("softmax.int"; "dropout" is its default
+overload).
+"""
+meta = registers("shapes", defaults)
+"""Registers the shapes of these operators of aten: "_fused_sgd_" is its default overload."""
 
 
 def decomposed(operator, args, kwargs):
@@ -79,7 +52,7 @@ def composite(operator, args, kwargs):
     """
     if notes_its_result(operator):
         return decomposed(operator, args, kwargs)
-    branch = cuda_composite_of(operator) if simulated(args) else None
+    branch = spec(operator).composite if simulated(args) else None
     off = torch._C._dispatch_tls_is_dispatch_key_excluded(_VIEWS)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_VIEWS, False)
     try:

@@ -12,8 +12,7 @@ from simgpu.ops.reduction_scratch import accumulator_of, reduce
 @rule("_pdist_backward.default")
 def pdist_backward(call: OpCall) -> None:
     """Rule of pdist_backward_kernel_impl: the contribution of every other row to each row, then the sum."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     grad, (tensor, p) = call.first, call["self", "p"]  # named grad_output from torch 2.14 on
     if p == 0 or grad.numel() == 0 or tensor.numel() == 0:
         return

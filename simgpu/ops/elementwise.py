@@ -167,8 +167,7 @@ def rrelu(call: OpCall) -> None:
 
     (aten/src/ATen/native/cuda/RreluWithNoise.cu)
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     tensor, noise = call["self", "noise"]
     if call["training"] and tensor.numel():
         call.contiguous(tensor, noise, output)

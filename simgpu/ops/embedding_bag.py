@@ -72,7 +72,14 @@ def weights_backward(call: OpCall) -> None:
     """Rule of _embedding_bag_per_sample_weights_backward_cuda."""
     _promote(call, *call["indices", "offsets"])
     (output,) = call.outputs
-    if output.dtype == torch.bfloat16 and call.machine.torch_version < (2, 13):
+    if output.dtype == torch.bfloat16:
         call.scratch_like(output)
         not_implemented("_embedding_bag_per_sample_weights_backward_cuda", output.dtype)
     call.allocate_outputs(output)
+
+
+@rule("_embedding_bag_per_sample_weights_backward.default", since=(2, 13))
+def weights_backward_of_all_dtypes(call: OpCall) -> None:
+    """Rule of _embedding_bag_per_sample_weights_backward_cuda, which has bfloat16 too."""
+    _promote(call, *call["indices", "offsets"])
+    call.allocate_outputs(*call.outputs)

@@ -120,8 +120,7 @@ def _batched_gemm(call: OpCall, left, right, output) -> None:
 @rule("mm.default", "mm.out", "mm.dtype")
 def product(call: OpCall) -> None:
     """Rule of mm_out_cuda_impl: the output, then what cuBLAS needs."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     left, right = call["self", "mat2"]
     _gemm(call, left, right, output)
 
@@ -137,8 +136,7 @@ def product(call: OpCall) -> None:
 )
 def product_with_addend(call: OpCall) -> None:
     """Rule of addmm: the addend is first copied into the output, or cublasLt adds it as it writes (a 1-D bias)."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     addend, left, right = call["self", "mat1", "mat2"]
     _gemm(call, left, right, output, _by_lt(call, call["beta"], addend, right, output))
 
@@ -179,8 +177,7 @@ def _is_matrix_for_lt(call: OpCall, beta, addend, output) -> bool:
 @rule("bmm.default", "bmm.out", "bmm.dtype")
 def batched_product(call: OpCall) -> None:
     """Rule of bmm_out_cuda_impl: the output, then what cuBLAS needs."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     left, right = call["self", "mat2"]
     _batched_gemm(call, left, right, output)
 
@@ -188,8 +185,7 @@ def batched_product(call: OpCall) -> None:
 @rule("baddbmm.default", "baddbmm.out", "baddbmm.dtype", "baddbmm.dtype_out", "baddbmm_.default")
 def batched_product_with_addend(call: OpCall) -> None:
     """Rule of baddbmm_out_cuda_impl: the addend is first copied into the output."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     left, right = call["batch1", "batch2"]
     _batched_gemm(call, left, right, output)
 
@@ -200,8 +196,7 @@ def sum_of_products(call: OpCall) -> None:
 
     (aten/src/ATen/native/LinearAlgebra.cpp)
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     beta = call["beta"]
     for left, right in zip(*call["batch1", "batch2"], strict=True):
         _gemm(call, left, right, output, _by_lt(call, beta, output, right, output))
@@ -256,8 +251,7 @@ def matrix_times_vector(call: OpCall) -> None:
 @rule("addmv.default", "addmv.out", "addmv_.default")
 def matrix_times_vector_with_addend(call: OpCall) -> None:
     """Rule of addmv_out_cuda: the addend is first copied into the output."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     matrix, vector = call["mat", "vec"]
     _matrix_times_vector(call, matrix, vector, output)
 
@@ -279,7 +273,6 @@ def scaled_product(call: OpCall) -> None:
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
         )
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     if output.numel():
         call.machine.take_blas_workspace(call.in_backward, lt=True)

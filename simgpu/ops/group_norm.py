@@ -72,9 +72,7 @@ def group_norm(call: OpCall) -> None:
 
 
 def _check_mixed(tensor, given: list) -> None:
-    """Raises the errors for parameters of a different dtype (aten/src/ATen/native/cpu/mixed_data_type.h,
-    check_mixed_data_type).
-    """
+    """Raises the errors for parameters of a different dtype (mixed_data_type.h, check_mixed_data_type)."""
     if any(one.dtype != torch.float32 for one in given):
         raise RuntimeError("mixed dtype (CPU): expect parameter to have scalar type of Float")
     if tensor.dtype not in (torch.float16, torch.bfloat16):

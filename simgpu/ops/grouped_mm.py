@@ -95,8 +95,7 @@ def _fast(call: OpCall) -> bool:
 @rule("_grouped_mm.default")
 def grouped_product(call: OpCall) -> None:
     """Rule of _grouped_mm_cuda: CUTLASS's kernel with its arguments on the device, or one matmul per group."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     left, right, ends = call["self", "mat2", "offs"]
     if _fast(call):
         groups = left.shape[0] if ends is None else ends.shape[0]

@@ -10,7 +10,7 @@ from simgpu.device import machine as machines
 from simgpu.ops import cub
 from simgpu.ops.op_call import OpCall, decomposition, preprocess_args, rule
 from simgpu.ops.reduction_scratch import reduce_all
-from simgpu.storage import bounds, storage_map
+from simgpu.storage import layout, storage_map
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD
 MAX_THREADS = 1024  # EmbeddingBackwardKernel.cu, MAX_BLOCK_SIZE
@@ -432,5 +432,5 @@ def _check_not_negative(repeats) -> None:
 @preprocess_args("as_strided_.default", when=lambda *args, **kwargs: True)
 def within_its_storage(tensor, *args):
     """Checks as_strided_ like the view (aten/src/ATen/native/TensorShape.cpp, as_strided__symint)."""
-    bounds.check(tensor, *args)
+    layout.check_bounds(tensor, *args)
     return (tensor, *args)

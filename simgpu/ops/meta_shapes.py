@@ -71,9 +71,7 @@ def batched_product_into(self, batch1, batch2, out_dtype, *, beta=1, alpha=1, ou
 
 @meta("_scaled_mm.out")
 def scaled_product_into(self, mat2, *options, out, **named):
-    """Returns `out`, resized to the shape of the matmul (aten/src/ATen/native/cuda/ScaledBlas.cpp,
-    _scaled_mm_out_cuda).
-    """
+    """Returns `out`, resized to the shape of the matmul (ScaledBlas.cpp, _scaled_mm_out_cuda)."""
     return _resized(out, (self.shape[0], mat2.shape[1]))
 
 

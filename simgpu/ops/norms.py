@@ -1,4 +1,4 @@
-"""Rules for layer norm."""
+"""Rules for layer norm and RMS norm."""
 
 from math import ceil, prod
 
@@ -26,21 +26,29 @@ def layer_norm(call: OpCall) -> None:
         read_as(tensor.dtype, weight, bias)
 
 
-@rule("native_layer_norm_backward.default")
+@rule("_fused_rms_norm.default")
+def rms_norm(call: OpCall) -> None:
+    """Rule of _fused_rms_norm_cuda: output and rstd, computed from dense copies of the inputs."""
+    call.contiguous(*call["input", "weight"])
+    call.allocate_outputs(*call.outputs)
+
+
+@rule("native_layer_norm_backward.default", "_fused_rms_norm_backward.default")
 def layer_norm_backward(call: OpCall) -> None:
-    """Rule of layer_norm_backward_cuda: the incoming gradient is made dense after the outputs
-    (layer_norm_kernel.cu).
+    """Rule of layer_norm_backward_cuda and _fused_rms_norm_backward_cuda, which has no bias.
+
+    The incoming gradient is made dense after the outputs (layer_norm_kernel.cu).
     """
-    grad, tensor, shape, weight, bias = call["grad_out", "input", "normalized_shape", "weight", "bias"]
+    grad, tensor, shape, weight = call["grad_out", "input", "normalized_shape", "weight"]
     grad_input, *grads = call.outputs
-    call.contiguous(tensor, weight, bias)
+    call.contiguous(tensor, weight, call.get("bias"))
     call.allocate_outputs(grad_input)
     columns = prod(shape)
     rows = tensor.numel() // columns if columns else 0
-    sums_weights(call, grad, grads, rows, columns)
+    _sums_weights(call, grad, grads, rows, columns)
 
 
-def sums_weights(call: OpCall, grad: torch.Tensor, grads: list, rows: int, columns: int) -> None:
+def _sums_weights(call: OpCall, grad: torch.Tensor, grads: list, rows: int, columns: int) -> None:
     """Allocates the gradients of weights (None if not required): sums of `rows` x `columns` products over the rows.
 
     With many rows and few columns, blocks of rows are summed first, and their sums with sum(0), whose results replace

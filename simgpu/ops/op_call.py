@@ -3,21 +3,27 @@
 import math
 from typing import Any
 
+import torch
+
 from simgpu.op_info import arguments, composite_explicit
 from simgpu.op_info.inplace_out_variants import variants
-from simgpu.op_info.op_spec import Conditional, declare, named, overloads, spec
+from simgpu.op_info.op_spec import Conditional, Since, declare, named, overloads, registers, spec
 from simgpu.ops import custom
 
 
-def rule(*names: str, only: bool = False):
+def rule(*names: str, only: bool = False, since: tuple[int, int] | None = None):
     """Registers a function of one `OpCall` for operators: "mm" is aten.mm in all its overloads, "mm.default" is one.
 
     A single overload includes those that write the same result into an existing tensor (mm.out, cumsum_), unless `only`
-    is set. Raises ValueError if an operator already has a rule.
+    is set. With `since`, the function replaces the rule of these overloads from that version of torch on. Raises
+    ValueError if an operator already has a rule.
     """
 
     def register(function):
         for key in overloads(names):
+            if since is not None:
+                declare(key, allocate_since=Since(function, since))
+                continue
             declare(key, allocate=function)
             for variant in () if only else variants(key):
                 if spec(variant).allocate_as_variant is None:
@@ -28,8 +34,8 @@ def rule(*names: str, only: bool = False):
 
 
 def decomposition(*names: str, when=None):
-    """Declares that CUDA runs C++ which calls other operators for these ("_trilinear.default"), so they allocate what
-    those do.
+    """Declares that CUDA runs C++ which calls other operators for these ("_trilinear.default"), which then allocate
+    the memory.
 
     This is always so, or if when(*args, **kwargs). A plain call means PyTorch's own device-independent kernel
     (CompositeExplicitAutograd). As a decorator, it registers a function that does what CUDA's code does. It is called
@@ -65,12 +71,9 @@ def has_decomposition(operator) -> bool:
     """Returns whether `decomposition_of` returns a decomposition of an OpOverload for at least some calls."""
     if operator.namespace not in ("aten", "fsdp"):
         return custom.function_of(operator) is not None
-    return declares_decomposition(operator) or (rule_for(operator) is None and composite_explicit.on_gpu_too(operator))
-
-
-def declares_decomposition(operator) -> bool:
-    """Returns whether an OpOverload was declared with `decomposition`."""
-    return spec(operator).decompose is not None
+    return spec(operator).decompose is not None or (
+        rule_for(operator) is None and composite_explicit.on_gpu_too(operator)
+    )
 
 
 def preprocess_args(*names: str, when):
@@ -88,35 +91,12 @@ def preprocess_args(*names: str, when):
     return register
 
 
-def preprocessing_of(operator, args, kwargs):
-    """Returns the function that `preprocess_args` registered for this call of an OpOverload, or None."""
-    declared = spec(operator).preprocess
-    return declared.function if declared is not None and declared.holds(args, kwargs) else None
+refuses = registers("refuse", overloads)
+"""Registers a function that raises CUDA's error for a call before anything is allocated.
 
-
-def has_preprocessing(operator) -> bool:
-    """Returns whether `preprocess_args` registered a function for an OpOverload."""
-    return spec(operator).preprocess is not None
-
-
-def refuses(*names: str):
-    """Registers a function that raises CUDA's error for a call before anything is allocated.
-
-    It is for calls that PyTorch's meta kernels accept or refuse with a different text. It is called with the operator,
-    its positional and its keyword arguments. "sub.Tensor" is one overload; "sub" are all.
-    """
-
-    def register(function):
-        for operator in overloads(names):
-            declare(operator, refuse=function)
-        return function
-
-    return register
-
-
-def refusal_of(operator):
-    """Returns the function that `refuses` registered for an OpOverload, or None."""
-    return spec(operator).refuse
+It is for calls that PyTorch's meta kernels accept or refuse with a different text. It is called with the operator, its
+positional and its keyword arguments. "sub.Tensor" is one overload; "sub" are all.
+"""
 
 
 def rule_for(operator):
@@ -125,33 +105,20 @@ def rule_for(operator):
     return known.allocate or known.allocate_as_variant
 
 
-class OpCall:
+class OpCall(arguments.Arguments):
     """One call of an ATen operator on the simulated GPU.
 
-    `call["dropout_p"]` is the argument of that name in the operator's schema, however it was passed, or the schema's
-    default. `call["query", "key"]` are several. `outputs` are the tensors that the operator returns, including None
-    entries. `machine` is the GPU. `in_backward` says whether autograd's own thread would run it on a real GPU.
+    `outputs` are the tensors that the operator returns, including None entries. `machine` is the GPU. `in_backward`
+    says whether autograd's own thread would run it on a real GPU.
     """
 
-    __slots__ = ("operator", "args", "kwargs", "outputs", "machine", "in_backward", "_allocate", "_scratch")
+    __slots__ = ("outputs", "machine", "in_backward", "_allocate", "_scratch")
 
     def __init__(self, operator, args, kwargs, outputs, machine, in_backward, allocate):
-        self.operator = operator
-        self.args = args
-        self.kwargs = kwargs
-        self.outputs = outputs
-        self.machine = machine
-        self.in_backward = in_backward
+        super().__init__(operator, args, kwargs)
+        self.outputs, self.machine, self.in_backward = outputs, machine, in_backward
         self._allocate = allocate
         self._scratch = []
-
-    def __getitem__(self, names: str | tuple[str, ...]) -> Any:
-        """Returns an argument by its name, or a tuple of several by theirs. Raises KeyError for a name not in the
-        schema.
-        """
-        if isinstance(names, str):
-            return arguments.given(self.operator, names, self.args, self.kwargs)
-        return tuple(arguments.given(self.operator, name, self.args, self.kwargs) for name in names)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns an argument by its name, or `default` if the operator has none, for rules of several operators."""
@@ -167,6 +134,12 @@ class OpCall:
         for output in outputs:
             if output is not None:
                 self._allocate(output)
+
+    def allocate_output(self) -> torch.Tensor:
+        """Allocates the only output now, and returns it."""
+        (output,) = self.outputs
+        self._allocate(output)
+        return output
 
     def scratch(self, nbytes: int):
         """Allocates `nbytes` for the operator's internal use, until `release` or the end of the operator."""

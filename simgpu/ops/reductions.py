@@ -57,8 +57,7 @@ def sums(call: OpCall) -> None:
 
     The kernel of prod is compiled at run time, which the oracle cannot do; it is configured as the others are.
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     tensor = converted(call, call["self"], output.dtype)
     reduce(call, tensor, call.get("dim"), accumulator_of(output.dtype), output.element_size())
 
@@ -66,16 +65,14 @@ def sums(call: OpCall) -> None:
 @rule("hash_tensor.default")
 def hashes(call: OpCall) -> None:
     """Rule of xor_sum_kernel_cuda: elements are read unconverted, and give one of 8 B (ReduceSumProdKernel.cu)."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     reduce(call, call["self"], call["dim"], output.element_size(), output.element_size())
 
 
 @rule("trace.default")
 def trace(call: OpCall) -> None:
     """Rule of trace_cuda: the sum of the diagonal (aten/src/ATen/native/cuda/TriangularOps.cu)."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     diagonal = converted(call, call["self"].diagonal(), output.dtype)
     reduce(call, diagonal, None, accumulator_of(output.dtype), output.element_size())
 
@@ -83,8 +80,7 @@ def trace(call: OpCall) -> None:
 @rule("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype")
 def norms(call: OpCall) -> None:
     """Rule of linalg_vector_norm_out (aten/src/ATen/native/LinearAlgebra.cpp) and ReduceNormKernel.cu."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     reduce_to_norms(call, call["self"], call["dim"], output.dtype)
 
 
@@ -105,18 +101,14 @@ def reduce_to_norms(call: OpCall, tensor: torch.Tensor, dims, dtype: torch.dtype
 @rule("amax.default", "amin.default")
 def extremes(call: OpCall) -> None:
     """Rule of ReduceMaxValuesKernel.cu: the accumulator is the element itself."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     reduce(call, call["self"], call["dim"], output.element_size(), output.element_size())
 
 
 @rule("any.default", "all.default", "any.dim", "all.dim", "any.dims", "all.dims")
 def truths(call: OpCall) -> None:
-    """Rule of allany_impl (aten/src/ATen/native/ReduceOps.cpp) and ReduceLogicKernel.cu: one element is converted to
-    bool.
-    """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    """Rule of allany_impl (ReduceOps.cpp) and ReduceLogicKernel.cu: one element is converted to bool."""
+    output = call.allocate_output()
     tensor = call["self"]
     if tensor.numel() != 1:
         held = output if call.machine.torch_version >= (2, 12) else tensor  # the dtype of accumulators
@@ -128,17 +120,14 @@ def truths(call: OpCall) -> None:
 @rule("max.default", "min.default")
 def extreme_of_all(call: OpCall) -> None:
     """Rule of max and min of all elements, of a contiguous tensor (aten/src/ATen/native/ReduceAllOps.cpp)."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     tensor = contiguous(call, call["self"])
     reduce(call, tensor, None, output.element_size(), output.element_size())
 
 
 @rule("aminmax.default")
 def both_extremes(call: OpCall) -> None:
-    """Rule of aminmax: an accumulator holds both (aten/src/ATen/native/TensorCompare.cpp,
-    cuda/ReduceAMinMaxKernel.cu).
-    """
+    """Rule of aminmax: an accumulator holds both (TensorCompare.cpp, cuda/ReduceAMinMaxKernel.cu)."""
     call.allocate_outputs(*call.outputs)
     tensor, dim = call["self", "dim"]
     if dim is None:
@@ -149,8 +138,7 @@ def both_extremes(call: OpCall) -> None:
 @rule("argmax.default", "argmin.default")
 def positions(call: OpCall) -> None:
     """Rule of ReduceArgMaxKernel.cu: the accumulator is a value with its index, 16 B."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     tensor, dim = call["self", "dim"]
     reduce(call, flat(call, tensor) if dim is None else tensor, dim, 16, output.element_size())
 
@@ -207,11 +195,8 @@ def _reduce_moments(call: OpCall, tensor: torch.Tensor, dims) -> None:
 
 @rule("renorm.default")
 def renorm(call: OpCall) -> None:
-    """Rule of renorm_out: the norms, for halves in float32, and then the factors
-    (aten/src/ATen/native/Normalization.cpp).
-    """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    """Rule of renorm_out: the norms, for halves in float32, and then the factors (Normalization.cpp)."""
+    call.allocate_output()
     tensor, dim = call["self", "dim"]
     dim %= tensor.dim()
     others = [i for i in range(tensor.dim()) if i != dim]

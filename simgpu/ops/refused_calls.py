@@ -85,9 +85,7 @@ def result_of_several(operator, args: tuple, kwargs: dict) -> None:
 
 @refuses("angle.out", "logit.out", "polygamma.out")
 def result_in_floating_point(operator, args: tuple, kwargs: dict) -> None:
-    """Refuses an out= to which TensorIterator::unary_float_op and similar cannot cast
-    (aten/src/ATen/native/UnaryOps.cpp).
-    """
+    """Refuses an out= to which TensorIterator::unary_float_op and similar cannot cast (UnaryOps.cpp)."""
     dtype = arguments.given(operator, "self", args, kwargs).dtype
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
@@ -132,9 +130,7 @@ def selected(operator, args: tuple, kwargs: dict) -> None:
 
 @refuses("stack.out")
 def stacked(operator, args: tuple, kwargs: dict) -> None:
-    """Refuses stack with an out= that cannot hold the common dtype (aten/src/ATen/native/TensorShape.cpp, cat's meta
-    function).
-    """
+    """Refuses stack with an out= that cannot hold the common dtype (TensorShape.cpp, cat's meta function)."""
     common, out = args[0][0].dtype, kwargs["out"].dtype
     for one in args[0][1:]:
         common = torch.promote_types(common, one.dtype)

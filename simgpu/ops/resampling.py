@@ -3,7 +3,7 @@
 Any other operand is copied for the call. If the output itself has a different layout, the kernel writes to a scratch
 one. The files are those of aten/src/ATen/native/cuda with the operators' names (DilatedMaxPool2d.cu, AveragePool2d.cu,
 AdaptiveAveragePooling.cu, AdaptiveMaxPooling2d.cu, UpSampleNearest2d.cu, ReflectionPad.cu, ...). Which operands are
-copied, and in which order, was read from oracle traces (tools/oracle/rules_convolutions.py generates such calls).
+copied, and in which order, was read from oracle traces (tools/oracle/rules/convolutions.py generates such calls).
 """
 
 import torch
@@ -34,20 +34,12 @@ def pool(call: OpCall) -> None:
     copy_unless(call, suggest_memory_format(tensor), tensor)
 
 
-@rule("max_pool2d_with_indices_backward.default")
-def max_pool_2d_backward(call: OpCall) -> None:
-    """Allocates the gradient, then copies of the input, of the incoming gradient and of the indices."""
+@rule("max_pool2d_with_indices_backward.default", "avg_pool2d_backward.default")
+def pool_2d_backward(call: OpCall) -> None:
+    """Allocates the gradient, then copies of the input, of the incoming gradient and of the indices, if there are."""
     call.allocate_outputs(*call.outputs)
-    grad, tensor, indices = call["grad_output", "self", "indices"]
-    copy_unless(call, suggest_memory_format(tensor), tensor, grad, indices)
-
-
-@rule("avg_pool2d_backward.default")
-def avg_pool_2d_backward(call: OpCall) -> None:
-    """Allocates the gradient, then copies of the input and of the incoming gradient."""
-    call.allocate_outputs(*call.outputs)
-    grad, tensor = call["grad_output", "self"]
-    copy_unless(call, suggest_memory_format(tensor), tensor, grad)
+    grad, tensor, indices = *call["grad_output", "self"], call.get("indices")
+    copy_unless(call, suggest_memory_format(tensor), tensor, grad, *([] if indices is None else [indices]))
 
 
 @rule("max_pool3d_with_indices_backward.default")
@@ -75,20 +67,6 @@ def adaptive_avg_pool_2d_backward(call: OpCall) -> None:
         copy_unless(call, CONTIGUOUS, grad)
 
 
-@rule("_adaptive_avg_pool3d.default")
-def adaptive_avg_pool_3d(call: OpCall) -> None:
-    """Allocates a copy of the input before the output."""
-    copy_unless(call, CONTIGUOUS, call["self"])
-    call.allocate_outputs(*call.outputs)
-
-
-@rule("adaptive_max_pool2d.default")
-def adaptive_max_pool_2d(call: OpCall) -> None:
-    """Allocates the outputs, then contiguous copies of them and of the input."""
-    call.allocate_outputs(*call.outputs)
-    copy_unless(call, CONTIGUOUS, *call.outputs, call["self"])
-
-
 @rule("adaptive_max_pool2d_backward.default")
 def adaptive_max_pool_2d_backward(call: OpCall) -> None:
     """Allocates the gradient, then copies of the incoming one, of the indices and of the gradient itself."""
@@ -102,13 +80,15 @@ def adaptive_max_pool_2d_backward(call: OpCall) -> None:
 
 
 @rule("upsample_nearest2d.default", "_upsample_nearest_exact2d.default")
+@rule("upsample_nearest2d_backward.default", "_upsample_nearest_exact2d_backward.default")
+@rule("upsample_bilinear2d_backward.default")
 def nearest_2d(call: OpCall) -> None:
     """Allocates the output, then copies for the kernel: the one for channels_last, or the contiguous one.
 
-    With unchanged height and width it is a copy (UpSampleNearest2d.cu).
+    With unchanged height and width it is a copy (UpSampleNearest2d.cu, UpSampleBilinear2d.cu).
     """
     (output,) = call.outputs
-    tensor = call["self"]
+    tensor = call.first
     call.allocate_outputs(output)
     if tensor.shape == output.shape:
         return
@@ -131,24 +111,6 @@ def bilinear_2d(call: OpCall) -> None:
         copy_unless(call, CHANNELS_LAST, tensor)
 
 
-@rule("upsample_nearest2d_backward.default", "_upsample_nearest_exact2d_backward.default")
-@rule("upsample_bilinear2d_backward.default")
-def upsample_2d_backward(call: OpCall) -> None:
-    """Allocates the gradient, then copies for the kernel: the one for channels_last, or the contiguous one.
-
-    With unchanged height and width it is a copy (UpSampleNearest2d.cu, UpSampleBilinear2d.cu).
-    """
-    (output,) = call.outputs
-    grad = call["grad_output"]
-    call.allocate_outputs(output)
-    if grad.shape == output.shape:
-        return
-    if _in_channels_last(grad, output):
-        copy_unless(call, CHANNELS_LAST, grad)
-    else:
-        copy_unless(call, CONTIGUOUS, output, grad)
-
-
 def _in_channels_last(tensor, output, channels: int = VECTOR_CHANNELS) -> bool:
     """Returns whether the kernel for channels_last runs, which exists from `channels` channels on."""
     return (
@@ -158,10 +120,10 @@ def _in_channels_last(tensor, output, channels: int = VECTOR_CHANNELS) -> bool:
     )
 
 
-@rule("_upsample_bilinear2d_aa.default", "_upsample_bicubic2d_aa.default")
+@rule("_upsample_bilinear2d_aa.default", "_upsample_bicubic2d_aa.default", "adaptive_max_pool2d.default")
 @rule("upsample_nearest3d.default", "_upsample_nearest_exact3d.default")
 def contiguous_both(call: OpCall) -> None:
-    """Allocates the output, then contiguous copies of the output and of the input."""
+    """Allocates the outputs, then contiguous copies of them and of the input."""
     call.allocate_outputs(*call.outputs)
     copy_unless(call, CONTIGUOUS, *call.outputs, call["self"])
 
@@ -191,10 +153,10 @@ def contiguous_operand(call: OpCall) -> None:
     copy_unless(call, CONTIGUOUS, call.first)
 
 
-@rule("fractional_max_pool2d_backward.default")
-def fractional_max_pool_2d_backward(call: OpCall) -> None:
-    """Allocates a copy of the gradient, and then the output."""
-    call.contiguous(call["grad_output"])
+@rule("_adaptive_avg_pool3d.default", "fractional_max_pool2d_backward.default")
+def contiguous_operand_first(call: OpCall) -> None:
+    """Allocates a contiguous copy of the first operand, then the output."""
+    call.contiguous(call.first)
     call.allocate_outputs(*call.outputs)
 
 

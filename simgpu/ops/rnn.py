@@ -13,6 +13,7 @@ import torch
 from simgpu import unmodeled
 from simgpu.device import machine as machines
 from simgpu.ops.dispatcher import cuda_composite, decomposed, meta
+from simgpu.ops.op_call import OpCall, decomposition, rule
 
 _aten = torch.ops.aten
 
@@ -310,3 +311,33 @@ def fused_gru_cell(input_gates, hidden_gates, hidden, input_bias=None, hidden_bi
     """Returns the hidden state and the workspace (aten/src/ATen/native/cuda/RNN.cu)."""
     workspace = hidden.new_empty(hidden.shape[0], hidden.shape[1] * GRU_WORKSPACE)
     return torch.empty_like(hidden, memory_format=torch.contiguous_format), workspace
+
+
+decomposition("_pack_padded_sequence.default")  # aten/src/ATen/native/PackedSequence.cpp
+
+
+@rule("_thnn_fused_lstm_cell.default", "_thnn_fused_gru_cell.default")
+def cell(call: OpCall) -> None:
+    """Rule of RNN.cu: what is saved for backward comes first (aten/src/ATen/native/cuda/RNN.cu)."""
+    *state, workspace = call.outputs
+    call.allocate_outputs(workspace, *state)
+
+
+@decomposition("_thnn_fused_lstm_cell_backward_impl.default")
+def lstm_cell_backward(grad_hidden, grad_cells, cells_before, cells, workspace, biases):
+    """Decomposes _thnn_fused_lstm_cell_backward_impl_cuda: the bias's gradient is the sum of the gates' (RNN.cu)."""
+    if grad_hidden is None and grad_cells is None:
+        return None, None, None
+    gates = torch.empty_like(workspace, memory_format=torch.contiguous_format)
+    grad_before = torch.empty_like(cells_before, memory_format=torch.contiguous_format)
+    return gates, grad_before, gates.sum(0) if biases else None
+
+
+@decomposition("_thnn_fused_gru_cell_backward.default")
+def gru_cell_backward(grad, workspace, biases):
+    """Decomposes _thnn_fused_gru_cell_backward_cuda (RNN.cu)."""
+    shape = grad.shape[0], 3 * grad.shape[1]
+    input_gates, hidden_gates = workspace.new_empty(shape), workspace.new_empty(shape)
+    grad_before = torch.empty_like(grad, memory_format=torch.contiguous_format)
+    sums = (input_gates.sum(0), hidden_gates.sum(0)) if biases else (None, None)
+    return input_gates, hidden_gates, grad_before, *sums

@@ -76,8 +76,7 @@ def _resize(out, shape) -> None:
 @rule("_sample_dirichlet.default")
 def dirichlet(call: OpCall) -> None:
     """Rule of _s_dirichlet_cuda: gamma samples divided by their sum (aten/src/ATen/native/cuda/Distributions.cpp)."""
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     if output.numel():
         call.scratch(output.numel() // output.shape[-1] * output.element_size())
         reduce(call, output, [-1], accumulator_of(output.dtype), output.element_size())

@@ -71,9 +71,7 @@ def histc_into(tensor, bins=100, min=0, max=0, *, out):
 
 @rule("histc.default", only=True)
 def histc(call: OpCall) -> None:
-    """Rule of _histc_cuda_template: without a given range, the values' extremes
-    (aten/src/ATen/native/cuda/SummaryOps.cu).
-    """
+    """Rule of _histc_cuda_template: without a given range, the values' extremes (SummaryOps.cu)."""
     call.allocate_outputs(*call.outputs)
     tensor, least, most = call["self", "min", "max"]
     if least != most or tensor.numel() == 0:

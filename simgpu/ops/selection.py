@@ -24,9 +24,7 @@ def is_answered(mask: torch.Tensor) -> bool:
 
 @rule("nonzero.default")
 def nonzero(call: OpCall) -> None:
-    """Rule of nonzero_cuda_out_impl: counts the elements, then selects their indices
-    (aten/src/ATen/native/cuda/Nonzero.cu).
-    """
+    """Rule of nonzero_cuda_out_impl: counts the elements, then selects their indices (Nonzero.cu)."""
     tensor, spec = call.first, call.machine.spec
     chunk = tensor.numel() if tensor.numel() < MOST_AT_ONCE else 2**30
     sizes = [min(chunk, tensor.numel() - begin) for begin in range(0, tensor.numel(), chunk or 1)] or [0]

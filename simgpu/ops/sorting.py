@@ -152,8 +152,7 @@ def cumulative(call: OpCall) -> None:
 
     A scalar is filled with itself, in place with a copy (aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops).
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     tensor, dim = call["self", "dim"]
     if tensor.numel() == 0:
         return
@@ -194,8 +193,7 @@ def randperm(call: OpCall) -> None:
 
     They have enough bits that few are equal.
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     _check_fits(call, output.dtype)
     _draw_and_sort(call, output)
 

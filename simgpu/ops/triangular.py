@@ -13,9 +13,7 @@ decomposition("linalg_pinv.atol_rtol_tensor")
 
 
 def _is_read_as_it_lies(matrices: torch.Tensor) -> bool:
-    """Returns whether matrices need no copy (aten/src/ATen/native/BatchLinearAlgebra.cpp,
-    is_row_or_column_contiguous).
-    """
+    """Returns whether matrices need no copy (BatchLinearAlgebra.cpp, is_row_or_column_contiguous)."""
     return matrices.is_contiguous() or matrices.mT.is_contiguous()
 
 
@@ -40,8 +38,7 @@ def solve_triangular(call: OpCall) -> None:
 
     Matrices with a different layout, or broadcast ones, are copied (aten/src/ATen/native/BatchLinearAlgebra.cpp).
     """
-    (output,) = call.outputs
-    call.allocate_outputs(output)
+    output = call.allocate_output()
     matrices, sides = call["self", "B"]
     batch = torch.broadcast_shapes(matrices.shape[:-2], sides.shape[:-2])
     matrices = matrices.expand(*batch, *matrices.shape[-2:])

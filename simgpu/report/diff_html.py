@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from html import escape
 
-from simgpu.report import html
+from simgpu.report import html, page
 from simgpu.report.compare import Difference, Side
 from simgpu.report.sizes import mib
+
+SEEN = 8
+"""Rows that are seen of a table before it scrolls."""
 
 
 def document(difference: Difference) -> str:
     """Returns the whole file."""
     charts = html.Charts()
     first, *rest = str(difference).splitlines()
+    first = first.removesuffix(":")
     counts, notes = rest[:1], [line for line in rest[1:] if not line.startswith((" ", "+", "-")) and line]
     grown = difference.grown
     outcome = "equal" if not grown else "higher" if grown > 0 else "lower"
@@ -50,13 +54,16 @@ def _table(difference: Difference) -> str:
         "<th>where and what</th>"
     )
     table = f'<table class="sortable wide lines"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    return f'<section><h2>What has changed at the peak</h2><div class="tall">{table}</div></section>'
+    more = f'<p class="quiet">{len(rows)} lines; scroll inside the table to see all.</p>' if len(rows) > SEEN else ""
+    return f'<section><h2>What has changed at the peak</h2><div class="tall">{table}</div>{more}</section>'
 
 
 def _side(side: Side, charts: html.Charts) -> str:
-    """The timeline of one run, and how it was made."""
+    """The verdict on one run, its timeline, and how it was made."""
     report = side.report
     if report is None:
         return ""
     rows = [("command", report.command), ("torch", report.torch), ("simgpu", report.version)]
-    return f"<h2>{escape(side.name)}: {escape(report.what)}</h2>{html.timeline(report, charts)}{html.described(rows)}"
+    verdict = page.headline(report).splitlines()[0]
+    head = f"<h2>{escape(side.name)}: {escape(report.what)}</h2><p>{escape(verdict)}</p>"
+    return f"{head}{html.timeline(report, charts)}{html.described(rows)}"

@@ -96,11 +96,15 @@ class Known:
 
 
 class Modules:
-    """Knows the program's modules. `place(tensor, known)` is called for each parameter and buffer of a named module."""
+    """Knows the program's modules. `place(tensor, known)` is called for each parameter and buffer of a named module.
 
-    def __init__(self, place: Callable[[torch.Tensor, Known], None]):
+    `here(tensor)`: whether a tensor uses this GPU's memory, which those of a module from an earlier GPU do not.
+    """
+
+    def __init__(self, place: Callable[[torch.Tensor, Known], None], here: Callable[[torch.Tensor], bool]):
         self._known: dict[int, Known] = {}
         self._place = place
+        self._here = here
         self._models: Counter = Counter()  # outermost modules by their class
         self._numbers: list[int] = []  # sequence numbers of autograd's nodes, from which on a module ran
         self._ran: list[Known | None] = []  # these modules
@@ -144,18 +148,26 @@ class Modules:
                 yield known, tensor
 
     def name_all(self, modules: Iterable[nn.Module]) -> None:
-        """Names modules again, below those that are inside no other of them."""
+        """Names modules again, below those that are inside no other of them. Those that have no memory here and were
+        not called may be of an earlier program, so they get no name."""
         modules = list(modules)
         inside = {id(child) for one in modules for child in _children(one).values()}
         for one in modules:
-            if id(one) not in inside:
+            if id(one) not in inside and self._concerns(one):
                 self._name(one)
 
-    def _of(self, module: nn.Module) -> Known:
+    def _concerns(self, outermost: nn.Module) -> bool:
+        """Returns whether a module, or one inside it, was called or has a tensor on this GPU."""
+        return any(self._is_known(module) or any(map(self._here, _owned(module))) for _, module in _named(outermost))
+
+    def _is_known(self, module: nn.Module) -> bool:
         known = self._known.get(id(module))
-        if known is None or known.ref() is not module:
-            known = self._known[id(module)] = Known(module)
-        return known
+        return known is not None and known.ref() is module
+
+    def _of(self, module: nn.Module) -> Known:
+        if not self._is_known(module):
+            self._known[id(module)] = Known(module)
+        return self._known[id(module)]
 
     def _name(self, outermost: nn.Module) -> None:
         model = self._of(outermost)
@@ -168,11 +180,16 @@ class Modules:
             known = self._of(module)
             known.name, known.model = name, model
             self.kinds[model.label, name] = known.kind
-            for tensors in (vars(module).get("_parameters", {}), vars(module).get("_buffers", {})):
-                for tensor in tensors.values():
-                    if isinstance(tensor, torch.Tensor) and id(tensor) not in placed:
-                        placed.add(id(tensor))
-                        self._place(tensor, known)
+            for tensor in _owned(module):
+                if id(tensor) not in placed:
+                    placed.add(id(tensor))
+                    self._place(tensor, known)
+
+
+def _owned(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Yields a module's own parameters and buffers."""
+    for tensors in (vars(module).get("_parameters", {}), vars(module).get("_buffers", {})):
+        yield from (one for one in tensors.values() if isinstance(one, torch.Tensor))
 
 
 def _calls(frame) -> Iterator[nn.Module]:

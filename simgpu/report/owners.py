@@ -161,7 +161,7 @@ class Owners:
 
     def _of_parameter(self, parameter) -> None:
         self._mark(parameter, PARAMETERS)
-        gradient = parameter.grad if parameter.is_leaf else None
+        gradient = _gradient(parameter)
         if gradient is not None:
             self._mark(gradient, GRADIENTS, parameter)
 
@@ -192,8 +192,9 @@ class Owners:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             if leaves and self.roots is None:
                 for one in alive:
-                    if type(one) in (torch.Tensor, nn.Parameter) and one.is_leaf and one.grad is not None:
-                        self._mark(one.grad, GRADIENTS, one)
+                    gradient = _gradient(one) if type(one) in (torch.Tensor, nn.Parameter) else None
+                    if gradient is not None:
+                        self._mark(gradient, GRADIENTS, one)
             for one in found:
                 if isinstance(one, Optimizer):
                     with contextlib.suppress(AttributeError):  # one that was never finished: its __init__ raised
@@ -207,6 +208,18 @@ class Owners:
                         self._mark(buffer, PARAMETERS)
             if self.on_modules is not None:
                 self.on_modules([one for one in found if isinstance(one, nn.Module)])
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Returns the gradient of a leaf, None for any other tensor.
+
+    A view that a split made has no `grad_fn` any more after its base was changed in place, and raises where it is asked
+    whether it is a leaf (torch/csrc/autograd/variable.cpp, grad_fn). FSDP1 leaves such views as parameters.
+    """
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:
+        return None
 
 
 def _tensors(state: object, depth: int = 0) -> Iterator[torch.Tensor]:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from simgpu.report import files, placeholder_values, processes
 from simgpu.report.sizes import MIB, mib, share, size
-from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED, of_one, to_spare
+from simgpu.report.verdict import DOES_NOT_FIT, FAILED, FITS, OUT_OF_MEMORY, STOPPED, UNDECIDED, of_one, to_spare
 
 if TYPE_CHECKING:
     from simgpu.report.report import Line, Report
+    from simgpu.report.verdict import Verdict
 
 
 LINES = 8  # the largest ones that are shown
@@ -113,12 +114,17 @@ def margin_rows(report: Report) -> list[tuple[str, str, int, str]]:
             f"the smallest capacity found to fit is {size(report.smallest)}, if the program asks for the same there"
         )
         rows.append(("+", "cache not needed", margin.cache, replayed))
-    needed = (
-        f"±{verdict.uncertainty // MIB}; it fits if this is {size(verdict.uncertainty + verdict.set_aside)} or more"
-    )
-    if verdict.set_aside:
-        needed += f", of which {size(verdict.set_aside)} are set aside for what is not modelled"
+    needed = f"±{verdict.uncertainty // MIB}; {_enough(verdict)}"
     return [*rows, ("=", "to spare", verdict.spare or 0, needed)]
+
+
+def _enough(verdict: Verdict) -> str:
+    """Returns which bytes to spare are enough."""
+    least = verdict.uncertainty + verdict.set_aside
+    if verdict.outcome == UNDECIDED and (verdict.spare or 0) >= least:
+        return "it is undecided however large this is, because not all memory is known"
+    aside = f", of which {size(verdict.set_aside)} are set aside for what is not modelled" if verdict.set_aside else ""
+    return f"it fits if this is {size(least)} or more{aside}"
 
 
 def _at_most(report: Report) -> str:
@@ -129,9 +135,9 @@ def _at_most(report: Report) -> str:
 
 
 def made(report: Report) -> str:
-    """Returns how many optimizer steps were made, in which time, and by which torch."""
-    clock = f" {report.seconds:.3g} s on the simulated clock (an estimate);" if report.seconds else ""
-    return f"{_steps(report.steps)};{clock} torch {report.torch}"
+    """Returns how many optimizer steps were made, in about which time, and by which torch."""
+    time = f" {report.time};" if report.time else ""
+    return f"{_steps(report.steps)};{time} torch {report.torch}"
 
 
 def _steps(count: int) -> str:

@@ -187,7 +187,7 @@ class Watch:
         self._inputs = 0
         self.timeline = Timeline()
         self.owners = Owners()
-        self.modules = Modules(self._holds)
+        self.modules = Modules(self._holds, lambda tensor: _block_of(tensor, machine) is not None)
         self.owners.on_modules = self.modules.name_all
         self._live: dict[int, Held] = {}
         self._gone: list[Held] = []  # lived at the peak, and does not any more

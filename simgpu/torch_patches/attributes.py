@@ -13,8 +13,8 @@ from simgpu.clock import workers
 from simgpu.device import machine as machines
 from simgpu.dispatch import stacks
 from simgpu.dispatch.default_devices import means_gpu
-from simgpu.dispatch.dispatch_mode import all_meta
 from simgpu.dispatch.function_mode import FunctionMode
+from simgpu.dispatch.stages import all_meta
 from simgpu.errors import NESTED, NotModelledError, naming_cuda, naming_cuda_types
 from simgpu.patches import Patches
 from simgpu.storage import side_streams, storage_map

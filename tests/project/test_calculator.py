@@ -58,6 +58,17 @@ def test_a_batch_between_two_computed_ones_is_in_their_range(stored, cell):
     assert smaller[0] + context <= tables.measured(cell)[2] <= max(smaller[1], larger[1]) + context
 
 
+@pytest.mark.parametrize("cell", [("llama-3.2-1b", "lora", 1, 4096, 1), ("llama-3.2-1b", "checkpoint", 8, 1024, 2)])
+@pinned.of_pinned_torch
+def test_a_length_that_was_not_computed_needs_what_as_many_tokens_need(stored, cell):
+    model, plan, gpus, length, batch = cell
+    tokens = [one for one in MODELS[model].lengths if length * batch % one == 0 and length * batch // one in BATCHES]
+    equal = [stored["cells"][tables.key((model, plan, gpus, one, length * batch // one))][2] for one in tokens]
+    error = tables.same_tokens(stored["cells"])
+    assert len(equal) > 1 and error < 0.01
+    assert min(equal) * (1 - error) <= tables.measured(cell)[2] <= max(equal) * (1 + error)
+
+
 @pytest.mark.parametrize("seed", [*range(3), 100, 101])
 def test_the_number_of_parameters_is_the_models(seed):
     config, *_ = estimates.drawn(seed)
@@ -68,10 +79,10 @@ def test_the_number_of_parameters_is_the_models(seed):
 
 
 def test_most_configurations_that_were_kept_out_are_in_the_range(stored):
-    ranges = estimates.stored()["plans"]
+    ranges = estimates.stored()["ways"]
     held = [
-        ranges[plan]["low"] <= stored["ratios"][f"{plan} {seed}"] <= ranges[plan]["high"]
-        for plan in ranges
+        ranges[way]["low"] <= stored["ratios"][f"{way} {seed}"] <= ranges[way]["high"]
+        for way in ranges
         for seed in estimates.KEPT_OUT
     ]
     assert sum(held) >= 0.8 * len(held)
@@ -143,12 +154,62 @@ def test_a_batch_that_was_not_computed_has_a_range(page, stored):
 
 
 @pytest.mark.browser
+def test_a_length_between_two_computed_ones(page, stored):
+    model, plan, gpus = "llama-3-8b", "lora", 1
+    assert "4,096 tokens were not computed" in page.evaluate(
+        f"choose({json.dumps({'model': model, 'plan': plan, 'gpus': gpus, 'length': 4096, 'batch': 2})}); "
+        "document.getElementById('how').textContent"
+    )
+    low, high = page.evaluate("(({ low, high }) => [low, high])(answer(read()))")
+    equal = [stored["cells"][tables.key((model, plan, gpus, *one))][2] for one in ((2048, 4), (8192, 1), (512, 16))]
+    assert low <= min(equal) and max(equal) <= high
+
+
+@pytest.mark.browser
+def test_the_card_of_the_reader(page, stored):
+    """It is in the sentence, in the table and in the command."""
+    choice = {"model": "llama-3-8b", "plan": "lora", "gpus": 1, "length": 2048, "batch": 1, "card": "RTX 4090"}
+    shown = page.evaluate(f"choose({json.dumps(choice)}); document.getElementById('needs').textContent")
+    smallest = stored["cells"][tables.key(("llama-3-8b", "lora", 1, 2048, 1))][2]
+    low, _ = stored["differences"]["RTX 4090"]
+    spare = spec("RTX 4090").total_memory - smallest - low
+    assert "fits on RTX 4090, with " in shown and f"{spare / 2**30:.1f} GiB to spare" in shown
+    assert page.evaluate("document.querySelector('tr.chosen th').textContent") == "RTX 4090"
+    assert '--gpu "RTX 4090"' in page.evaluate("document.getElementById('command').textContent")
+
+
+@pytest.mark.browser
+def test_a_choice_without_an_answer_says_why_and_has_the_command(page):
+    _choose(page, ("llama-3-8b", "full", 8, 2048, 1))
+    why = page.evaluate("document.getElementById('how').textContent")
+    assert "not computed in advance" in why and "all weights, bf16, checkpointing" in why
+    assert "--ranks 8" in page.evaluate("document.getElementById('command').textContent")
+    assert page.evaluate("document.getElementById('table').hidden")
+
+
+@pytest.mark.browser
+def test_the_largest_batch_is_a_range_between_computed_ones(page, stored):
+    _choose(page, ("llama-3-8b", "lora", 1, 2048, 1))
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#cards tr')].map((row) => [...row.cells].map((one) => one.textContent))"
+    )
+    fits = {row[0]: row[-1] for row in shown}
+    assert fits["RTX 3060"] == "none"
+    for name, largest in fits.items():
+        numbers = [int(word) for word in largest.split() if word.isdigit()]
+        for batch in (one for one in BATCHES if numbers and one <= numbers[0]):
+            cell = stored["cells"][tables.key(("llama-3-8b", "lora", 1, 2048, batch))]
+            assert cell[2] + stored["differences"][name][1] + CONTEXT_UNCERTAINTY <= spec(name).total_memory
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("seed", [0, 17, 40])
 def test_its_estimate_is_that_of_the_tool(page, seed):
     config, length, batch = estimates.drawn(seed)
-    for plan in estimates.ROWS:
-        asked = f"estimatedPeak({json.dumps(config)}, {json.dumps(plan)}, {length * batch})"
-        assert page.evaluate(asked) == pytest.approx(estimates.peak(config, plan, length * batch), rel=1e-12)
+    for way in estimates.ROWS:
+        plan, gpus = estimates.split(way)
+        asked = f"estimatedPeak({json.dumps(config)}, {json.dumps(plan)}, {gpus}, {length * batch})"
+        assert page.evaluate(asked) == pytest.approx(estimates.peak(config, way, length * batch), rel=1e-12)
 
 
 @pytest.mark.browser
@@ -158,6 +219,12 @@ def test_a_file_of_the_reader(page, tmp_path):
     page.choose_file("#file", tmp_path / "config.json")
     page.wait("document.getElementById('model').value === 'own'", 60)
     assert "An estimate for" in page.evaluate("document.getElementById('how').textContent")
+    for gpus, words in ((8, "12 random configurations"), (2, "12 random configurations"), (1, "24 random")):
+        page.evaluate(f"choose({{...read(), plan: 'checkpoint', gpus: {gpus}}})")
+        assert words in page.evaluate("document.getElementById('how').textContent")
+    page.evaluate("choose({...read(), plan: 'qlora'})")
+    assert "no formula for it was compared" in page.evaluate("document.getElementById('how').textContent")
+    assert "--qlora 16" in page.evaluate("document.getElementById('command').textContent")
     (tmp_path / "other.json").write_text('{"model_type": "gemma2"}')
     page.choose_file("#file", tmp_path / "other.json")
     page.wait("!document.getElementById('file-error').hidden", 60)

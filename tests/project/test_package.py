@@ -1,6 +1,7 @@
 """The distribution: its version, what each package needs, what it says where that is missing, what comes with it."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -56,6 +57,72 @@ def test_the_changelog_has_the_version():
     assert headings[0] == "Unreleased"
     released = headings[1:]
     assert not released or released[0] == PROJECT["project"]["version"]
+
+
+# --- the metadata that an index shows ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Returns a function that builds the package's metadata as pip does, with an address of the repository."""
+    pytest.importorskip("setuptools", "77")
+
+    def build(address: str | None):
+        folder = tmp_path_factory.mktemp("build")
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+        (folder / "made").mkdir()
+        (folder / "simgpu").mkdir()
+        (folder / "simgpu" / "__init__.py").touch()
+        given = {name: value for name, value in os.environ.items() if name != "LABKIT_REPOSITORY"}
+        given |= {} if address is None else {"LABKIT_REPOSITORY": address}
+        code = "from setuptools import build_meta as b; b.prepare_metadata_for_build_wheel('made')"
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=given, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (made,) = folder.glob("made/*.dist-info")
+        return metadata.PathDistribution(made).metadata
+
+    return build
+
+
+MARKDOWN = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
+
+
+def test_without_an_address_the_package_has_no_url_and_no_broken_link(built):
+    shown = built(None)
+    assert shown.get_all("Project-URL") is None and shown["Home-page"] is None
+    text = shown.get_payload()
+    assert "*Memory over time of one training step of three Linear layers, with its stages*" in text
+    targets = MARKDOWN.findall(text)
+    assert targets and all(target.startswith("https://") for target in targets)
+    assert "example.org" not in str(shown)
+
+
+def test_with_an_address_every_link_of_the_readme_leads_to_a_file(built):
+    address = "https://example.org/owner/name"
+    shown = built(f"{address}.git")
+    urls = dict(line.split(", ") for line in shown.get_all("Project-URL"))
+    assert list(urls) == ["Homepage", "Documentation", "Issues", "Changelog"]
+    assert urls["Homepage"] == address and all(url.startswith(address) for url in urls.values())
+    text = shown.get_payload()
+    assert f"stages]({address}/raw/HEAD/docs/three-linear.png)" in text
+    relative = [one for one in MARKDOWN.findall((ROOT / "README.md").read_text("utf-8")) if "://" not in one]
+    led = [one for one in MARKDOWN.findall(text) if one.startswith(address)]
+    assert [one.partition("/HEAD/")[2] for one in led] == relative
+    assert all((ROOT / name).exists() for name in relative)
+
+
+def test_what_the_readme_that_an_index_shows_keeps(tmp_path):
+    """A badge inside a link, an anchor, another site and code."""
+    code = f"import runpy; d = runpy.run_path({str(ROOT / 'setup.py')!r})['described']\n"
+    text = "[![b](b.svg)](x.md) [a](#there) [c](https://d.org/e)\n\n```\n[y](z.md)\n```\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + f"print(d({text!r}, '')); print(d({text!r}, 'https://h.org/o/n'))"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    kept = "[a](#there) [c](https://d.org/e)\n\n```\n[y](z.md)\n```\n\n"
+    badge = "[![b](https://h.org/o/n/raw/HEAD/b.svg)](https://h.org/o/n/blob/HEAD/x.md)"
+    assert done.stdout == f"*b* {kept}{badge} {kept}"
 
 
 # --- what is needed, and what is said where it is missing -------------------------------------------

@@ -15,7 +15,7 @@ MATH, FLASH, EFFICIENT, CUDNN = (
 )  # fmt: skip
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
-# The oracle's answers (torch 2.13.0), which the snippets of rules_attention repeat at random for the A100 and H100.
+# The oracle's answers (torch 2.13.0), which the snippets of rules/attention repeat at random for the A100 and H100.
 CHOICES = [
     # case, T4, A100 (and L4), H100, B200
     ({"dtype": torch.bfloat16}, MATH, FLASH, CUDNN, CUDNN),

@@ -178,12 +178,12 @@ def test_a_wrong_name_is_an_error_with_near_ones(arguments, said, capsys):
 def test_explaining_changes_nothing_for_a_simulated_gpu_that_follows():
     """Some operators are composite while no shapes are registered for them, and kernels on a simulated GPU."""
     code = (
-        "import sys, torch, simgpu; from simgpu import explain; from simgpu.dispatch import op_traits\n"
+        "import sys, torch, simgpu; from simgpu import explain; from simgpu.dispatch import stages\n"
         "before = torch._C._dispatch_dump('aten::mish_backward')\n"
         "assert explain.explained('aten::mish_backward').startswith('aten::mish_backward (kernel)')\n"
         "assert torch._C._dispatch_dump('aten::mish_backward') == before\n"
         "with simgpu.simulated_gpu('T4'):\n"
-        "    assert op_traits.traits_of(torch.ops.aten.mish_backward.default).kind == 'kernel'\n"
+        "    assert stages.traits_of(torch.ops.aten.mish_backward.default).kind == 'kernel'\n"
         "assert 'transformers' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

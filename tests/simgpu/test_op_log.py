@@ -15,7 +15,7 @@ def lines(capsys):
     ]
 
 
-def test_each_operator_has_a_line_with_its_rule_and_bytes(monkeypatch, capsys):
+def test_each_operator_has_a_line_with_its_rule_its_bytes_and_its_stages(monkeypatch, capsys):
     monkeypatch.setenv(op_log.VARIABLE, "ops")
     with simgpu.simulated_gpu("T4"):
         x = torch.ones(4, 256, device="cuda", requires_grad=True)  # so that the mask is saved
@@ -26,7 +26,9 @@ def test_each_operator_has_a_line_with_its_rule_and_bytes(monkeypatch, capsys):
         host = torch.ones(3) + 1
     (line,) = lines(capsys)
     assert re.match(r"aten::native_dropout  \w+ \(simgpu/ops/\w+\.py:\d+\): ", line)
+    line, stages = line.split("; ")
     assert line.endswith(f"{added:,} B allocated, +{added:,} B after the call")
+    assert stages == "place → check → leave_to_torch → shapes → allocate → time → follow_values"
     assert y.shape == x.shape and host.sum() == 6
 
 

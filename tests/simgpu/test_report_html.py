@@ -547,6 +547,8 @@ def test_run_fit_and_diff_write_it(tmp_path, script, capsys):
     text = (tmp_path / "diff" / "report.html").read_text(encoding="utf-8")
     difference = Difference.of(tmp_path / "one", tmp_path / "other")
     assert text == diff_html.document(difference)
+    for side in (difference.before, difference.after):
+        assert html.escape(str(side.report).splitlines()[0]) in text  # each verdict
     read = Read(text)
     assert (4 * MIB, "+4.00") in read.figures and len([one for one in read.tags if "data-track" in one[1]]) == 2
     assert (tmp_path / "diff" / "page.txt").read_text(encoding="utf-8") == str(difference)

@@ -1,6 +1,6 @@
 """Snippets on the simulated GPU against the oracle's, event by event, family by family of rules.
 
-The oracle's side is stored: `python -m tools.oracle.rules_<family> --keep` made it, from random snippets.
+The oracle's side is stored: `python -m tools.oracle.rules <family> --keep` made it, from random snippets.
 """
 
 import pytest

@@ -1,13 +1,14 @@
 """Every spelling of every move on the simulated GPU against the oracle's: events, devices, layouts, errors."""
 
 from tests.exactness import ORACLE
-from tools.oracle import cases, rules_moves
+from tools.oracle import cases
+from tools.oracle.rules import moves
 
 CASES = cases.load("moves")
 
 
 def test_the_recorded_cases_are_the_whole_product():
-    assert [case.code for case in CASES] == rules_moves.snippets()
+    assert [case.code for case in CASES] == moves.snippets()
 
 
 def test_all_is_as_on_the_oracle(exactness):

@@ -66,6 +66,19 @@ def test_memory_that_is_not_modelled_has_an_allowance(script):
     assert "too close to call: " in str(close) and "(at least: without cuFFT's workspaces)" in str(close)
 
 
+def test_the_replays_for_the_smallest_capacity_log_nothing(caplog):
+    """A program may show what is logged, and these are not its own requests."""
+
+    def program():
+        for elements in (2**23, 2**24):
+            torch.zeros(elements, device="cuda")
+
+    with caplog.at_level("DEBUG"):
+        report = simgpu.run(program, gpu="T4")
+    assert report.smallest and report.smallest < report.nvidia_smi
+    assert caplog.records == []
+
+
 def test_the_allowance_grows_with_the_run(script):
     """A tenth of 11 GiB is more than the 1 GiB that a small run has."""
     report = simgpu.run(script(FFT + one_tensor(11 * 2**30)), gpu="T4", memory="15 GiB")
@@ -77,6 +90,7 @@ def test_a_run_that_may_need_less_than_it_shows_is_undecided():
     """ "about" says that the figure is no lower bound."""
     report = simgpu.run(lambda: torch.compile(torch.nn.Linear(8, 8).cuda())(torch.ones(1, 8).cuda()), gpu="T4")
     assert report.unmodeled.startswith("about") and report.outcome == "undecided"
+    assert "±100; it is undecided however large this is" in str(report) and "it fits if" not in str(report)
 
 
 def test_a_lower_bound_that_does_not_fit_does_not_fit(script):

@@ -19,6 +19,7 @@ FILE = "<lines of a test>"
         ("return t.to(device, dtype if t.is_floating_point() else None)", 1, "convert", "to"),
         ("with torch.no_grad():\n    y = x.clone()", 2, "f", "clone"),
         ("y = self.down(self.act(x) * self.up(x))", 1, "f", "y = self.down(self.act(x) * self.up(x))"),
+        ("self.storage.resize_(size * self.element_size())", 1, "f", "resize_"),
         ("y = a * b", 1, "f", "y = a * b"),
         ("not ( python", 1, "f", "not ( python"),
     ],

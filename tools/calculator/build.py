@@ -23,7 +23,9 @@ def data() -> dict:
         "torch": kept["torch"],
         "batches": BATCHES,
         "lengths": sorted({length for model in MODELS.values() for length in model.lengths}),
+        "gpus": sorted({number for plan in PLANS.values() for number in plan.gpus}),
         "most_tokens": MOST_TOKENS,
+        "same_tokens": tables.same_tokens(kept["cells"]),
         "uncertainty": CONTEXT_UNCERTAINTY,
         "cells": {name: [peak + context, smallest, reserved + context] for name, (peak, reserved, smallest) in cells},
         "models": {

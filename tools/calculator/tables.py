@@ -60,6 +60,17 @@ def measured(cell: tuple, gpu: str = BASE) -> tuple[int, int, int]:
         return found.peak, found.reserved, found.report.smallest or found.report.nvidia_smi
 
 
+def same_tokens(known: dict) -> float:
+    """Returns the largest share by which capacities differ between cells with equally many tokens, for the models with
+    lengths between the computed ones."""
+    found: dict[tuple, list[tuple[int, ...]]] = {}
+    for model, plan, gpus, length, batch in cells():
+        if any(2 * one not in MODELS[model].lengths for one in MODELS[model].lengths[:-1]):
+            sizes = known[key((model, plan, gpus, length, batch))]
+            found.setdefault((model, plan, gpus, length * batch), []).append(tuple(sizes))
+    return max(max(column) / min(column) - 1 for group in found.values() for column in zip(*group, strict=True))
+
+
 def compute(words: Iterable[str] = (), again: bool = False) -> Iterator[str]:
     """Computes the cells that are missing, or all of them `again`, and yields a line for each.
 
@@ -82,6 +93,7 @@ def compute(words: Iterable[str] = (), again: bool = False) -> Iterator[str]:
         if (gpu in tables["differences"] and not again) or not _named(gpu, words):
             continue
         tables["differences"][gpu] = _difference(gpu, tables["cells"])
+        tables["differences"] = {one: tables["differences"][one] for one in gpus() if one in tables["differences"]}
         keep(tables)
         yield f"{gpu}: {tables['differences'][gpu]}"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from simgpu.dispatch import op_traits
+from simgpu.dispatch import op_traits, stages
 from simgpu.ops import rule_for
 from simgpu.recording.history import record
 from simgpu.recording.trace import Trace
@@ -34,6 +34,6 @@ def compare(workload: str, gpu: str = "A100-80GB") -> Comparison:
 def without_rule(operator) -> Iterator[None]:
     """Inside it the simulated GPU has no rule for `operator`, which then allocates its outputs and nothing else."""
     with patch.object(op_traits, "rule_for", lambda one: None if one is operator else rule_for(one)):
-        op_traits.traits_of.forget()
+        stages.traits_of.forget()
         yield
-    op_traits.traits_of.forget()
+    stages.traits_of.forget()

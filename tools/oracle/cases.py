@@ -1,23 +1,21 @@
 """Short snippets of PyTorch on "cuda" and the allocator's events of each: recorded on the oracle, compared with
 the simulated GPU.
 
-A family of rules has a module `tools.oracle.rules_<family>` that draws snippets; `python -m` it to record them in
-tests/data/oracle_rules/<family>.json.gz, which its test replays.
+A family of rules has a module in `tools/oracle/rules` that draws snippets. `python -m tools.oracle.rules FAMILY --keep`
+records them in tests/data/oracle_rules/FAMILY.json.gz, which its test replays.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import gzip
 import json
 import platform
-import random
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -211,30 +209,6 @@ def differences(cases: list[Case]) -> list[str]:
                 + (f"\n  oracle:    {wanted.told}\n  simulated: {got.told}" if wanted.told != got.told else "")
             )
     return found
-
-
-def command(family: str, draw: Callable[[random.Random], str], count: int) -> None:
-    """The command line of a `rules_<family>`: draw, run on the oracle, compare; and keep them with --keep."""
-    parser = argparse.ArgumentParser(prog=f"python -m tools.oracle.rules_{family}")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=count, help="snippets a GPU (default %(default)s)")
-    parser.add_argument("--gpu", action="append", help=f"default: {', '.join(GPUS)}")
-    parser.add_argument("--torch", default=run.DEFAULT_VERSION)
-    parser.add_argument("--keep", action="store_true", help="as the family's test data")
-    parser.add_argument("--limit", type=int, default=10, help="differences shown (default %(default)s)")
-    options = parser.parse_args()
-    kept = []
-    for number, gpu in enumerate(options.gpu or GPUS):
-        rng = random.Random(1000 * options.seed + number)
-        cases = on_oracle([draw(rng) for _ in range(options.count)], gpu, options.torch)
-        kept += cases
-        different = differences(cases)
-        for text in different[: options.limit]:
-            print(text, end="\n\n")
-        print(f"{gpu}: {len(cases) - len(different)} of {len(cases)} equal")
-    if options.keep:
-        made_by = "PyTorch's CUDA host code under stub libraries; no GPU was involved"
-        save(family, kept, {"made by": made_by, "torch": options.torch, "seed": options.seed})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Scripts that move things between host and device as people write them, one in each paragraph: for `rules_moves`."""
+"""Scripts that move things between host and device as people write them, one in each paragraph: for `rules/moves`."""
 
 SCRIPTS = """
 m = nn.Sequential(nn.LazyLinear(32), nn.ReLU(), nn.LazyLinear(4)).to('cuda')

@@ -49,7 +49,12 @@ def at(file: str, line: int, function: str) -> str:
 
 
 def _called(node: ast.AST) -> str:
-    """The name of the one call in a statement, or of the one of PyTorch's; "" where there is not one."""
+    """The name of the one call in a statement, or of the one of PyTorch's; "" where there is not one. A statement that
+    changes a tensor in place, as `x.resize_(n * x.itemsize)` does, is that call."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        name = _dotted(node.value.func).rpartition(".")[2]
+        if name.endswith("_") and not name.endswith("__"):
+            return name
     calls = [one for one in _own_nodes(node) if isinstance(one, ast.Call)]
     operators = [one for one in _own_nodes(node) if isinstance(one, (ast.BinOp, ast.Compare, ast.UnaryOp))]
     named = [one for call in calls if (one := _dotted(call.func)).rpartition(".")[2] not in _QUESTIONS]

@@ -1,25 +1,19 @@
-"""Bindings for the device: its index, whether it is initialised, and waiting for it."""
+"""Bindings for the device, its streams, and the settings of CUDA's libraries (cuBLAS, TunableOp)."""
 
 import torch
 
+from simgpu.device import streams
+from simgpu.errors import NotModelledError
+from simgpu.gpus.specs import cublas_workspace_bytes
 from simgpu.torch_patches import build
 from simgpu.torch_patches.cuda_c_api.base import Bindings, only_device
 
+CUDA_DEVICE_TYPE = 1  # c10::DeviceType::CUDA
+MODES = {"default": 0, "warn": 1, "error": 2}
+
 
 class Device(Bindings):
-    """Functions of torch.cuda and torch.accelerator about the device."""
-
-    def _cuda_init(self):
-        self.machine.initialize()
-
-    def _cuda_isInBadFork(self):
-        return self.machine.allocator_lock.forked
-
-    def _cuda_getDeviceCount(self):
-        return self.machine.count
-
-    def _cuda_getDevice(self):
-        return self.machine.index
+    """Functions of torch.cuda, torch.accelerator and torch.backends about the device, streams and libraries."""
 
     def _cuda_setDevice(self, index):
         only_device(index)
@@ -30,62 +24,20 @@ class Device(Bindings):
         self.machine.initialize()
         return self.machine.index if index >= 0 else -1
 
-    def _cuda_maybeExchangeDevice(self, index):
-        return self._cuda_exchangeDevice(index)
+    _cuda_maybeExchangeDevice = _accelerator_exchangeDevice = _accelerator_maybeExchangeDevice = _cuda_exchangeDevice
+    _accelerator_setDeviceIndex = _cuda_setDevice
 
     def _cuda_hasPrimaryContext(self, index):
         only_device(index)
         return self.machine.has_context
 
-    def _cuda_canDeviceAccessPeer(self, device, peer):
-        return False
-
     def _cuda_getCompiledVersion(self):
         major, minor = map(int, build.CUDA.split("."))
         return 1000 * major + 10 * minor
 
-    def _cuda_getArchFlags(self):
-        return " ".join(f"sm_{architecture}" for architecture in build.ARCHITECTURES)
-
-    def _cuda_synchronize(self):
-        self.machine.synchronize()
-
-    def _cuda_sleep(self, cycles):
-        """Does nothing: CUDA runs a kernel that waits, but the length of a cycle is not modelled."""
-
-    def _cuda_ipc_collect(self):
-        """Does nothing, because no memory is shared with other processes."""
-
-    if hasattr(torch.cuda.memory, "_free_mutex"):  # torch 2.11
-
-        def _cuda_lock_mutex(self):
-            """Does nothing: CUDA locks the allocator, but here no other thread frees in between."""
-
-        def _cuda_unlock_mutex(self):
-            """Does nothing, see `_cuda_lock_mutex`."""
-
-    def _set_cached_tensors_enabled(self, enabled):
-        """Does nothing: torch._dynamo.reset() calls it, but graphs of torch.compile keep no tensors here."""
-
-    def _accelerator_getAccelerator(self):
-        return torch.device("cuda")
-
-    def _get_accelerator(self, check=None):
-        """Returns the accelerator for torch.distributed."""
-        return torch.device("cuda")
-
     def _accelerator_getDeviceIndex(self):
         self.machine.initialize()
         return self.machine.index
-
-    def _accelerator_setDeviceIndex(self, index):
-        self._cuda_setDevice(index)
-
-    def _accelerator_exchangeDevice(self, index):
-        return self._cuda_exchangeDevice(index)
-
-    def _accelerator_maybeExchangeDevice(self, index):
-        return self._cuda_exchangeDevice(index)
 
     def _accelerator_synchronizeDevice(self, index):
         only_device(index)
@@ -93,3 +45,60 @@ class Device(Bindings):
 
     def _accelerator_getDeviceCapability(self, index):
         raise RuntimeError("Backend doesn't support getting device capabilities.")
+
+    def _cuda_getCurrentStream(self, index):
+        only_device(index)
+        self.machine.initialize()
+        return self.machine.stream, self.machine.index, CUDA_DEVICE_TYPE
+
+    def _cuda_getCurrentRawStream(self, index):
+        only_device(index)
+        return self.machine.stream
+
+    def _cuda_getDefaultStream(self, index):
+        only_device(index)
+        self.machine.initialize()
+        return 0, self.machine.index, CUDA_DEVICE_TYPE
+
+    def _cuda_getStreamFromExternal(self, pointer, index):
+        only_device(index)
+        return pointer, self.machine.index, CUDA_DEVICE_TYPE
+
+    def _cuda_setStream(self, stream_id=0, device_index=0, device_type=CUDA_DEVICE_TYPE):
+        self.machine.stream = stream_id
+
+    def _cuda_set_sync_debug_mode(self, mode):
+        """Sets the reaction when the host waits implicitly for the device: nothing (0), a warning (1), an error (2)."""
+        if mode not in MODES.values():
+            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
+        self.machine.sync_debug_mode = int(mode)
+
+    def _accelerator_getStream(self, index):
+        only_device(index)
+        self.machine.initialize()
+        return streams.Stream(stream_id=self.machine.stream)
+
+    def _accelerator_setStream(self, stream):
+        if torch.device(stream.device).type != "cuda":
+            raise RuntimeError(f"stream's device type {stream.device.type} doesn't match the current accelerator cuda.")
+        self.machine.stream = stream.stream_id
+
+    def _nccl_version(self):
+        major, minor, patch = build.NCCL
+        return major << 32 | minor << 16 | patch
+
+    def _cuda_getCublasWorkspaceSize(self):
+        spec, version = self.machine.spec, self.machine.torch_version
+        environ = self.machine.blas_environment
+        return cublas_workspace_bytes(spec.compute_capability, torch_version=version, environ=environ)
+
+    def _cuda_tunableop_enable(self, value=True):
+        if value:
+            raise NotModelledError(
+                "torch.cuda.tunable.enable() lets PyTorch try several kernels for a matmul and keep the fastest, but "
+                "the simulated GPU runs no kernels: leave it disabled"
+            )
+
+    def _cuda_record_untuned_enable(self, value=True):
+        if value:
+            raise NotModelledError("torch.cuda.tunable.record_untuned_enable() is not modelled by the simulated GPU")

@@ -25,9 +25,6 @@ class Graphs(Bindings):
         capture = self.machine.clock.capture
         return capture is not None and self.machine.stream in capture.streams
 
-    def _graph_pool_handle(self):
-        return self.machine.allocator.pools.new_id()
-
 
 class _Held:
     """Holds a graph's memory for the generator's state, and its pool; both are released once."""

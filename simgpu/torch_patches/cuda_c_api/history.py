@@ -11,13 +11,6 @@ SINCE_2_14 = ", arg8: bool, arg9: bool"  # record_pinned_host_memory, record_cud
 class History(Bindings):
     """Functions behind torch.cuda.memory._record_memory_history and _snapshot."""
 
-    def functions(self) -> dict:
-        """Returns the functions by name, without those that torch has from 2.14 on if it is older."""
-        newer = ["_cuda_memoryMetadataSupported", "_cuda_annotateMemory"]
-        if self.machine.torch_version >= (2, 14):
-            newer = []
-        return {name: one for name, one in super().functions().items() if name not in newer}
-
     def _cuda_record_memory_history(
         self,
         enabled,
@@ -77,9 +70,6 @@ class History(Bindings):
             skip_actions=skip_actions,
         )
 
-    def _cuda_isHistoryEnabled(self):
-        return self.machine.allocator.recording
-
     def _cuda_memorySnapshot(self, selection=None):
         """Returns a snapshot.
 
@@ -91,21 +81,6 @@ class History(Bindings):
             return self.machine.allocator.snapshot()
         *pool, with_events = selection if len(selection) == 3 else (*selection, True)
         return self.machine.allocator.snapshot(tuple(pool), with_events)
-
-    def _cuda_allocationTraceback(self, address):
-        return self.machine.allocator.frames_of(address)
-
-    def _cuda_setMemoryMetadata(self, text):
-        self.machine.allocator.history.metadata = text
-
-    def _cuda_getMemoryMetadata(self):
-        return self.machine.allocator.history.metadata
-
-    def _cuda_memoryMetadataSupported(self):
-        return True
-
-    def _cuda_annotateMemory(self, address, text):
-        self.machine.allocator.annotate(address, text)
 
     def _cuda_attach_out_of_memory_observer(self, observer):
         """Registers `observer(device, bytes requested from the device, bytes allowed, bytes free)`, called before the

@@ -34,9 +34,6 @@ class Memory(Bindings):
     def _cuda_resetAccumulatedMemoryStats(self, index):
         self.allocator_of(index).reset_accumulated_stats()
 
-    def _cuda_emptyCache(self):
-        self.allocator().empty_cache()
-
     def _cuda_setMemoryFraction(self, fraction, index):
         only_device(index)
         self.allocator().set_memory_fraction(fraction)
@@ -45,20 +42,11 @@ class Memory(Bindings):
         only_device(index)
         return self.allocator().memory_fraction
 
-    def _cuda_getAllocatorBackend(self):
-        return "native"
-
     def _cuda_cudaCachingAllocator_raw_alloc(self, nbytes, stream):
         try:
             return self.machine.raw_alloc(nbytes, stream)
         except OutOfMemory as error:
             raise as_torch_error(error) from None
-
-    def _cuda_cudaCachingAllocator_raw_delete(self, address):
-        self.machine.raw_delete(address)
-
-    def _cuda_cudaCachingAllocator_is_enabled(self):
-        return True
 
     def _cuda_cudaCachingAllocator_enable(self, value):
         if not value:
@@ -67,8 +55,7 @@ class Memory(Bindings):
                 "simulated GPU models nothing else"
             )
 
-    def _cuda_getAllocator(self):
-        return self.allocator()
+    _cuda_getAllocator = allocator
 
     def _cuda_changeCurrentAllocator(self, allocator):
         raise RuntimeError("Can't swap an already initialized allocator")
@@ -79,27 +66,12 @@ class Memory(Bindings):
     def _accelerator_getAllocatorSettings(self):
         return self.allocator().settings.text
 
-    def _accelerator_isAllocatorInitialized(self):
-        return self.machine.initialized
-
-    def _accelerator_emptyCache(self):
-        self.allocator().empty_cache()
-
-    def _accelerator_emptyHostCache(self):
-        """Does nothing, because pinned host memory is not cached."""
-
-    def _host_emptyCache(self):
-        """Does nothing, for CUDA graphs."""
-
     def _accelerator_getDeviceStats(self, index):
         stats = self.allocator_of(index).stats()
         return {name: value for name, value in stats.items() if name not in NOT_OF_ACCELERATORS}
 
-    def _accelerator_resetAccumulatedStats(self, index):
-        self._cuda_resetAccumulatedMemoryStats(index)
-
-    def _accelerator_resetPeakStats(self, index):
-        self._cuda_resetPeakMemoryStats(index)
+    _accelerator_resetPeakStats = _cuda_resetPeakMemoryStats
+    _accelerator_resetAccumulatedStats = _cuda_resetAccumulatedMemoryStats
 
     def _accelerator_getMemoryInfo(self, index):
         only_device(index)

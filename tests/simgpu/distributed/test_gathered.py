@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import simgpu
 from simgpu.report.owners import ACTIVATIONS, DATA, GATHERED, GRADIENTS, OF_FSDP, PARAMETERS, REDUCED, of_fsdp
 from simgpu.report.report import Report
 from simgpu.running.stub import history
+from simgpu.stub import engine
 
 dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
@@ -56,6 +58,15 @@ def test_whole_layers_are_their_own_kind(trained, version):
     assert sum(one.gathered for one in report.modules) == report.parts[GATHERED]
 
 
+@WAYS
+def test_a_second_run_in_the_same_process(version):
+    """What FSDP leaves alive of the first run is not looked at by the second."""
+    options = {"gpu": "H100", "ranks": RANKS, "rank": 0}
+    first, second = (simgpu.run(SCRIPT, [version, "bfloat16", "64"], **options) for _ in range(2))
+    assert second.completed, second.ended
+    assert (second.peak, second.parts, second.modules) == (first.peak, first.parts, first.modules)
+
+
 def kinds(report):
     track = report.timeline
     return [(size, *(track.names[at] for at in rest)) for size, *rest in track.kinds]
@@ -81,6 +92,18 @@ def test_a_module_that_holds_whole_parameters_when_memory_runs_out(trained, vers
     assert report.outcome == "does not fit" and report.at.stage == "forward"
     assert report.parts[PARAMETERS] == pytest.approx(LAYERS * SHARD, abs=MIB // 16)
     assert report.parts[GATHERED] >= RANKS * SHARD
+
+
+@pytest.mark.skipif(
+    bool(engine.supported()) or engine.unpacked(engine.DEFAULT_VERSION) is None,
+    reason="the stub engine of torch 2.13.0 is not installed: simgpu engine install --torch 2.13.0",
+)
+@WAYS
+def test_a_real_build_has_as_much_of_each_kind(trained, version):
+    options = {"engine": "stub", "torch_version": engine.DEFAULT_VERSION, "gpu": "H100", "ranks": RANKS, "rank": 0}
+    real = simgpu.run(SCRIPT, [version, "bfloat16", "64"], **options)
+    assert real.completed, real.ended
+    assert (real.peak, real.parts) == ((simulated := trained(version, "bfloat16")).peak, simulated.parts)
 
 
 def test_the_memory_history_of_a_real_build_is_read_alike():

@@ -7,23 +7,51 @@ const element = (id) => document.getElementById(id);
 const GIB = 2 ** 30;
 let own = null; // the reader's own config.json, once it was read
 
-// The answer for one choice: {low, high} in bytes on the base GPU and whether it is exact; null outside the tables.
+// The answer for one choice: {low, high} in bytes on the base GPU and its explanation; null where there is none.
 function answer(choice) {
   if (choice.model === "own") return estimate(own, choice);
-  const batches = computedBatches(choice);
-  const below = batches.filter((one) => one <= choice.batch).at(-1);
-  const above = batches.find((one) => one >= choice.batch);
+  const known = computed(choice);
+  const tokens = choice.length * choice.batch;
+  const below = known.filter((one) => one.tokens <= tokens).at(-1);
+  const above = known.find((one) => one.tokens >= tokens);
   if (below === undefined || above === undefined) return null;
-  const [smaller, larger] = [below, above].map((batch) => cell({ ...choice, batch }));
-  if (below === above) return { low: smaller[1], high: smaller[1], exact: true };
-  return { low: smaller[0], high: Math.max(smaller[2], larger[2]), exact: false, between: [below, above] };
+  const exact = below.tokens === tokens;
+  const low = exact ? below.smallest[0] : below.allocated;
+  const high = exact ? below.smallest[1] : Math.max(below.smallest[1], above.reserved);
+  return { low: low * (1 - known.error), high: high * (1 + known.error), words: explained(choice, below, above, known.error) };
 }
 
-const cell = (choice) => DATA.cells[[choice.model, choice.plan, choice.gpus, choice.length, choice.batch].join(" ")];
+// What was computed for a model, a plan and a number of GPUs, by the tokens of a batch: of this length, or if it was not
+// computed, of all lengths. `error` is then the largest share by which cells of equally many tokens differ.
+const found = new Map();
+function computed({ model, plan, gpus, length }) {
+  const lengths = DATA.models[model].lengths;
+  const of = lengths.includes(length) ? [length] : lengths;
+  const key = [model, plan, gpus, of].join(" ");
+  if (!found.has(key)) found.set(key, byTokens(model, plan, gpus, of));
+  return found.get(key);
+}
 
-function computedBatches(choice) {
-  return DATA.batches.filter((batch) => choice.model === "own"
-    ? batch * choice.length <= DATA.most_tokens : cell({ ...choice, batch }) !== undefined);
+function byTokens(model, plan, gpus, lengths) {
+  const known = {};
+  for (const [length, batch] of lengths.flatMap((one) => DATA.batches.map((batch) => [one, batch]))) {
+    const cell = DATA.cells[[model, plan, gpus, length, batch].join(" ")];
+    if (cell) (known[length * batch] ??= []).push(cell);
+  }
+  const rows = Object.entries(known).map(([tokens, cells]) => {
+    const [allocated, smallest, reserved] = [0, 1, 2].map((at) => cells.map((cell) => cell[at]));
+    return { tokens: Number(tokens), allocated: Math.min(...allocated), reserved: Math.max(...reserved),
+      smallest: [Math.min(...smallest), Math.max(...smallest)] };
+  });
+  rows.sort((one, other) => one.tokens - other.tokens);
+  rows.error = lengths.length > 1 ? DATA.same_tokens : 0;
+  return rows;
+}
+
+function mostBatches(choice) {
+  const known = choice.model === "own" ? [] : computed(choice);
+  const most = known.length ? known.at(-1).tokens : DATA.most_tokens;
+  return Math.min(DATA.batches.at(-1), Math.floor(most / choice.length));
 }
 
 // What a card has to spare for an answer, in bytes: {low, high}, and "yes", "no" or "close".
@@ -34,19 +62,29 @@ function onCard(card, found) {
   return { low, high, verdict };
 }
 
+// The largest batch that fits for certain, and the largest that may fit, as far as no smaller one is too large.
 function largestBatch(card, choice) {
-  const batches = computedBatches(choice);
-  const fitting = batches.filter((batch) => {
-    const found = answer({ ...choice, batch });
-    return found && onCard(card, found).verdict === "yes";
+  const most = mostBatches(choice);
+  const verdicts = Array.from({ length: most }, (_, index) => {
+    const known = answer({ ...choice, batch: index + 1 });
+    return known ? onCard(card, known).verdict : "no";
   });
-  if (!fitting.length) return "–";
-  const largest = fitting.at(-1);
-  return largest === batches.at(-1) ? `${largest} or more` : String(largest);
+  const certain = verdicts.lastIndexOf("yes") + 1;
+  const next = verdicts.indexOf("no", certain);
+  const possible = next < 0 ? most : next;
+  if (certain === most) return `${most} or more`;
+  if (certain === possible) return certain ? String(certain) : "none";
+  return certain ? `${certain} to ${possible}` : `at most ${possible}`;
 }
 
 const gib = (bytes) => (bytes / GIB).toFixed(Math.abs(bytes) < 10 * GIB ? 2 : 1).replace("-", "\u2212");
 const range = (low, high) => gib(low) === gib(high) ? gib(low) : `${gib(low)} to ${gib(high)}`;
+
+// What is to spare, in GiB. The verdict allows for an uncertainty of 0.1 GiB, so one digit is enough.
+function spared({ low, high }) {
+  const [least, most] = [low, high].map((bytes) => (bytes / GIB).toFixed(1).replace("-0.0", "0.0").replace("-", "\u2212"));
+  return least === most ? least : `${least} to ${most}`;
+}
 
 // The controls
 
@@ -55,9 +93,13 @@ function models() {
   return own ? [...known, ["own", `${own.name} (your own)`]] : known;
 }
 
-const plansOf = (model) => model === "own" ? Object.keys(DATA.estimates.plans) : DATA.models[model].plans;
-const lengthsOf = (model) => model === "own" ? DATA.lengths : DATA.models[model].lengths;
-const gpusOf = (model, plan) => model === "own" ? [1] : DATA.plans[plan].gpus;
+// All lengths from the shortest computed one to the longest, each twice the one before.
+function lengthsOf(model) {
+  const computed = model === "own" ? DATA.lengths : DATA.models[model].lengths;
+  const lengths = [computed[0]];
+  while (lengths.at(-1) < computed.at(-1)) lengths.push(2 * lengths.at(-1));
+  return lengths;
+}
 
 function options(select, entries, wanted) {
   select.replaceChildren(...entries.map(([value, words]) => new Option(words, value)));
@@ -67,22 +109,20 @@ function options(select, entries, wanted) {
 
 function read() {
   const model = element("model").value;
-  const plan = element("plan").value;
-  return { model, plan, gpus: Number(element("gpus").value), length: lengthsOf(model)[element("length").value],
-    batch: Number(element("batch").value) };
+  return { model, plan: element("plan").value, gpus: Number(element("gpus").value), card: element("card").value,
+    length: lengthsOf(model)[element("length").value], batch: Number(element("batch").value) };
 }
 
 // Fills the controls for a choice, as far as the model has it, and shows the answer.
 function choose(choice) {
   options(element("model"), models(), choice.model);
-  const model = element("model").value;
-  options(element("plan"), plansOf(model).map((key) => [key, DATA.plans[key].words]), choice.plan);
-  const plan = element("plan").value;
-  options(element("gpus"), gpusOf(model, plan).map((one) => [one, one]), choice.gpus);
-  const lengths = lengthsOf(model);
+  options(element("plan"), Object.entries(DATA.plans).map(([key, plan]) => [key, plan.words]), choice.plan);
+  options(element("gpus"), DATA.gpus.map((one) => [one, one]), choice.gpus);
+  options(element("card"), [["", "all of them"], ...DATA.cards.map(({ name }) => [name, name])], choice.card);
+  const lengths = lengthsOf(element("model").value);
   element("length").max = lengths.length - 1;
   element("length").value = Math.max(0, lengths.findLastIndex((one) => one <= choice.length));
-  const most = computedBatches({ ...read(), batch: 1 }).at(-1);
+  const most = mostBatches(read());
   element("batch").max = most;
   element("batch").value = Math.min(choice.batch, most);
   show();
@@ -92,27 +132,58 @@ function show() {
   const choice = read();
   element("length-value").textContent = `${choice.length.toLocaleString("en")} tokens`;
   element("batch-value").textContent = choice.batch === 1 ? "1 sequence" : `${choice.batch} sequences`;
-  const found = answer(choice);
-  const each = choice.gpus > 1 ? " on each GPU" : "";
-  element("needs").textContent = `A step needs ${range(found.low, found.high)} GiB${each}`;
-  element("how").textContent = explained(choice, found);
-  element("cards").replaceChildren(...DATA.cards.map((card) => row(card, found, choice)));
-  showCommand(choice, found);
-  const { model, plan, gpus, length, batch } = choice;
-  if (model !== "own") history.replaceState(null, "", `#${new URLSearchParams({ model, plan, gpus, length, batch })}`);
+  const known = answer(choice);
+  element("needs").textContent = known ? needs(choice, known) : "No answer here for this choice";
+  element("how").textContent = known ? known.words : missing(choice);
+  element("table").hidden = !known;
+  element("cards").replaceChildren(...known ? DATA.cards.map((card) => row(card, known, choice)) : []);
+  showCommand(choice, known);
+  if (choice.model !== "own") history.replaceState(null, "", `#${new URLSearchParams(choice)}`);
 }
 
-function explained(choice, found) {
-  if (choice.model === "own") return found.words;
-  if (found.exact) return `Simulated on an ${DATA.base} with unlimited memory, for ${DATA.models[choice.model].name}.`;
-  const [below, above] = found.between;
-  return `A batch of ${choice.batch} was not computed, so this is the range from what a batch of ${below} allocates to what ${above} reserves.`;
+// The answer in a sentence, for the card that was chosen if one was.
+function needs(choice, known) {
+  const several = choice.gpus > 1;
+  const step = `A step needs ${range(known.low, known.high)} GiB${several ? " on each GPU" : ""}`;
+  const card = DATA.cards.find(({ name }) => name === choice.card);
+  if (!card) return step;
+  const spare = onCard(card, known);
+  const which = several ? `${choice.gpus} × ${card.name}` : card.name;
+  const verdicts = { yes: `fits on ${which}, with ${spared(spare)} GiB to spare`,
+    no: `does not fit on ${which}, by ${spared({ low: -spare.high, high: -spare.low })} GiB`,
+    close: `too close to call on ${which}, with ${spared(spare)} GiB to spare` };
+  return `${step}: ${verdicts[spare.verdict]}`;
 }
 
-function row(card, found, choice) {
-  const spare = onCard(card, found);
+// Why there is no answer, and for which choices there is one.
+function missing({ model, plan, gpus }) {
+  const has = (one, number) => model === "own" ? DATA.estimates.ways[way(one, number)]
+    : DATA.models[model].plans.includes(one) && DATA.plans[one].gpus.includes(number);
+  const plans = Object.keys(DATA.plans).filter((one) => has(one, gpus)).map((one) => `\u201c${DATA.plans[one].words}\u201d`);
+  const name = model === "own" ? own.name : DATA.models[model].name;
+  const what = model === "own" ? "no formula for it was compared with simulations" : "it was not computed in advance";
+  const instead = plans.length ? ` For ${name} on ${gpus === 1 ? "1 GPU" : `${gpus} GPUs`} this page has: ${plans.join("; ")}.` : "";
+  return `The page has no figures for \u201c${DATA.plans[plan].words}\u201d on ${gpus === 1 ? "1 GPU" : `${gpus} GPUs`}, because ${what}. `
+    + `The command below computes it.${instead}`;
+}
+
+function explained(choice, below, above, error) {
+  const { name } = DATA.models[choice.model];
+  const simulated = `Simulated on an ${DATA.base} with unlimited memory, for ${name}`;
+  const tokens = choice.length * choice.batch;
+  if (below.tokens === tokens && !error) return `${simulated}.`;
+  const same = error ? ` Sequences of ${choice.length.toLocaleString("en")} tokens were not computed, but batches with as many tokens in `
+    + `shorter or longer sequences were. Among those, the length changed the answer by at most ${(100 * error).toFixed(1)} %.` : "";
+  if (below.tokens === tokens) return `${simulated}.${same}`;
+  const [fewer, more] = [below, above].map((one) => (one.tokens / choice.length).toLocaleString("en"));
+  return `${simulated}. A batch of ${choice.batch} was not computed, so this is the range from what a batch of ${fewer} allocates to `
+    + `what ${more} reserves.${same}`;
+}
+
+function row(card, known, choice) {
+  const spare = onCard(card, known);
   const line = document.createElement("tr");
-  line.className = spare.verdict;
+  line.className = card.name === choice.card ? `${spare.verdict} chosen` : spare.verdict;
   const bar = document.createElement("div");
   bar.className = "bar";
   const share = (bytes) => `${Math.max(0, Math.min(100, (100 * bytes) / card.total))}%`;
@@ -124,7 +195,8 @@ function row(card, found, choice) {
   }
   bar.title = `${range(card.total - spare.high, card.total - spare.low)} of ${gib(card.total)} GiB`;
   const words = { yes: "yes", no: "no", close: "too close" }[spare.verdict];
-  const cells = [card.name, bar, `${range(spare.low, spare.high)} GiB`, words, largestBatch(card, choice)];
+  const name = choice.gpus > 1 ? `${choice.gpus} × ${card.name}` : card.name;
+  const cells = [name, bar, spared(spare), words, largestBatch(card, choice)];
   line.append(...cells.map((content, index) => {
     const made = document.createElement(index === 0 ? "th" : "td");
     made.className = ["", "bar-cell", "number", "verdict", "number"][index];
@@ -134,15 +206,25 @@ function row(card, found, choice) {
   return line;
 }
 
-function showCommand(choice, found) {
-  const card = DATA.cards.find((one) => onCard(one, found).verdict === "yes") || DATA.cards.at(-1);
+function showCommand(choice, known) {
+  const fits = known && DATA.cards.find((one) => onCard(one, known).verdict === "yes");
+  const card = choice.card || (fits || DATA.cards.at(-1)).name;
   const ranks = choice.gpus > 1 ? ` --ranks ${choice.gpus}` : "";
   const sizes = `--batch ${choice.batch} --length ${choice.length}`;
-  const name = card.name.includes(" ") ? `"${card.name}"` : card.name;
+  const name = card.includes(" ") ? `"${card}"` : card;
   element("command").textContent = `simgpu fit config.json --gpu ${name} ${DATA.plans[choice.plan].options} ${sizes}${ranks}`;
-  element("exactly").textContent = "This command runs the training step on a simulated GPU, on a machine without one. "
-    + "Its page also says what the memory is made of.";
+  element("copied").textContent = "";
   element("config").hidden = choice.model === "own";
+}
+
+async function copyCommand() {
+  try {
+    await navigator.clipboard.writeText(element("command").textContent);
+    element("copied").textContent = "Copied.";
+  } catch {
+    getSelection().selectAllChildren(element("command"));
+    element("copied").textContent = "This browser does not allow it, so the command is selected for you to copy.";
+  }
 }
 
 function saveConfig() {
@@ -171,7 +253,7 @@ async function readFile(file) {
 // Shows the choice that the address names, such as #model=gpt2&batch=8.
 function chooseFromAddress() {
   const from = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  const first = { model: "llama-3-8b", plan: "lora", gpus: 1, length: 2048, batch: 1 };
+  const first = { model: "llama-3-8b", plan: "lora", gpus: 1, card: "", length: 2048, batch: 1 };
   choose({ ...first, ...from, length: Number(from.length) || first.length, batch: Number(from.batch) || first.batch });
 }
 
@@ -190,7 +272,7 @@ function start() {
     drop.classList.remove("over");
     if (event.dataTransfer.files.length) readFile(event.dataTransfer.files[0]);
   });
-  element("copy").addEventListener("click", () => navigator.clipboard?.writeText(element("command").textContent));
+  element("copy").addEventListener("click", copyCommand);
   element("config").addEventListener("click", saveConfig);
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";

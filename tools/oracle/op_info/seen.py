@@ -10,7 +10,8 @@ import torch
 
 from simgpu import unmodeled
 from simgpu.device import machine as machines
-from simgpu.dispatch.dispatch_mode import DispatchMode, tensors_in
+from simgpu.dispatch.dispatch_mode import DispatchMode
+from simgpu.op_info.arguments import tensors_in
 
 
 @contextmanager

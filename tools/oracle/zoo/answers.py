@@ -26,7 +26,7 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 
 import simgpu
 from simgpu.device import machine
-from simgpu.dispatch import value_access
+from simgpu.dispatch import unknown_sizes, value_access
 from simgpu.dispatch.dispatch_mode import DispatchMode
 from simgpu.errors import NoValueError
 from simgpu.handlers import handler_of, handles
@@ -69,8 +69,8 @@ def the_same(name: str) -> Iterator[None]:
             stack.enter_context(patch.object(owner, kind, log.copying(owner, kind)))
         stack.enter_context(patch.object(torch, "ctc_loss", log.lengths(torch.ctc_loss)))
         if simulated:
-            for method in ("of_known_size", "scalar"):
-                stack.enter_context(patch.object(DispatchMode, method, log.reading(getattr(DispatchMode, method))))
+            for owner, name in ((unknown_sizes, "of_known_size"), (DispatchMode, "scalar")):
+                stack.enter_context(patch.object(owner, name, log.reading(getattr(owner, name))))
         else:
             log.stub = _stub_that_reads(known.get("reads", []))
         try:
@@ -118,19 +118,19 @@ class _Log:
         self.inside = False
 
     def reading(self, original):
-        """A method of the dispatch mode by which operators learn of values, which are noted."""
+        """A function by which operators learn of values, which are noted: of a call, or of a mode and a tensor."""
 
-        def read(mode, *given):
+        def read(call_or_mode, *given):
             if self.inside:
-                return original(mode, *given)
+                return original(call_or_mode, *given)
             self.inside = True  # what it asks of the values themselves is no read
             try:
-                answer = original(mode, *given)
+                answer = original(call_or_mode, *given)
             finally:
                 self.inside = False
             if original.__name__ == "scalar":
                 self.reads.append(as_read(answer, given[0].dtype))
-            elif given[0]._opname in ROWS:
+            elif call_or_mode.operator._opname in ROWS:
                 rows = answer if isinstance(answer, torch.Tensor) else answer[0]
                 self.reads.append(rows.shape[0])
             return answer

@@ -1,0 +1,73 @@
+"""Functions of torch._C whose answer is one expression, or that have nothing to do here."""
+
+from collections.abc import Callable
+
+import torch
+
+from simgpu.device.machine import Machine
+from simgpu.storage import storage_map
+from simgpu.torch_patches import build
+
+
+def nothing(*args, **kwargs) -> None:
+    """Does nothing."""
+
+
+def functions(machine: Machine) -> dict[str, Callable]:
+    """Returns these functions by name."""
+    settings, allocator = machine.library_settings, machine.allocator
+
+    def emptied() -> None:
+        storage_map.free_lost()
+        allocator.empty_cache()
+
+    found: dict[str, Callable] = {
+        # The device. CUDA's kernel that waits has no length here, and no memory is shared with other processes.
+        "_cuda_init": machine.initialize,
+        "_cuda_isInBadFork": lambda: machine.allocator_lock.forked,
+        "_cuda_getDeviceCount": lambda: machine.count,
+        "_cuda_getDevice": lambda: machine.index,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: False,
+        "_cuda_getArchFlags": lambda: " ".join(f"sm_{architecture}" for architecture in build.ARCHITECTURES),
+        "_cuda_synchronize": machine.synchronize,
+        "_cuda_sleep": nothing,
+        "_cuda_ipc_collect": nothing,
+        "_set_cached_tensors_enabled": nothing,  # torch._dynamo.reset() calls it; graphs keep no tensors here
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_get_accelerator": lambda check=None: torch.device("cuda"),  # for torch.distributed
+        # Memory. Pinned host memory is not cached.
+        "_cuda_emptyCache": emptied,
+        "_accelerator_emptyCache": emptied,
+        "_accelerator_emptyHostCache": nothing,
+        "_host_emptyCache": nothing,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_cudaCachingAllocator_raw_delete": machine.raw_delete,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+        "_accelerator_isAllocatorInitialized": lambda: machine.initialized,
+        # The allocator's history.
+        "_cuda_isHistoryEnabled": lambda: allocator.recording,
+        "_cuda_allocationTraceback": allocator.frames_of,
+        "_cuda_setMemoryMetadata": lambda text: setattr(allocator.history, "metadata", text),
+        "_cuda_getMemoryMetadata": lambda: allocator.history.metadata,
+        # Streams and graphs.
+        "_cuda_get_sync_debug_mode": lambda: machine.sync_debug_mode,
+        "_graph_pool_handle": allocator.pools.new_id,
+        # Libraries. The handle is a number that cannot be used in calls.
+        "_nccl_version_suffix": lambda: b"",
+        "_get_linalg_preferred_backend": lambda: settings.get("linalg", torch._C._LinalgBackend.Default),
+        "_set_linalg_preferred_backend": lambda backend: settings.update(linalg=backend),
+        "_cuda_clearCublasWorkspaces": machine.clear_blas_workspaces,
+        "_cuda_getCurrentBlasHandle": lambda: id(machine),
+        "_cuda_get_cudnn_benchmark_limit": lambda: settings.get("cudnn_benchmark_limit", 10),
+        "_cuda_set_cudnn_benchmark_limit": lambda limit: settings.update(cudnn_benchmark_limit=limit),
+        "_cuda_tunableop_is_enabled": lambda: False,
+        "_cuda_tunableop_tuning_is_enabled": lambda: settings.get("tuning", True),
+        "_cuda_tunableop_tuning_enable": lambda value=True: settings.update(tuning=bool(value)),
+        "_cuda_record_untuned_is_enabled": lambda: False,
+        "_is_flash_attention_available": lambda: True,
+    }
+    if machine.torch_version >= (2, 14):
+        found |= {"_cuda_memoryMetadataSupported": lambda: True, "_cuda_annotateMemory": allocator.annotate}
+    if hasattr(torch.cuda.memory, "_free_mutex"):  # torch 2.11 locks the allocator; no other thread frees in between
+        found |= {"_cuda_lock_mutex": nothing, "_cuda_unlock_mutex": nothing}
+    return found
