@@ -122,7 +122,10 @@ def _server(kernel: bool) -> str:
 
 def _stop(server: subprocess.Popen) -> None:
     server.stdin.close()
-    server.wait()
+    try:
+        server.wait(60)
+    except subprocess.TimeoutExpired:  # another process holds the other end of its standard input
+        server.kill()
 
 
 class _Kernel:
