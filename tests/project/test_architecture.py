@@ -232,7 +232,7 @@ def texts():
 def test_no_path_of_one_machine():
     own = re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/\w")
     found = [path for path in texts() if own.search(path.read_text(encoding="utf-8"))]
-    allowed = {ROOT / "tests/project/test_notebook_rules.py"}  # shows such a path to the rule that finds it
+    allowed = {ROOT / "tests/course/test_notebook_rules.py"}  # shows such a path to the rule that finds it
     assert set(found) <= allowed
 
 

@@ -7,7 +7,7 @@ import random
 from simgpu.allocator.caching import CachingAllocator, OutOfMemory
 from simgpu.allocator.physical import Device
 from simgpu.allocator.settings import AllocatorSettings
-from tests.playground.wandering import MIB
+from tests.course.playground.wandering import MIB
 
 FRAMES = [{"filename": "torch/cuda/memory.py", "line": 233, "name": "empty_cache"}]
 

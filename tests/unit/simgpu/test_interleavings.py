@@ -20,7 +20,7 @@ from simgpu import session
 from simgpu.device import machine
 from simgpu.ops import dispatcher
 from simgpu.storage import storage_map
-from tests.simgpu.states import assert_same, state
+from tests.unit.simgpu.states import assert_same, state
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA is not available")  # autocast("cuda") outside any GPU
 PROGRAMS = int(os.environ.get("SIMGPU_INTERLEAVINGS", "100"))

@@ -19,7 +19,7 @@ import labkit
 import simgpu
 from simgpu import session
 from simgpu.errors import NotModelledError
-from tests.simgpu.states import assert_same, state
+from tests.unit.simgpu.states import assert_same, state
 
 
 def counters() -> dict:

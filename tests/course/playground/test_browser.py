@@ -5,8 +5,8 @@ import json
 import pytest
 
 from simgpu.allocator import snapshot as snapshots
-from tests.playground.recorded import recorded
-from tests.playground.wandering import MIB, wander
+from tests.course.playground.recorded import recorded
+from tests.course.playground.wandering import MIB, wander
 from tools import chromium
 from tools.playground import build, pyodide
 from tools.playground.answers import Desk

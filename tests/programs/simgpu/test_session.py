@@ -16,7 +16,7 @@ import simgpu
 from simgpu import session
 from simgpu.device import machine
 from simgpu.errors import NotModelledError
-from tests.simgpu.states import assert_same, state
+from tests.unit.simgpu.states import assert_same, state
 from tests.versions import TORCH
 
 

@@ -18,7 +18,7 @@ from tests.pinned import of_pinned_torch
 pytest_plugins = ["pytester"]
 NAMED = {one.value for distribution in distributions() for one in distribution.entry_points if one.group == "pytest11"}
 PLUGIN = () if "simgpu.pytest_plugin" in NAMED else ("-p", "simgpu.pytest_plugin")  # installed, an entry point names it
-PROJECT = Path(__file__).parents[2] / "examples" / "memory_gate"
+PROJECT = Path(__file__).parents[3] / "examples" / "memory_gate"
 
 
 @pytest.fixture(scope="module", autouse=True)

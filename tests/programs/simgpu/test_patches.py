@@ -65,7 +65,7 @@ def test_what_is_recorded():
     assert [(one.owner, one.name, one.exists, one.new) for one in (*found, *inner)] == [
         (Owner, "own", True, ""), (Owner, "gone", False, ""), (Owner, "inherited", True, "a reason")
     ]  # fmt: skip
-    assert found[0].place.startswith("tests/simgpu/test_patches.py:")
+    assert found[0].place.startswith("tests/programs/simgpu/test_patches.py:")
 
 
 def test_a_gpu_that_cannot_be_entered_leaves_torch_as_it_was(monkeypatch):
@@ -143,7 +143,7 @@ def test_every_used_name_that_is_gone_is_listed_with_its_place():
         "from simgpu import used_names; used_names.known_to_python = lambda names: set()\n"
         "sys.exit(main(['patches', '--missing']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     for name in ("_current_graph_task_id", "_current_autograd_node"):
         assert re.search(rf"^torch lacks torch\._C\.{name}, which is used at simgpu/[\w/]+\.py:\d+$", done.stdout, re.M)

@@ -51,7 +51,7 @@ def test_a_public_name(name, answers):
     if not THIS_TORCH and (name in GROWN or name.startswith("build: ") or not _there(name)):
         pytest.skip("another torch has another answer")
     if name in OF_NVML:
-        pytest.skip("tests/simgpu/test_nvml.py holds what NVML answers")
+        pytest.skip("tests/unit/simgpu/test_nvml.py holds what NVML answers")
     if answers[name].startswith("NotModelledError: "):
         assert "not modelled" in answers[name] or "models nothing else" in answers[name]
     else:

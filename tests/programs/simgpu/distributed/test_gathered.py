@@ -23,7 +23,7 @@ SHARD = 4 * (2 * WIDE * 4 * WIDE + 4 * WIDE + WIDE) // RANKS
 MIB = 2**20
 
 
-SCRIPT = Path(__file__).parents[2] / "data" / "scripts" / "ranks" / "gathered.py"
+SCRIPT = Path(__file__).parents[3] / "data" / "scripts" / "ranks" / "gathered.py"
 WAYS = pytest.mark.parametrize("version", ["fsdp2", "fsdp1", "fsdp1_with_its_parameters"])
 
 

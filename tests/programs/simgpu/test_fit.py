@@ -29,7 +29,7 @@ from simgpu.gpus.specs import SPECS
 from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
 from simgpu.report.sizes import parse, size
 from tests.pinned import of_pinned_torch
-from tests.simgpu.four_layers import WEIGHTS, layers, steps
+from tests.unit.simgpu.four_layers import WEIGHTS, layers, steps
 
 MIB = 2**20
 LLAMA = {

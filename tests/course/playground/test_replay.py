@@ -8,8 +8,8 @@ import pytest
 from simgpu.allocator import snapshot as snapshots
 from simgpu.allocator.snapshot import SnapshotError
 from simgpu.session import simulated_gpu
-from tests.playground.recorded import recorded
-from tests.playground.wandering import MIB
+from tests.course.playground.recorded import recorded
+from tests.course.playground.wandering import MIB
 from tools.playground import replay, state
 from tools.playground.answers import Desk
 from tools.playground.game import Refused

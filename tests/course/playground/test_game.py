@@ -12,14 +12,14 @@ import pytest
 from simgpu.allocator.caching import CachingAllocator, OutOfMemory
 from simgpu.allocator.physical import Device
 from simgpu.session import simulated_gpu
-from tests.playground.wandering import wander
+from tests.course.playground.wandering import wander
 from tools.playground import build, state
 from tools.playground.answers import Desk
 from tools.playground.game import MOST_BLOCKS, Card, Playground, Refused
 from tools.playground.tasks import TASKS, ask, free
 from tools.playground.telling import exact
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MIB = 2**20
 CARD = Card(2048 * MIB)
 

@@ -15,7 +15,7 @@ from simgpu.cpu_reference import cpu_call
 from simgpu.ops import dispatcher, op_call
 from tests.pinned import of_pinned_torch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "operators_explained.txt"
 ASKED = {(one.module.__name__, one.variable) for one in explain.TABLES}
 # Names of operators that are no registry of their own: from what they are made, or what they are for.

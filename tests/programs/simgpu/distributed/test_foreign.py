@@ -11,7 +11,7 @@ import simgpu
 from simgpu.errors import NotModelledError, NoValueError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
-SCRIPTS = Path(__file__).parents[2] / "data" / "scripts" / "ranks"
+SCRIPTS = Path(__file__).parents[3] / "data" / "scripts" / "ranks"
 
 
 @pytest.fixture(autouse=True)

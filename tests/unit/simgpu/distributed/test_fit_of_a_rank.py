@@ -11,7 +11,7 @@ import simgpu
 from simgpu.command import main
 from simgpu.fitting.plan import Plan
 from simgpu.report.owners import PARAMETERS, STATES
-from tests.simgpu.four_layers import WEIGHTS, layers, steps
+from tests.unit.simgpu.four_layers import WEIGHTS, layers, steps
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.exactness import ORACLE
-from tests.simgpu.replaying import replay
+from tests.oracle.replaying import replay
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = sorted((ROOT.parent / "shared" / "recordings").glob("*.json.gz"))

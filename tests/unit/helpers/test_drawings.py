@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import labkit
 from helpers import drawings
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
 MLP = [("Linear", "input", "its weight"), ("ReLU", "output", ""), ("Linear", "input", "its weight")]
 SIZES = [("x", 32), ("h", 128), ("g", 128), ("y", 32)]
 
