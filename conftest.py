@@ -7,6 +7,9 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from jupyter_client import launcher
+
+from tests import forked
 
 # They change how much memory is taken, or how wide a line is; the stored outputs were made without them.
 CLEARED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "COLUMNS", "LINES")
@@ -32,6 +35,8 @@ def pytest_configure(config):
     config.stash[cleared_names] = [name for name in CLEARED if os.environ.pop(name, None) is not None]
     # The course downloads no model; in a test that tries to, it is an error.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if forked.AVAILABLE:  # notebooks' kernels are forks of a process that has imported what they import
+        launcher.Popen = forked.Kernel
 
 
 def of_another_torch() -> str:

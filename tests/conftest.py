@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,23 +11,24 @@ import torch
 
 from labkit.gpu import UNIFIED
 from tests import exactness as ladder
+from tests import forked
 from tools.notebook_rules import code_cells
 
 # `pytest tests -m fast`: a look at each room, and the oracle's traces that are quickest to replay.
 FAST = (
-    "labkit/test_formulas.py",
-    "labkit/test_units.py",
+    "course/test_formulas.py",
+    "oracle/test_rules_moves.py",
+    "programs/simgpu/test_session.py",
     "project/test_examples.py",
-    "simgpu/test_allocator.py",
-    "simgpu/test_arguments.py",
-    "simgpu/test_cublas.py",
-    "simgpu/test_cuda.py",
-    "simgpu/test_facade.py",
-    "simgpu/test_rules_moves.py",
-    "simgpu/test_session.py",
-    "simgpu/test_snapshot.py",
-    "simgpu/test_specs.py",
-    "simgpu/test_streams.py",
+    "unit/labkit/test_units.py",
+    "unit/simgpu/test_allocator.py",
+    "unit/simgpu/test_arguments.py",
+    "unit/simgpu/test_cublas.py",
+    "unit/simgpu/test_cuda.py",
+    "unit/simgpu/test_facade.py",
+    "unit/simgpu/test_snapshot.py",
+    "unit/simgpu/test_specs.py",
+    "unit/simgpu/test_streams.py",
 )
 # The files that take longest, of tests/ and of notebooks/, longest first: they are begun first, so that where two tests
 # run at a time no long one is left for the end. The others come in the order of their names.
@@ -35,23 +37,23 @@ LONGEST = (
     "notebooks/10_gradient_checkpointing.ipynb",
     "tests/oracle/test_op_info.py",
     "notebooks/10b_what_is_worth_computing_again.ipynb",
-    "tests/published/test_times.py",
+    "tests/course/test_times.py",
     "notebooks/12_optimizers.ipynb",
     "notebooks/07_batch_size.ipynb",
     "notebooks/09_gradient_accumulation.ipynb",
-    "tests/simgpu/test_rules.py",
+    "tests/oracle/test_rules.py",
     "notebooks/17_from_36_gb_down.ipynb",
     "notebooks/14_offload.ipynb",
     "notebooks/14b_everything_together.ipynb",
-    "tests/simgpu/test_scripts.py",
-    "tests/simgpu/test_decoders.py",
+    "tests/oracle/test_scripts.py",
+    "tests/programs/simgpu/test_decoders.py",
     "notebooks/11b_bytes_per_parameter.ipynb",
-    "tests/recordings/test_recorder.py",
+    "tests/programs/simgpu/test_recorder.py",
     "tests/project/test_site.py",
     "tests/oracle/test_ranks.py",
-    "tests/published/test_trainer.py",
+    "tests/course/test_trainer.py",
     "tests/project/test_pages.py",
-    "tests/project/test_grading.py",
+    "tests/course/test_grading.py",
     "tests/project/test_types.py",
 )
 SCHEDULED = ("everywhere", "browser", "site")  # marks of tests that run only with the option of that name
@@ -106,6 +108,12 @@ def the_environment_is_put_back():
     os.environ.pop(UNIFIED, None)
     if before is not None:
         os.environ[UNIFIED] = before
+
+
+@pytest.fixture
+def forked_programs(monkeypatch):
+    """Programs in Python that the test starts are forks of a process that has imported PyTorch (tests/forked.py)."""
+    monkeypatch.setattr(subprocess, "Popen", forked.started)
 
 
 class Exactness:

@@ -20,7 +20,8 @@ On a simulated H100, the estimated peak differed from that of a run with checkpo
     6 bottlenecks, 16 images of 128 × 128                       +5.9 %
 
 All these peaks are simulated. The last one is too high by the gradient of one convolution, whose backward counts as
-that of the module before it. tests/simgpu/test_checkpointing.py runs this one, a small GPT-2 and a small Llama.
+that of the module before it. tests/programs/simgpu/test_checkpointing.py runs this one, a small GPT-2 and a small
+Llama.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.exactness import ORACLE
 from tools.oracle.op_info import apart, digests, jobs, judge, page, proved, runs
 
 WHOLE = "op-float32-plain-small"  # replayed with every operator; of the other passes some
-EVERY = 12  # of their operators
+EVERY = 24  # of their operators
 SUITES = {"op": "op_db", "foreach": "foreach operators", "module": "module_db", "optim": "optim_db"}
 PASSES = [(gpu, part) for gpu in page.gpus() for part in digests.load(gpu)]
 
@@ -20,6 +20,7 @@ PASSES = [(gpu, part) for gpu in page.gpus() for part in digests.load(gpu)]
 IN_PYTHON = {"nn.functional.linear_cross_entropy.chunked", "signal.windows.kaiser"}
 OTHER_LIFETIMES = set() if versions.ARGUMENTS_GO_EARLY else IN_PYTHON
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
 of_this_torch = pytest.mark.skipif(
     metadata.version("torch").split("+")[0] != digests.torch_of("H100"), reason="the digests are of another torch"
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import stat
 import subprocess
 import sys
@@ -55,8 +56,8 @@ def project(tmp_path):
 class Ran:
     """What one run of the action did."""
 
-    def __init__(self, done, folder):
-        self.status, self.printed = done.returncode, done.stdout + done.stderr
+    def __init__(self, status, printed, folder):
+        self.status, self.printed = status, printed
         self.log, self.folder = folder / "gh.json", folder
         self.summary, self.outputs = ((folder / name).read_text() if (folder / name).exists() else "" for name in "so")
 
@@ -65,8 +66,25 @@ class Ran:
         return json.loads(self.log.read_text()) if self.log.exists() else []
 
 
-def act(project, tmp_path, **given):
-    """Runs the action as GitHub does in a pull request, with its default inputs but for `given`."""
+@pytest.fixture
+def act(project, tmp_path, monkeypatch, capfd, forked_programs):
+    """Returns a function that runs the action as GitHub does in a pull request, with its default inputs but for
+    `given`."""
+
+    def run(**given):
+        for name, value in environment(project, tmp_path, given).items():
+            monkeypatch.setenv(name, value)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ACTION / "gpu_memory.py"), run_name="__main__")
+        printed = capfd.readouterr()
+        return Ran(ended.value.code, printed.out + printed.err, tmp_path)
+
+    return run
+
+
+def environment(project, tmp_path, given):
+    """The variables that GitHub sets."""
     binaries = tmp_path / "bin"
     binaries.mkdir(exist_ok=True)
     gh = binaries / "gh"
@@ -75,23 +93,16 @@ def act(project, tmp_path, **given):
     inputs = yaml.safe_load((ACTION / "action.yml").read_text())["inputs"]
     values = {name: about.get("default", "") for name, about in inputs.items()} | {"command": "train.py", "gpu": "T4"}
     values |= {name.replace("_", "-"): value for name, value in given.items()}
-    environment = {f"INPUT_{name.upper().replace('-', '_')}": value for name, value in values.items()}
-    environment |= {"GITHUB_WORKSPACE": str(project), "GITHUB_REPOSITORY": "a/b", "PULL_REQUEST": "3"}
-    environment |= {"GITHUB_BASE_REF": "main", "GITHUB_STEP_SUMMARY": str(tmp_path / "s")}
-    environment |= {"GITHUB_OUTPUT": str(tmp_path / "o"), "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-    root = ACTION.parents[2]
-    done = subprocess.run(
-        [sys.executable, str(ACTION / "gpu_memory.py")],
-        env={**os.environ, **environment, "PYTHONPATH": str(root), "SIMGPU_ENGINE": "meta"},
-        capture_output=True,
-        text=True,
-    )
-    return Ran(done, tmp_path)
+    variables = {f"INPUT_{name.upper().replace('-', '_')}": value for name, value in values.items()}
+    variables |= {"GITHUB_WORKSPACE": str(project), "GITHUB_REPOSITORY": "a/b", "PULL_REQUEST": "3"}
+    variables |= {"GITHUB_BASE_REF": "main", "GITHUB_STEP_SUMMARY": str(tmp_path / "s")}
+    variables |= {"GITHUB_OUTPUT": str(tmp_path / "o"), "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+    return variables | {"PYTHONPATH": str(ACTION.parents[2]), "SIMGPU_ENGINE": "meta"}
 
 
-def test_it_compares_a_branch_with_its_base_and_renews_its_comment(project, tmp_path):
+def test_it_compares_a_branch_with_its_base_and_renews_its_comment(project, act):
     (project / "train.py").write_text(TRAIN.replace("64, 1000", "6400, 1000"))
-    ran = act(project, tmp_path)
+    ran = act()
     assert ran.status == 0, ran.printed
     get, post = ran.calls
     assert (get["method"], post["method"], post["where"]) == ("GET", "POST", "repos/a/b/issues/3/comments")
@@ -102,7 +113,7 @@ def test_it_compares_a_branch_with_its_base_and_renews_its_comment(project, tmp_
     cells = [float(cell.strip().lstrip("+")) for cell in row.split("|")[2:5]]
     assert cells == pytest.approx([n / 2**20 for n in (base["peak"], head["peak"], head["peak"] - base["peak"])], abs=1)
     assert f"peak={head['peak']}\n" in ran.outputs and "outcome=fits\n" in ran.outputs
-    again = act(project, tmp_path)
+    again = act()
     assert [call["method"] for call in again.calls[2:]] == ["GET", "PATCH"]
     assert again.calls[-1]["where"] == "repos/a/b/issues/comments/7"
     worktrees = subprocess.run(["git", "-C", project, "worktree", "list"], capture_output=True, text=True, check=True)
@@ -115,16 +126,16 @@ def reports(ran):
     return folder / "head" / "report.json", folder / "base" / "report.json"
 
 
-def test_it_fails_above_the_limit_with_a_comment(project, tmp_path):
-    ran = act(project, tmp_path, limit="150 MiB", compare="false")
+def test_it_fails_above_the_limit_with_a_comment(act):
+    ran = act(limit="150 MiB", compare="false")
     assert ran.status == 1
     assert "above the limit of 150 MiB" in ran.calls[-1]["body"]
     assert "::error::It needs" in ran.printed
 
 
-def test_it_fails_where_the_script_does_not_fit(project, tmp_path):
+def test_it_fails_where_the_script_does_not_fit(project, act):
     (project / "train.py").write_text(TRAIN.replace("64, 1000", "64_000_000, 1000"))
-    ran = act(project, tmp_path, compare="false", comment="false")
+    ran = act(compare="false", comment="false")
     assert ran.status == 1 and ran.calls == []
     assert "It does not fit on a simulated T4" in ran.summary
 
@@ -141,8 +152,8 @@ def test_it_fails_where_the_script_does_not_fit(project, tmp_path):
         ({"folder": "nowhere"}, "folder is 'nowhere', which the repository does not have"),
     ],
 )
-def test_a_wrong_input_is_an_error_of_one_line(project, tmp_path, given, said):
-    ran = act(project, tmp_path, **given)
+def test_a_wrong_input_is_an_error_of_one_line(act, given, said):
+    ran = act(**given)
     assert ran.status == 2
     error = next(line for line in ran.printed.splitlines() if line.startswith("::error::"))
     assert said in error and ran.calls == []

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,13 @@ def test_ruff(command):
 # --- one direction of imports: notebooks and their helpers, labkit, simgpu -----------------------------------
 
 
+@cache
 def imports(module):
     """The modules that `module` imports, at its top or inside its functions; not those for type checkers."""
+    return tuple(_imports(module))
+
+
+def _imports(module):
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -124,12 +130,21 @@ def layer_of(module):
     return found[0]
 
 
-@pytest.mark.parametrize("module", [name for name in within("simgpu", SOURCES) if name != "simgpu"])
-def test_simgpu_imports_nothing_of_a_layer_above(module):
-    above = [
-        name for name in imports(module) if name in SOURCES and name.split(".")[0] == "simgpu" and name != "simgpu"
-    ]
-    assert [name for name in above if layer_of(name) > layer_of(module)] == []
+def wrong(modules, is_wrong, names=imports):
+    """What `modules` import, or reach, and must not: the names for which `is_wrong(module, name)`, by module."""
+    assert modules
+    found = {module: [name for name in names(module) if is_wrong(module, name)] for module in modules}
+    return {module: names for module, names in found.items() if names}
+
+
+def in_packages(*packages):
+    """A rule against modules of these packages, for `wrong`."""
+    return lambda module, name: name.split(".")[0] in packages
+
+
+def test_simgpu_imports_nothing_of_a_layer_above():
+    own = [name for name in within("simgpu", SOURCES) if name != "simgpu"]
+    assert wrong(own, lambda module, name: name in own and layer_of(name) > layer_of(module)) == {}
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -141,43 +156,36 @@ def test_no_files_import_each_other_in_a_circle():
     assert waiting == {}  # these are in a circle, or import what is
 
 
-@pytest.mark.parametrize("module", within("simgpu", SOURCES))
-def test_simgpu_imports_nothing_of_the_course(module):
-    assert [name for name in imports(module) if name.split(".")[0] in ("labkit", "helpers", "tests", "tools")] == []
+def test_simgpu_imports_nothing_of_the_course():
+    assert wrong(within("simgpu", SOURCES), in_packages("labkit", "helpers", "tests", "tools")) == {}
 
 
-@pytest.mark.parametrize("module", within("simgpu", SOURCES))
-def test_simgpu_needs_torch_and_little_else(module):
+def test_simgpu_needs_torch_and_little_else():
     """The recorder needs what the extra `record` names, and other libraries are patched where they are installed."""
-    if within("simgpu.recording", [module]) or module in OPTIONAL:
-        return
-    foreign = {name.split(".")[0] for name in imports(module)} - sys.stdlib_module_names
-    assert foreign <= {"simgpu", "torch", "torchgen", "numpy", "sortedcontainers"}  # torchgen is in torch's wheel
+    needed = {"simgpu", "torch", "torchgen", "numpy", "sortedcontainers"}  # torchgen is in torch's wheel
+    needed |= sys.stdlib_module_names
+    optional = {*within("simgpu.recording", SOURCES), *OPTIONAL}
+    modules = [name for name in within("simgpu", SOURCES) if name not in optional]
+    assert wrong(modules, lambda module, name: name.split(".")[0] not in needed) == {}
 
 
-@pytest.mark.parametrize("module", [*within("simgpu.allocator", SOURCES), *within("simgpu.gpus", SOURCES)])
-def test_the_allocator_knows_no_torch(module):
-    assert within("torch", reached(module)) == []
+def test_the_allocator_knows_no_torch():
+    modules = [*within("simgpu.allocator", SOURCES), *within("simgpu.gpus", SOURCES)]
+    assert wrong(modules, in_packages("torch"), reached) == {}
 
 
-@pytest.mark.parametrize("module", within("simgpu.ops", SOURCES))
-def test_kernels_do_not_know_who_calls_them(module):
-    assert not [
-        name
-        for name in reached(module)
-        if name.startswith(("simgpu.dispatch", "simgpu.torch_patches", "simgpu.session"))
-    ]
+def test_kernels_do_not_know_who_calls_them():
+    callers = ("simgpu.dispatch", "simgpu.torch_patches", "simgpu.session")
+    assert wrong(within("simgpu.ops", SOURCES), lambda module, name: name.startswith(callers), reached) == {}
 
 
-@pytest.mark.parametrize("module", within("labkit", SOURCES))
-def test_labkit_imports_none_of_the_chapters_helpers(module):
+def test_labkit_imports_none_of_the_chapters_helpers():
     """A chapter's helpers import labkit, so labkit works where they are not."""
-    assert [name for name in imports(module) if name.split(".")[0] in ("helpers", "tests", "tools")] == []
+    assert wrong(within("labkit", SOURCES), in_packages("helpers", "tests", "tools")) == {}
 
 
-@pytest.mark.parametrize("module", within("helpers", SOURCES))
-def test_helpers_import_nothing_of_the_developers(module):
-    assert [name for name in imports(module) if name.split(".")[0] in ("tests", "tools", "benchmarks")] == []
+def test_helpers_import_nothing_of_the_developers():
+    assert wrong(within("helpers", SOURCES), in_packages("tests", "tools", "benchmarks")) == {}
 
 
 def test_importing_labkit_loads_no_simulator():
@@ -224,7 +232,7 @@ def texts():
 def test_no_path_of_one_machine():
     own = re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/\w")
     found = [path for path in texts() if own.search(path.read_text(encoding="utf-8"))]
-    allowed = {ROOT / "tests/project/test_notebook_rules.py"}  # shows such a path to the rule that finds it
+    allowed = {ROOT / "tests/course/test_notebook_rules.py"}  # shows such a path to the rule that finds it
     assert set(found) <= allowed
 
 
@@ -236,11 +244,13 @@ PAGES = sorted(
 )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    here = [link for link in links if "://" not in link]
-    assert [link for link in here if not (page.parent / link).exists()] == []
+def test_links_lead_somewhere():
+    dead = []
+    for page in PAGES:
+        links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        here = [link for link in links if "://" not in link]
+        dead += [f"{page.relative_to(ROOT)}: {link}" for link in here if not (page.parent / link).exists()]
+    assert dead == []
 
 
 def test_the_lists_of_files_are_complete():

@@ -325,8 +325,8 @@ def test_has_pip(tmp_path):
         (["open", "03"], "open wants a notebook, not '03'; did you mean notebooks/03_a_linear_model.ipynb"),
         (["open", "03_a_linear_model"], "did you mean notebooks/03_a_linear_model.ipynb"),
         (["open", "notebooks/97*"], r"no such file: notebooks/97\*"),
-        (["test", "tests/simgpu/test_alocator.py"], "no such file: tests/simgpu/test_alocator.py"),
-        (["test", "tests/simgpu/test_no.py::test_one"], "no such file: tests/simgpu/test_no.py"),
+        (["test", "tests/unit/test_alocator.py"], "no such file: tests/unit/test_alocator.py"),
+        (["test", "tests/unit/test_no.py::test_one"], "no such file: tests/unit/test_no.py"),
         (["open", "--venv", "elsewhere"], "--venv goes before the command"),
         (["student", "--venv=elsewhere"], "--venv goes before the command"),
         (["translate"], "translate wants a language"),
@@ -350,7 +350,7 @@ def test_an_unknown_command_is_told_before_the_set_up(steps, capsys, arguments):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["test", "tests/simgpu", "-k", "a or b"],
+        ["test", "tests/unit", "-k", "a or b"],
         ["open", "--port", "8930"],
         ["translate", "zh-cn"],
         ["site", "--strict"],

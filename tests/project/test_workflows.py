@@ -82,7 +82,7 @@ def test_the_stub_engines_tests_run_each_week():
     workflow = loaded(GITHUB / "workflows" / "oracle.yml")
     steps = [step.get("run", "") for step in workflow["jobs"]["engine"]["steps"]]
     assert any("tools.oracle build" in step for step in steps)
-    assert any("pytest tests/stub" in step for step in steps)
+    assert any("pytest tests/programs/stub" in step for step in steps)
     assert "schedule" in workflow[True]  # YAML reads the key `on` as a truth value
 
 

@@ -5,8 +5,8 @@ opposite of a condition, a statement or the value of a `return` left out. On it 
 those first that are about its file and quick, until one fails: then the mutant is killed. Which tests run which lines
 is found once, by a run of all tests under `coverage`, and kept in .mutants.json; --map finds it anew. The results are
 kept in .mutants-results.json; --survivors tries those again that no test noticed, after a test has been written and
-`--map --tests tests/simgpu/test_its_file.py` has found what it runs. A change that makes no difference to anybody is
-listed in tools/mutants/equivalent.json with the reason, and counted apart.
+`--map --tests tests/unit/simgpu/test_its_file.py` has found what it runs. A change that makes no difference to anybody
+is listed in tools/mutants/equivalent.json with the reason, and counted apart.
 """
 
 import argparse

@@ -6,7 +6,7 @@
 
 The oracle runs a sequence on a small device, under stub CUDA libraries, and writes down after every step each
 counter of `memory_stats()`, the address, and the text of an out-of-memory error; at the end the whole history
-and the segments. The model runs the same sequence and must agree on all of it. `tests/simgpu` replays the
+and the segments. The model runs the same sequence and must agree on all of it. `tests/oracle` replays the
 stored sequences; with `replay` below the tests and this command share one comparison.
 
 Not comparable: the process' own memory in the error's text, which the oracle cannot know.

@@ -4,7 +4,7 @@
     python -m tools.oracle.face --keep      # and keep the oracle's answers as test data
 
 Each line of CALLS names what is called and is a snippet whose last expression is the answer, kept as its `repr`, or as
-"Type: message" where it raises. `tests/simgpu/test_public_names.py` compares the simulated GPU's answers with the
+"Type: message" where it raises. `tests/oracle/test_public_names.py` compares the simulated GPU's answers with the
 stored ones, or holds it to a refusal by name, and that no public name is left out. The names that only a CUDA build has
 are stored too, because a simulated GPU may add these to torch, and no others.
 """

@@ -4,7 +4,7 @@
     python -m tools.oracle.settings_texts --keep          # and keep the oracle's answers as test data
 
 Compared after each: whether it is refused and in which words, and what a memory snapshot shows of the settings (what
-stands before an error counts). `tests/simgpu/test_allocator_settings.py` replays the stored ones.
+stands before an error counts). `tests/unit/simgpu/test_allocator_settings.py` replays the stored ones.
 """
 
 from __future__ import annotations

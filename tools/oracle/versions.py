@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from tools.oracle import cases, run
 
 WRITTEN = ("rare_paths", "single_operators")
-"""Families that are written out in tests/simgpu/test_<family>.py, as CASES."""
+"""Families that are written out in tests/oracle/test_<family>.py, as CASES."""
 
 
 def written() -> Iterator[tuple[str, list[cases.Case]]]:
     """Those families, with their cases, as torch `run.DEFAULT_VERSION` answers them."""
     for family in WRITTEN:
-        of_tests = runpy.run_path(str(run.ROOT / "tests" / "simgpu" / f"test_{family}.py"))
+        of_tests = runpy.run_path(str(run.ROOT / "tests" / "oracle" / f"test_{family}.py"))
         yield family, [cases.Case(*case, None) for case in of_tests["CASES"]]
 
 

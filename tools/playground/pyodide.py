@@ -2,7 +2,7 @@
 
 They are those of the npm package `pyodide`, whose sums are below, and lie unchanged in the distribution `flet-web`,
 which pip installs. To go to another version, install the `flet-web` that carries it, take the sums from
-`npm pack pyodide@VERSION`, and run `pytest tests/playground`.
+`npm pack pyodide@VERSION`, and run `pytest tests/course/playground`.
 """
 
 from __future__ import annotations

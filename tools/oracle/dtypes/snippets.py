@@ -1,7 +1,7 @@
 """Lines as people write them, in each of nine dtypes, and what the oracle says of each: an error, or the result.
 
 `python -m tools.oracle.dtypes.snippets` asks it and the simulated GPU, prints where they differ, and keeps the oracle's
-answers in tests/data/oracle_dtype_snippets.json.gz for tests/simgpu/test_dtypes_refused.py. What depends on values,
+answers in tests/data/oracle_dtype_snippets.json.gz for tests/oracle/test_dtypes_refused.py. What depends on values,
 which the oracle has not, is no part of the list.
 """
 
