@@ -49,7 +49,18 @@ KERNELS = (  # what kernels have besides
     "yaml",
 )
 _Popen = subprocess.Popen
-AVAILABLE = sys.platform == "linux"  # elsewhere a fork isn't safe, or there is none
+
+
+def _available() -> bool:
+    """Returns whether programs can be forks here: on Linux, where the kernel and the container allow `pidfd_open`."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return sys.platform == "linux"
+
+
+AVAILABLE = _available()
 
 
 class Popen(subprocess.Popen):
