@@ -27,24 +27,24 @@ POLYNOMIAL = "the intermediate matrices of linalg_matrix_exp"
 CUDNN_RNN = "cuDNN's RNN"
 COMPILING = "what compiling saves or adds"
 NCCL = "NCCL's own buffers"
-WATCHDOG = "when NCCL's watchdog lets its tensors go"
-UNCOMPARED = "what it takes besides its outputs"
+WATCHDOG = "when NCCL's watchdog frees its tensors"
+UNCOMPARED = "all memory but its outputs"
 WHY = {
-    CUDNN: "only a GPU can tell their sizes; torch.backends.cudnn.enabled = False is modelled whole",
-    CUDNN_ATTENTION: "only a GPU can tell their sizes; torch.backends.cuda.enable_cudnn_sdp(False) has another kernel "
-    "take its place, which is modelled whole",
-    CUFFT: "only a GPU can tell their sizes",
-    CUSPARSE: "only a GPU can tell their sizes",
-    SOLVERS: "only a GPU can tell their sizes",
-    POLYNOMIAL: "how many it makes depends on the matrix's norm, which is a value",
-    CUDNN_RNN: "only a GPU can tell its memory, and PyTorch's own RNN stands in, as with cudnn.enabled = False",
-    COMPILING: "compiled functions run eagerly here and take that memory; with inductor, their time is an estimate "
-    "from the kernels that it would fuse",
-    NCCL: "they are none of the allocator's, and show in nvidia-smi's figure alone; from 0.5 GiB for one communicator "
+    CUDNN: "their sizes are known only on a GPU; with torch.backends.cudnn.enabled = False, nothing is missing",
+    CUDNN_ATTENTION: "their sizes are known only on a GPU; torch.backends.cuda.enable_cudnn_sdp(False) selects a "
+    "different kernel, of which nothing is missing",
+    CUFFT: "their sizes are known only on a GPU",
+    CUSPARSE: "their sizes are known only on a GPU",
+    SOLVERS: "their sizes are known only on a GPU",
+    POLYNOMIAL: "their number depends on the matrix's norm, which is a value",
+    CUDNN_RNN: "its memory is known only on a GPU; PyTorch's own RNN runs instead, as with cudnn.enabled = False",
+    COMPILING: "compiled functions run eagerly here and allocate as eager code does; with inductor, their time is an "
+    "estimate from the kernels that it would fuse",
+    NCCL: "they do not come from PyTorch's allocator, so only nvidia-smi shows them; from 0.5 GiB for one communicator "
     "to several GiB for a few are reported (NVIDIA/nccl, issues 964, 864, 1685, 2363)",
-    WATCHDOG: "it looks every 0.1 s; here they go with the first collective after the backward pass, and on a GPU with "
-    "shorter steps they pile up",
-    UNCOMPARED: "nobody has compared it with CUDA yet",
+    WATCHDOG: "it looks every 0.1 s; here the first collective after the backward pass frees them, and on a GPU with "
+    "shorter steps they accumulate",
+    UNCOMPARED: "the operator was not compared with CUDA",
 }
 # CUDA operators that allocate a library's workspace, by name without overload.
 LIBRARIES = {
@@ -119,7 +119,7 @@ def reason(operator: torch._ops.OpOverload) -> str | None:
     if library is not None:
         return library
     if name in differing():
-        return f"what it takes in some cases: {differing()[name]}"
+        return f"some memory in some cases: {differing()[name]}"
     if name not in proved() and name not in _ASK:
         return UNCOMPARED
     return None
@@ -128,12 +128,12 @@ def reason(operator: torch._ops.OpOverload) -> str | None:
 def coverage(operator: str | torch._ops.OpOverload) -> str:
     """Returns what is known of an operator, given as "aten::add.Tensor" or torch.ops.aten.add.Tensor.
 
-    The result is "proved", or "left out: " and the reason. Raises ValueError for a name that is not an operator's.
+    The result is "proved", or "excluded: " and the reason. Raises ValueError for a name that is not an operator's.
     """
     if isinstance(operator, str):
         operator = _named(operator)
     why = reason(operator)
-    return "proved" if why is None else f"left out: {explained(why)}"
+    return "proved" if why is None else f"excluded: {explained(why)}"
 
 
 def explained(what: str) -> str:
@@ -187,7 +187,7 @@ class Unmodeled:
         allocated = "allocated memory is at least what the counters say, and " if self.lower_bound else "allocated and "
         self.say(
             name,
-            f"simulated {self.gpu}: {name} leaves out {explained(why)}. "
+            f"simulated {self.gpu}: the figures of {name} exclude {explained(why)}. "
             f"From here on {allocated}reserved memory may be off in either direction.",
             IncompleteEstimateWarning,
         )
@@ -225,7 +225,7 @@ class Unmodeled:
         whats = dict.fromkeys(f"{name} ({why})" if why not in WHY else why for name, why in self._reasons.items())
         whats.pop(UNCOMPARED, None)
         uncompared = [name for name, why in self._reasons.items() if why == UNCOMPARED]
-        parts = [*whats, *(f"all that {name} takes" for name in uncompared)]
+        parts = [*whats, *(f"the memory of {name} but its outputs" for name in uncompared)]
         return f"{'at least' if self.lower_bound else 'about'}: without {', '.join(parts)}" if parts else ""
 
 

@@ -96,7 +96,7 @@ class Techniques:
         text += [_line(row, self.before, f"+ {row.applied[-1]}") for row in self.together]
         if self.budget is not None:
             text += ["", self._answer()]
-        text += [f"left out: {self.unmodeled}"] if self.unmodeled else []
+        text += [f"not modelled: {self.unmodeled}"] if self.unmodeled else []
         return "\n".join(text) + "\n"
 
     def _answer(self) -> str:

@@ -79,7 +79,7 @@ def test_what_is_made_inside_takes_memory(grad):
 def test_what_asks_for_values_runs_as_its_shapes_and_says_so():
     said, result = told(lambda: tuple(through_numpy(torch.rand(8, 8, device="cuda")).shape))
     assert result == (8, 8)
-    assert len(said) == 1 and "custom_test::through_numpy leaves out" in said[0]
+    assert len(said) == 1 and "custom_test::through_numpy exclude" in said[0]
 
 
 def test_without_shapes_the_reason_is_raised():

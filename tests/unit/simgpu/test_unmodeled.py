@@ -49,22 +49,22 @@ def _(x):
 @pytest.mark.parametrize(
     ("action", "named"),
     [
-        (convolution, "cuDNN's convolutions leaves out cuDNN's workspaces"),
-        (lstm, "an RNN leaves out cuDNN's RNN"),
-        (lambda: nn.RNN(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda")), "an RNN leaves out cuDNN's RNN"),
-        (lambda: nn.GRU(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda")), "an RNN leaves out cuDNN's RNN"),
-        *((partial(packed, kind), "an RNN leaves out cuDNN's RNN") for kind in (nn.RNN, nn.LSTM, nn.GRU)),
-        (lambda: torch.fft.fft(torch.randn(8, device="cuda")), "aten::_fft_r2c leaves out cuFFT's workspaces"),
+        (convolution, "cuDNN's convolutions exclude cuDNN's workspaces"),
+        (lstm, "an RNN exclude cuDNN's RNN"),
+        (lambda: nn.RNN(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda")), "an RNN exclude cuDNN's RNN"),
+        (lambda: nn.GRU(8, 8).cuda()(torch.randn(5, 2, 8, device="cuda")), "an RNN exclude cuDNN's RNN"),
+        *((partial(packed, kind), "an RNN exclude cuDNN's RNN") for kind in (nn.RNN, nn.LSTM, nn.GRU)),
+        (lambda: torch.fft.fft(torch.randn(8, device="cuda")), "aten::_fft_r2c exclude cuFFT's workspaces"),
         (
             lambda: torch.linalg.svd(torch.randn(8, 8, device="cuda")),
-            "aten::_linalg_svd leaves out the workspaces",
+            "aten::_linalg_svd exclude the workspaces",
         ),
         (
             lambda: torch.linalg.inv(torch.randn(8, 8, device="cuda")),
-            "aten::linalg_inv_ex leaves out the work",
+            "aten::linalg_inv_ex exclude the work",
         ),
-        (lambda: doubled(torch.randn(8, device="cuda")), "left_out_test::doubled leaves out what it takes besides"),
-        (lambda: torch.compile(nn.Linear(2, 2).cuda())(torch.randn(2, 2, device="cuda")), "torch.compile leaves out"),
+        (lambda: doubled(torch.randn(8, device="cuda")), "left_out_test::doubled exclude all memory but its outputs"),
+        (lambda: torch.compile(nn.Linear(2, 2).cuda())(torch.randn(2, 2, device="cuda")), "torch.compile exclude"),
     ],
 )
 def test_it_is_told_once_and_kept(action, named):
@@ -133,7 +133,7 @@ def test_compiled_functions_run_eagerly_and_dynamo_is_as_it_was():
 
 def test_coverage_can_be_asked():
     assert simgpu.coverage("aten::mm") == simgpu.coverage(torch.ops.aten.mm.default) == "proved"
-    assert simgpu.coverage("aten::_fft_r2c").startswith("left out: cuFFT's workspaces")
+    assert simgpu.coverage("aten::_fft_r2c").startswith("excluded: cuFFT's workspaces")
     with pytest.raises(ValueError, match="is not an operator of this torch"):
         simgpu.coverage("aten::no_such_operator")
 
@@ -171,10 +171,10 @@ def scattered():
 @pytest.mark.parametrize(
     ("action", "name"),
     [
-        (value_of_a_mask, "the gradient of masked_fill's value leaves out the elements that its mask selects"),
-        (product, "the gradient of prod leaves out"),
-        (smoothed, "cross_entropy with weights and label smoothing leaves out the targets"),
-        (scattered, "the gradient of masked_scatter leaves out"),
+        (value_of_a_mask, "the gradient of masked_fill's value exclude the elements that its mask selects"),
+        (product, "the gradient of prod exclude"),
+        (smoothed, "cross_entropy with weights and label smoothing exclude the targets"),
+        (scattered, "the gradient of masked_scatter exclude"),
     ],
 )
 def test_formulas_that_ask_for_values(action, name):

@@ -199,7 +199,7 @@ def test_what_only_the_watchdog_lets_go_is_named():
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         x = torch.randn(2, 1024, device="cuda")
         model(x).sum().backward()
-        with pytest.warns(simgpu.IncompleteEstimateWarning, match="when NCCL's watchdog lets its tensors go"):
+        with pytest.warns(simgpu.IncompleteEstimateWarning, match="when NCCL's watchdog frees its tensors"):
             model(x).sum().backward()
         assert "a collective whose handle nobody waits for" in dict(gpu.unmodeled)
 
