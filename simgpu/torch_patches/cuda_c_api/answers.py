@@ -9,12 +9,13 @@ from simgpu.storage import storage_map
 from simgpu.torch_patches import build
 
 
-def nothing(*args, **kwargs) -> None:
-    """Does nothing."""
+def nothing() -> Callable:
+    """Returns a new function that does nothing."""
+    return lambda *args, **kwargs: None
 
 
 def functions(machine: Machine) -> dict[str, Callable]:
-    """Returns these functions by name."""
+    """Returns these functions by name, each of its own, because torch._dynamo registers one handler for a function."""
     settings, allocator = machine.library_settings, machine.allocator
 
     def emptied() -> None:
@@ -30,16 +31,16 @@ def functions(machine: Machine) -> dict[str, Callable]:
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_getArchFlags": lambda: " ".join(f"sm_{architecture}" for architecture in build.ARCHITECTURES),
         "_cuda_synchronize": machine.synchronize,
-        "_cuda_sleep": nothing,
-        "_cuda_ipc_collect": nothing,
-        "_set_cached_tensors_enabled": nothing,  # torch._dynamo.reset() calls it; graphs keep no tensors here
+        "_cuda_sleep": nothing(),
+        "_cuda_ipc_collect": nothing(),
+        "_set_cached_tensors_enabled": nothing(),  # torch._dynamo.reset() calls it; graphs keep no tensors here
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         "_get_accelerator": lambda check=None: torch.device("cuda"),  # for torch.distributed
         # Memory. Pinned host memory is not cached.
-        "_cuda_emptyCache": emptied,
-        "_accelerator_emptyCache": emptied,
-        "_accelerator_emptyHostCache": nothing,
-        "_host_emptyCache": nothing,
+        "_cuda_emptyCache": lambda: emptied(),
+        "_accelerator_emptyCache": lambda: emptied(),
+        "_accelerator_emptyHostCache": nothing(),
+        "_host_emptyCache": nothing(),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_cudaCachingAllocator_raw_delete": machine.raw_delete,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
@@ -69,5 +70,5 @@ def functions(machine: Machine) -> dict[str, Callable]:
     if machine.torch_version >= (2, 14):
         found |= {"_cuda_memoryMetadataSupported": lambda: True, "_cuda_annotateMemory": allocator.annotate}
     if hasattr(torch.cuda.memory, "_free_mutex"):  # torch 2.11 locks the allocator; no other thread frees in between
-        found |= {"_cuda_lock_mutex": nothing, "_cuda_unlock_mutex": nothing}
+        found |= {"_cuda_lock_mutex": nothing(), "_cuda_unlock_mutex": nothing()}
     return found

@@ -24,8 +24,19 @@ class Device(Bindings):
         self.machine.initialize()
         return self.machine.index if index >= 0 else -1
 
-    _cuda_maybeExchangeDevice = _accelerator_exchangeDevice = _accelerator_maybeExchangeDevice = _cuda_exchangeDevice
-    _accelerator_setDeviceIndex = _cuda_setDevice
+    # Each name has a function of its own, because torch._dynamo registers one handler for each function.
+
+    def _cuda_maybeExchangeDevice(self, index):
+        return self._cuda_exchangeDevice(index)
+
+    def _accelerator_exchangeDevice(self, index):
+        return self._cuda_exchangeDevice(index)
+
+    def _accelerator_maybeExchangeDevice(self, index):
+        return self._cuda_exchangeDevice(index)
+
+    def _accelerator_setDeviceIndex(self, index):
+        self._cuda_setDevice(index)
 
     def _cuda_hasPrimaryContext(self, index):
         only_device(index)

@@ -70,8 +70,11 @@ class Memory(Bindings):
         stats = self.allocator_of(index).stats()
         return {name: value for name, value in stats.items() if name not in NOT_OF_ACCELERATORS}
 
-    _accelerator_resetPeakStats = _cuda_resetPeakMemoryStats
-    _accelerator_resetAccumulatedStats = _cuda_resetAccumulatedMemoryStats
+    def _accelerator_resetPeakStats(self, index):
+        self._cuda_resetPeakMemoryStats(index)
+
+    def _accelerator_resetAccumulatedStats(self, index):
+        self._cuda_resetAccumulatedMemoryStats(index)
 
     def _accelerator_getMemoryInfo(self, index):
         only_device(index)

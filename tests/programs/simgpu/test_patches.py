@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import types
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import simgpu
 from simgpu import patches, session
 from simgpu.command import main
+from simgpu.device import machine
 from simgpu.patch_manifest import Manifest
 from simgpu.torch_patches import cuda_c_api
 from simgpu.used_names import known_to_python
@@ -168,3 +170,13 @@ def test_an_attribute_that_is_read_before_it_is_replaced_and_is_gone(monkeypatch
 )
 def test_what_pytorchs_own_code_knows(name, is_known):
     assert (known_to_python({name}) == {name}) == is_known
+
+
+def test_each_function_of_c_is_one_of_its_own():
+    """torch._dynamo registers handlers for some of them, and refuses a second one for an equal function."""
+    with simgpu.simulated_gpu("T4"):
+        found = cuda_c_api.functions(machine.on())
+    names = defaultdict(list)
+    for name, function in found.items():
+        names[function].append(name)
+    assert [same for same in names.values() if len(same) > 1] == []
