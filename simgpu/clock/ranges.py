@@ -36,7 +36,7 @@ def class_of(gpu: str) -> str:
 class Factors:
     """Holds the ratios of real to simulated time of one kind.
 
-    `middle` is the fitted factor, and `low` and `high` are the ends of its range. `rows` counts the published rows
+    `middle` is the fitted factor, and `low` and `high` are the ends of its range. `rows` is the number of published rows
     of this kind, and `sources` are those that they come from. `of` names the wider kind if there are none.
     """
 
