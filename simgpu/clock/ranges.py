@@ -36,8 +36,8 @@ def class_of(gpu: str) -> str:
 class Factors:
     """Holds the ratios of real to simulated time of one kind.
 
-    `middle` is the fitted factor, and `low` and `high` are the ends of its range. `rows` is the number of published rows
-    of this kind, and `sources` are those that they come from. `of` names the wider kind if there are none.
+    `middle` is the fitted factor, and `low` and `high` are the ends of its range. `rows` and `sources` are the published
+    rows of this kind and the sources that they come from; `of` names the wider kind if there are none.
     """
 
     low: float

@@ -2,8 +2,7 @@
 
 FOLDER holds timm and torchvision, as for `python -m tools.times run`. The times of the half "fit" are stored in
 docs/published_times.json. With --kept-out the other half runs, and docs/time_estimates.md is written, which summarizes
-both. No time of that half is printed or stored, so that no constant can be fitted to it. Other words run only rows that
-have one of them in their names.
+both. No time of that half is printed or stored, so that no constant can be fitted to it. Other words run only rows that have one of them in their names.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ FACTORS = """## Factors by kind
 
 The factor is the mean of its sources' medians of real time ÷ clock, on a logarithmic scale. The range is a prediction
 interval of 90 % for one row of a further source ([tools/times/ranges.py](../tools/times/ranges.py), which writes the
-factors with `python -m tools.times.ranges`). A kind without rows has the factor of all rows of training or inference.
+factors with `python -m tools.times.ranges`). A kind without rows has the factor of all rows of training or of inference.
 """
 ROWS = """## Both halves
 
-*Ratio* is the clock's time divided by the published one. *Error* is the median absolute error of the clock, and *error
-of the estimate* that of the clock's time with its factor. *In its range* is the share of the rows whose published time
-is inside the range of the estimate.
+*Ratio* is the clock's time divided by the published one. *Error* is the median absolute error of the clock, and *error of
+the estimate* that of the clock's time with its factor. *In its range* is the share of the rows whose published time is
+inside the range of the estimate.
 """
 
 
@@ -97,9 +96,8 @@ def table(ratios: Iterable[tuple[Row, float]]) -> str:
         values = (ratio, of_one.middle, of_one.low <= 1 <= of_one.high)
         for key in (group(row), (row.kind, "all", group(row)[2]), (row.kind, "all", "all")):
             found[(row.half, *key)].append(values)
-    columns = ["half", "kind", "mode", "GPUs", "rows", "median ratio", "error", "lowest", "highest"]
-    columns += ["error of the estimate", "in its range"]
-    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    lines = ["| half | kind | mode | GPUs | rows | median ratio | error | lowest | highest | error of the estimate | in its range |"]
+    lines.append("| --- " * 11 + "|")
     for key, values in sorted(found.items()):
         clock, estimates, inside = zip(*values, strict=True)
         figures = f"{statistics.median(clock):.2f} | {_error(clock):.0%} | {min(clock):.2f} | {max(clock):.2f}"
@@ -141,8 +139,7 @@ def page(of_rows: str) -> str:
     lines = ["| kind | factor | range | rows | sources |", "| --- | ---: | --- | ---: | --- |"]
     for kind, found in factors().items():
         sources = f"all of {found.of}" if found.of else ", ".join(found.sources)
-        ends = f"{found.low:.2f} to {found.high:.2f}"
-        lines.append(f"| {kind} | {found.middle:.2f} | {ends} | {found.rows} | {sources} |")
+        lines.append(f"| {kind} | {found.middle:.2f} | {found.low:.2f} to {found.high:.2f} | {found.rows} | {sources} |")
     return "\n".join([TITLE, FACTORS, *lines, "", ROWS, of_rows, ""])
 
 
