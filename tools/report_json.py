@@ -11,7 +11,6 @@ import types
 import typing
 from pathlib import Path
 
-from simgpu.clock.ranges import Estimate
 from simgpu.report.files import File
 from simgpu.report.findings import Finding
 from simgpu.report.modules import Module
@@ -45,14 +44,6 @@ DERIVED = {
         "did not complete; `uncertainty`: bytes by which `spare` may differ on a real GPU; `set_aside`: bytes of it "
         "for what is not modelled; `margin`: what `spare` is the sum of (below), null for a run that did not complete",
     ),
-    "time": (
-        {"anyOf": [{"$ref": "#/$defs/Estimate"}, {"type": "null"}]},
-        "the estimate of the whole run's time (below), null if the clock did not run",
-    ),
-    "step_time": (
-        {"anyOf": [{"$ref": "#/$defs/Estimate"}, {"type": "null"}]},
-        "of `simgpu fit`: the estimate of a step's time, null if it is not known",
-    ),
 }
 """Fields of a report that follow from the others."""
 
@@ -72,7 +63,7 @@ FIELDS: dict[type, dict[str, str]] = {
         "lines": "the same bytes by line, without the cache, the largest first",
         "unmodeled": "what the figures do not include",
         "steps": "optimizer steps that were made",
-        "seconds": "seconds of the whole run on the simulated clock; `time` is the estimate made of them",
+        "seconds": "seconds on the simulated clock (an estimate)",
         "ended": "how the program ended, in words",
         "failure": "bytes of the request that failed, bytes that were free, and PyTorch's message",
         "caught": "failed allocations whose error the program caught",
@@ -108,8 +99,7 @@ FIELDS: dict[type, dict[str, str]] = {
         "results": "of `simgpu fit`: the same answers as data (below)",
         "plan": "of `simgpu fit`: the plan that the page is about",
         "needs": "of `simgpu fit`: bytes that nvidia-smi would show if the GPU were large enough",
-        "step": "of `simgpu fit`: seconds of a step on the simulated clock, 0 if it is not known; `step_time` is the "
-        "estimate made of them",
+        "step": "of `simgpu fit`: seconds of a step on the simulated clock, 0 if it is not known",
     },
     Spot: {
         "operator": "the operator that allocates",
@@ -156,13 +146,6 @@ FIELDS: dict[type, dict[str, str]] = {
         "yours": "whether a file of that name existed and is unchanged",
         "what": "its kind",
     },
-    Estimate: {
-        "low": "seconds: the lower end of the range in which nine of ten real times are expected",
-        "middle": "seconds: the clock's time times the factor that was fitted to published times of this kind",
-        "high": "seconds: the upper end",
-        "clock": "seconds of the simulated clock",
-        "kind": "the kind of the published times: training or inference, the class of the GPU, one GPU or several",
-    },
     Track: {
         "events": "allocations and frees of the run",
         "at": "the number of the last of them, counted from 1, at the moment that the report describes",
@@ -184,7 +167,6 @@ TITLES = {
     Module: "`modules` and `module_totals`",
     Finding: "`findings`",
     File: "`files`: a list of lists, in this order",
-    Estimate: "`time` and `step_time`",
     Track: "`timeline`",
 }
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from simgpu.clock.ranges import Estimate
 from simgpu.fitting.measuring import SILENT, UNLIMITED, Measured, measure
-from simgpu.fitting.plan import DTYPES, Plan
+from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.search import Search
 from simgpu.fitting.subject import Subject, subject_of
@@ -37,7 +36,7 @@ class Fit:
 
     `fits`, `peak`, `reserved`, `nvidia_smi`, `total_memory` (bytes), `at`, `parts`, `lines` are those of the report.
     `needs`: the bytes that nvidia-smi would show if the GPU were large enough. `step`: seconds of a step on the
-    simulated clock, of which `step_time` is an estimate with a range.
+    simulated clock.
     """
 
     def __init__(
@@ -261,39 +260,6 @@ class Fit:
         return DOES_NOT_FIT if needs > spec(gpu).total_memory else report.outcome, needs
 
     @property
-    def step_time(self) -> Estimate | None:
-        """Returns the estimate of a step's time with its range, or None if the clock did not run."""
-        return self.report.estimated(self.step)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Returns the estimate of tokens per second and GPU in training; 0 for a model without a length."""
-        length = self.plan.length or self.subject.length
-        if self.plan.train is None or length is None or self.step_time is None:
-            return 0.0
-        return self.plan.batch * self.plan.accumulate * length / self.step_time.middle
-
-    @property
-    def mfu(self) -> float:
-        """Returns the estimate of the model FLOPs utilization: 6 FLOPs per parameter and token, without attention's.
-
-        It is a share of the GPU's peak rate for the matmuls' dtype (PaLM, arXiv 2204.02311, appendix B). It is 0 where
-        the formula does not hold (LoRA, experts, a model without a length) or the peak rate is not known.
-        """
-        dtype = DTYPES.get(self.plan.autocast or "", self.measured.dtype)
-        peak = spec(self.gpu).peak_flops.get(str(dtype).removeprefix("torch."), 0)
-        if not peak or self.plan.lora is not None:
-            return 0.0
-        return 6 * self.measured.parameters * self.tokens_per_second / peak
-
-    def _throughput(self) -> str:
-        """Returns the end of the sentence about the time: tokens per second and GPU, and MFU."""
-        if not self.tokens_per_second:
-            return ""
-        text = f", {float(f'{self.tokens_per_second:.2g}'):,.0f} tokens/s per GPU"
-        return text + (f", MFU {self.mfu:.0%} (6 FLOPs per parameter and token)" if self.mfu else "")
-
-    @property
     def page(self) -> Report:
         """Returns the report with the plan, and with what a plan that does not fit would need."""
         report = self.report
@@ -302,8 +268,8 @@ class Fit:
             more.append(f"It would use up to {size(self.needs)}, as nvidia-smi shows it.")
             if report.smallest:
                 more.append(f"The smallest capacity found to fit is {size(report.smallest)}.")
-        if self.step_time:
-            more.append(f"A step takes {self.step_time}{self._throughput()}.")
+        if self.step:
+            more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
         ended = " ".join([report.ended, *more]).strip()
         plan = dataclasses.asdict(self.plan)
         return dataclasses.replace(report, ended=ended, plan=plan, needs=self.needs, step=self.step)

@@ -42,8 +42,7 @@ class Measured:
 
     `report`: memory. `step`: seconds of a step on the simulated clock. `dtype`: that of the parameters, or None if
     memory ran out before the model existed. `formula`: what is computed by formula, or "". `retried`: whether the
-    allocator reached the GPU's limit and freed its cache. `parameters`: how many of the whole model, on all GPUs, a
-    token uses; 0 if that is not known.
+    allocator reached the GPU's limit and freed its cache.
     """
 
     plan: Plan
@@ -52,7 +51,6 @@ class Measured:
     dtype: torch.dtype | None = None
     formula: str = ""
     retried: bool = False
-    parameters: int = 0
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
@@ -74,7 +72,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
             parallel.joined()
         times: list[float] = []
         saved: tuple[int, int] = (0, 0)
-        dtype, parameters = None, 0
+        dtype = None
         ending = COMPLETED
         with Watch(machine) as watch:
             try:
@@ -82,7 +80,6 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
                 model = model_of(subject, plan)
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
-                parameters = _used_parameters(model)
                 saved = lora.quantized(model) if plan.four_bit else saved
                 run = train if plan.train else serve
 
@@ -100,8 +97,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
             report = report_of(watch, f"{subject.name} ({plan})", ending)
     step = times[-1] - times[-2] if len(times) > 1 else 0.0
     retried = machine.allocator.stats()["num_alloc_retries"] > 0
-    measured = Measured(plan, report, step, dtype, retried=retried, parameters=parameters)
-    return _with_formulas(measured, on.total_memory, saved)
+    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved)
 
 
 def _now(machine) -> float:
@@ -129,12 +125,6 @@ def model_of(subject: Subject, plan: Plan) -> nn.Module:
     if plan.sharded:
         return parallel.sharded(model, layers_of(model), DTYPES[plan.autocast] if plan.autocast else None)
     return model if plan.ranks is None else parallel.replicated(model)
-
-
-def _used_parameters(model: nn.Module) -> int:
-    """Returns how many parameters a token uses, all of them, or 0 for a model with experts, which uses some of them."""
-    named = dict(model.named_parameters())
-    return 0 if any("expert" in name for name in named) else sum(one.numel() for one in named.values())
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

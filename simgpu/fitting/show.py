@@ -136,7 +136,7 @@ def _least(best, before) -> str:
     how = ", ".join(best.applied) or "nothing"
     return (
         f"With all that save something: {how}: a peak of {mib(best.peak)} MiB in place of {mib(before.peak)}, "
-        f"{best.step / before.step:.2g} of the time of a step.\n"
+        f"{best.step / before.step:.2f} of the time of a step.\n"
     )
 
 

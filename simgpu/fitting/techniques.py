@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simgpu.clock.ranges import Estimate, two_digits
 from simgpu.fitting.measuring import UNLIMITED, layers_of
 from simgpu.fitting.plan import Plan
 from simgpu.report.sizes import mib
@@ -53,8 +52,7 @@ def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float
 class Row:
     """Describes one line of the table.
 
-    `applied`: the techniques. `peak` and `nvidia_smi`: bytes. `step`: seconds of a step on the simulated clock.
-    `step_time`: the estimate made of them, None if the clock did not run.
+    `applied`: the techniques. `peak` and `nvidia_smi`: bytes. `step`: seconds of a step.
     """
 
     applied: tuple[str, ...]
@@ -63,7 +61,6 @@ class Row:
     nvidia_smi: int
     step: float
     fits: bool
-    step_time: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ def answer(budget: int, best: Row | None, before: Row) -> str:
     if best is None:
         return f"Nothing that was tried fits into {within}."
     how = ", ".join(best.applied) or "nothing: it fits as it is"
-    slower = f", {best.step / before.step:.2g} of the time of a step" if before.step else ""
+    slower = f", {best.step / before.step:.2f} of the time of a step" if before.step else ""
     return f"The fastest that fits into {within}: {how} ({mib(best.nvidia_smi)} MiB in nvidia-smi{slower})."
 
 
@@ -120,15 +117,14 @@ def rows_so_far(rows: list[Row]) -> str:
 
 
 def _header() -> str:
-    return f"{'peak MiB':>14}{'saved MiB':>14}{'':>8}{'step, about':>13}{'':>8}"
+    return f"{'peak MiB':>14}{'saved MiB':>14}{'':>8}{'step ms':>10}{'':>8}"
 
 
 def _line(row: Row, before: Row, name: str) -> str:
     saved = before.peak - row.peak
     share = f"{100 * saved / before.peak:.1f} %" if row is not before else ""
-    times = f"× {row.step / before.step:.2g}" if before.step and row is not before else ""
-    time = two_digits(row.step_time.middle) if row.step_time else ""
-    return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{time:>13}{times:>8}  {name}"
+    times = f"× {row.step / before.step:.2f}" if before.step and row is not before else ""
+    return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{row.step * 1e3:>10.1f}{times:>8}  {name}"
 
 
 def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = None) -> Techniques:
@@ -242,7 +238,7 @@ class _Runner:
         found = self.fit.of(plan, memory=UNLIMITED)
         report = found.report
         fits = self.budget is not None and self._fits(plan, report)
-        row = Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits, report.estimated(found.step))
+        row = Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits)
         if row not in self.rows:
             self.rows.append(row)
         return row

@@ -5,14 +5,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import simgpu
-from simgpu.clock.ranges import Estimate, estimate
 from simgpu.device.machine import Machine
 from simgpu.dispatch import costs
 from simgpu.report import checkpointing, stored
 from simgpu.report.files import File
 from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
 from simgpu.report.modules import Module, rows, totals
-from simgpu.report.owners import ACTIVATIONS, GRADIENTS, PARTS
+from simgpu.report.owners import ACTIVATIONS, PARTS
 from simgpu.report.placeholder_values import sentence
 from simgpu.report.replays import Attempt, Replays
 from simgpu.report.track import Description, Track
@@ -151,23 +150,6 @@ class Report:
         return self.ending == COMPLETED
 
     @property
-    def time(self) -> Estimate | None:
-        """Returns the estimate of the whole run's time, or None if the clock did not run."""
-        return self.estimated(self.seconds)
-
-    @property
-    def step_time(self) -> Estimate | None:
-        """Returns the estimate of a step's time, of `simgpu fit`, or None if it is not known."""
-        return self.estimated(self.step)
-
-    def estimated(self, seconds: float) -> Estimate | None:
-        """Returns the estimate for seconds of the simulated clock in this run, or None for 0."""
-        if not seconds:
-            return None
-        training = self.steps > 0 or self.parts.get(GRADIENTS, 0) > 0
-        return estimate(seconds, self.gpu, training, self.rank[1] if self.rank else 1)
-
-    @property
     def status(self) -> int:
         """The exit status: 0 it fits, 1 it does not fit, 2 the program failed for another reason, 3 undecided."""
         return self.verdict.status
@@ -196,8 +178,6 @@ class Report:
             "outcome": self.outcome,
             "status": self.status,
             "verdict": self.verdict.document(),
-            "time": self.time and asdict(self.time),
-            "step_time": self.step_time and asdict(self.step_time),
             **fields,
         }
 
@@ -222,7 +202,7 @@ class Report:
     @classmethod
     def _of(cls, found: dict) -> "Report":
         """The report that `save` has made these of."""
-        for name in ("schema", "outcome", "status", "verdict", "time", "step_time"):  # they follow from the rest
+        for name in ("schema", "outcome", "status", "verdict"):  # the last three follow from the rest
             found.pop(name, None)
         found["lines"] = tuple(map(Line.load, found["lines"]))
         for name in ("modules", "module_totals"):

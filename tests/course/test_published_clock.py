@@ -1,10 +1,8 @@
 """docs/published_times.json holds the clock's times of the half "fit" alone, and the clock still gives those times."""
 
-import json
-
 import pytest
 
-from tools.times import published, published_clock, published_shards, ranges
+from tools.times import published, published_clock, published_shards
 
 ROWS = {row.name: row for row in published.rows()}
 
@@ -45,10 +43,9 @@ def test_the_table_summarizes_by_kind_mode_and_gpu():
     assert [row.mode for row in rows] == ["eager", "compiled"]
     lines = published_clock.table(zip(rows, (0.5, 2), strict=True)).splitlines()
     assert lines[2:] == [
-        "| fit | inference | all | Hopper and Blackwell | 2 | 1.25 | 75% | 0.50 | 2.00 | 90% | 0% |",
-        "| fit | inference | all | all | 2 | 1.25 | 75% | 0.50 | 2.00 | 90% | 0% |",
-        "| fit | inference | compiled | Hopper and Blackwell | 1 | 2.00 | 100% | 2.00 | 2.00 | 140% | 0% |",
-        "| fit | inference | eager | Hopper and Blackwell | 1 | 0.50 | 50% | 0.50 | 0.50 | 40% | 0% |",
+        "| fit | inference | all | all | 2 | 1.25 | 75% | 0.50 | 2.00 |",
+        "| fit | inference | compiled | Hopper and Blackwell | 1 | 2.00 | 100% | 2.00 | 2.00 |",
+        "| fit | inference | eager | Hopper and Blackwell | 1 | 0.50 | 50% | 0.50 | 0.50 |",
     ]
 
 
@@ -69,24 +66,3 @@ def test_a_step_is_linear_in_the_layers(monkeypatch):
     monkeypatch.setattr(published_shards, "LAYERS", (1, 2))
     row = stored_row("MPT 350m 64 512")
     assert published_clock.measure(row) == pytest.approx(published_clock.stored()[row.name], rel=0.05)
-
-
-def test_the_factors_are_those_of_the_half_fit():
-    assert json.loads(ranges.FILE.read_text(encoding="utf-8")) == ranges.of_the_fit_half()
-
-
-def test_a_range_is_wider_where_sources_differ_more():
-    rows = [0.1, 0.2, 0.3]
-    near = {"training, Ampere and Ada, one GPU": {"a": rows, "b": rows, "c": rows}}
-    far = {"training, Ampere and Ada, one GPU": {"a": rows, "b": [v + 1 for v in rows], "c": [v - 1 for v in rows]}}
-    both = [ranges.fitted(found | {"inference, Ampere and Ada, one GPU": {"a": rows}}) for found in (near, far)]
-    first, second = (found["training, Ampere and Ada, one GPU"] for found in both)
-    assert first["middle"] == second["middle"]
-    assert second["low"] < first["low"] and first["high"] < second["high"]
-
-
-def test_the_page_of_estimates_has_the_stored_factors():
-    text = published_clock.PAGE.read_text(encoding="utf-8")
-    of_rows = text.partition(published_clock.ROWS)[2].strip()
-    assert text == published_clock.page(of_rows)
-    assert "| kept out | training | all | all |" in of_rows

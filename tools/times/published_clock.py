@@ -1,8 +1,8 @@
 """Compares the clock with the published rows: `python -m tools.times.published_clock FOLDER [--kept-out | WORD ...]`.
 
 FOLDER holds timm and torchvision, as for `python -m tools.times run`. The times of the half "fit" are stored in
-docs/published_times.json. With --kept-out the other half runs, and docs/time_estimates.md is written, which summarizes
-both. No time of that half is printed or stored, so that no constant can be fitted to it. Other words run only rows that have one of them in their names.
+docs/published_times.json. With --kept-out the other half runs and both are summarized, but no time of it is printed or
+stored, so that no constant can be fitted to it. Other words run only rows that have one of them in their names.
 """
 
 from __future__ import annotations
@@ -18,36 +18,16 @@ from pathlib import Path
 import torch
 
 import labkit
-from simgpu.clock.ranges import TRAINING, class_of, estimate, factors
 from tools.times import published, published_models, published_shards
 from tools.times.published import Row
 from tools.times.rows import MEMORY
 
-DOCS = Path(__file__).parents[2] / "docs"
-FILE, PAGE = DOCS / "published_times.json", DOCS / "time_estimates.md"
-TITLE = """# Estimates of time, and how wide their ranges are
-
-`simgpu run` and `simgpu fit` print a time as an estimate with a range. No figure on this page was measured by us on a
-GPU. The simulated clock counts operations and bytes and assumes constant rates ([times.md](times.md)), and real GPUs
-are slower than it is in most kinds of work, above all in training on Hopper and Blackwell. So a time of the clock is
-multiplied by a factor, and the range says where nine of ten real times are expected.
-
-The factors are fitted to published times of models that this project can build
-([recordings/published_times.yaml](../recordings/published_times.yaml)). The sources are divided into two halves by a
-hash of their names. Only the half *fit* has a part in a factor or a range, and the half *kept out* tests them.
-"""
-FACTORS = """## Factors by kind
-
-The factor is the mean of its sources' medians of real time ÷ clock, on a logarithmic scale. The range is a prediction
-interval of 90 % for one row of a further source ([tools/times/ranges.py](../tools/times/ranges.py), which writes the
-factors with `python -m tools.times.ranges`). A kind without rows has the factor of all rows of training or of inference.
-"""
-ROWS = """## Both halves
-
-*Ratio* is the clock's time divided by the published one. *Error* is the median absolute error of the clock, and *error of
-the estimate* that of the clock's time with its factor. *In its range* is the share of the rows whose published time is
-inside the range of the estimate.
-"""
+FILE = Path(__file__).parents[2] / "docs" / "published_times.json"
+CLASSES = {
+    "Volta and Turing": ("T4", "V100-16GB", "V100-32GB"),
+    "Ampere and Ada": ("A10G", "A100-40GB", "A100-80GB", "RTX A6000", "RTX 3060", "RTX 3090", "RTX 4090", "L4", "L40S"),
+    "Hopper and Blackwell": ("H100", "H200", "B200", "RTX 5090"),
+}
 
 
 def can_be_built(row: Row) -> bool:
@@ -82,33 +62,22 @@ def stored() -> dict[str, float]:
 def group(row: Row) -> tuple[str, str, str]:
     """Returns what a ratio is summarized by: kind, mode and class of GPU."""
     mode = "not stated" if row.mode is None else row.mode if row.mode == "eager" else "compiled"
-    return row.kind, mode, class_of(row.simulated_gpu or "")
+    return row.kind, mode, next(name for name, gpus in CLASSES.items() if row.simulated_gpu in gpus)
 
 
 def table(ratios: Iterable[tuple[Row, float]]) -> str:
-    """Returns ratios of the clock's to the published time, by group and half, as a table in Markdown.
-
-    The last two columns are about the estimate: the clock's time times the fitted factor, and its range.
-    """
-    found: dict[tuple[str, ...], list[tuple[float, float, bool]]] = defaultdict(list)
+    """Returns ratios of the clock's to the published time, by group and half, as a table in Markdown."""
+    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row, ratio in ratios:
-        of_one = estimate(ratio, row.simulated_gpu or "", row.kind == TRAINING, row.gpus)
-        values = (ratio, of_one.middle, of_one.low <= 1 <= of_one.high)
-        for key in (group(row), (row.kind, "all", group(row)[2]), (row.kind, "all", "all")):
-            found[(row.half, *key)].append(values)
-    lines = ["| half | kind | mode | GPUs | rows | median ratio | error | lowest | highest | error of the estimate | in its range |"]
-    lines.append("| --- " * 11 + "|")
+        found[(row.half, *group(row))].append(ratio)
+        found[(row.half, row.kind, "all", "all")].append(ratio)
+    lines = ["| half | kind | mode | GPUs | rows | median ratio | median absolute error | lowest | highest |"]
+    lines.append("| --- " * 9 + "|")
     for key, values in sorted(found.items()):
-        clock, estimates, inside = zip(*values, strict=True)
-        figures = f"{statistics.median(clock):.2f} | {_error(clock):.0%} | {min(clock):.2f} | {max(clock):.2f}"
-        figures += f" | {_error(estimates):.0%} | {statistics.fmean(inside):.0%}"
+        error = statistics.median(abs(value - 1) for value in values)
+        figures = f"{statistics.median(values):.2f} | {error:.0%} | {min(values):.2f} | {max(values):.2f}"
         lines.append(f"| {' | '.join(key)} | {len(values)} | {figures} |")
     return "\n".join(lines)
-
-
-def _error(ratios: Iterable[float]) -> float:
-    """Returns the median absolute error of ratios to the published time."""
-    return statistics.median(abs(ratio - 1) for ratio in ratios)
 
 
 def run(rows: Iterable[Row]) -> Iterator[tuple[Row, float]]:
@@ -134,17 +103,8 @@ def buildable(half: str) -> list[Row]:
     return [row for row in published.rows() if row.half == half and row.seconds and can_be_built(row)]
 
 
-def page(of_rows: str) -> str:
-    """Returns docs/time_estimates.md with the factors and the table of both halves."""
-    lines = ["| kind | factor | range | rows | sources |", "| --- | ---: | --- | ---: | --- |"]
-    for kind, found in factors().items():
-        sources = f"all of {found.of}" if found.of else ", ".join(found.sources)
-        lines.append(f"| {kind} | {found.middle:.2f} | {found.low:.2f} to {found.high:.2f} | {found.rows} | {sources} |")
-    return "\n".join([TITLE, FACTORS, *lines, "", ROWS, of_rows, ""])
-
-
 def main() -> None:
-    """Runs the command, and prints the table or writes it to the page."""
+    """Runs the command and prints the table."""
     folder, *words = sys.argv[1:]
     sys.path += [folder, str(FILE.parents[1] / "notebooks")]
     warnings.simplefilter("ignore")
@@ -155,11 +115,7 @@ def main() -> None:
     else:
         run_fit(words)
     times |= stored()
-    known = [row for row in published.rows() if row.seconds and row.name in times]
-    of_rows = table((row, times[row.name] / row.seconds) for row in known)
-    if words == ["--kept-out"]:
-        PAGE.write_text(page(of_rows), encoding="utf-8")
-    print(of_rows)
+    print(table((row, times[row.name] / row.seconds) for row in published.rows() if row.seconds and row.name in times))
 
 
 if __name__ == "__main__":
