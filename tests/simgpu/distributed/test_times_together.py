@@ -294,7 +294,7 @@ def test_logs_that_are_refused():
 def test_ranks_that_do_nothing_are_not_idle():
     nothing = Timeline((0, 1), (), {0: (), 1: ()}, 0.0)
     assert nothing.bubble == 0
-    assert str(nothing).endswith("0.000 ms in all, 0.0% of it idle")
+    assert str(nothing).endswith("about 0 µs in all (estimate), 0.0% of it idle")
 
 
 def test_a_log_is_a_rank_s():
