@@ -1,4 +1,4 @@
-"""Turns the clock's seconds into an estimate with a range, and into text that says so.
+"""Converts the clock's seconds into an estimate with a range, and into text that says so.
 
 The clock assumes that kernels reach the rates of short measurements, and that the host issues operators as fast as
 that of a published trace. Published steps take longer. Two factors, fitted to published times, correct this: one on the
@@ -73,11 +73,22 @@ def scaled(reading: Reading, gpu: float, host: float) -> float:
     return max(gpu * busy, host * reading.issuing) + rest
 
 
+def bounds(reading: Reading, gpu: Factor, host: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Returns the estimated seconds of an interval, and the ends of their range. `host` is middle, low and high.
+
+    At the upper end the shorter of the GPU's and the host's work does not overlap with the longer one.
+    """
+    middle, low, high = (scaled(reading, one, other) for one, other in zip(gpu.values, host, strict=True))
+    shorter = min(gpu.middle * min(reading.busy, reading.seconds), host[0] * reading.issuing)
+    return middle, low, high + shorter
+
+
 @dataclass(frozen=True)
 class TimeEstimate:
     """Holds an estimated time with its range, in seconds.
 
-    clock: the simulated clock's seconds. seconds, low, high: with the fitted factors. work: the kind of work in words.
+    clock: the simulated clock's seconds. seconds, low, high: with the fitted factors. work: the kind of work in words,
+    "on any GPU" if too few published rows are of this class of GPUs.
     rows: published rows that the factor on the GPU's time is fitted to.
     """
 
@@ -114,8 +125,8 @@ def estimated(reading: Reading, gpu: str, slowness: float = 1.0) -> TimeEstimate
     gpus = class_of(spec(gpu))
     found = factor(work, gpus)
     host = factor(HOST, gpus).values if slowness == 1 else (1.0, 1.0, 1.0)
-    times = [scaled(reading, one, other) for one, other in zip(found.values, host, strict=True)]
-    return TimeEstimate(reading.seconds, *times, f"{work} on GPUs like the {gpu}", found.rows)
+    where = f"on GPUs like the {gpu}" if found.gpus else "on any GPU"
+    return TimeEstimate(reading.seconds, *bounds(reading, found, host), f"{work} {where}", found.rows)
 
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

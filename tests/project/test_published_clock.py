@@ -12,7 +12,7 @@ def test_only_rows_that_may_be_fitted_are_stored():
     assert {one.row.half for one in stored} == {"fit"}
     names = {one.row.name for one in stored}
     assert names <= {row.name for row in published_clock.buildable("fit")}
-    assert len(names) > 100 and all(one.reading.seconds > 0 and one.reading.busy > 0 for one in stored)
+    assert len(names) > 60 and all(one.reading.seconds > 0 and one.reading.busy > 0 for one in stored)
 
 
 def test_both_halves_have_models_of_both_kinds():
@@ -58,7 +58,7 @@ def stored_row(*words):
 def test_the_clock_still_gives_the_stored_reading():
     """With a model that needs neither timm nor torchvision."""
     one = stored_row("ml-engineering", "inference", "1B", "eager")
-    assert published_clock.measure(one.row)[:3] == pytest.approx(one.reading[:3], rel=0.03)
+    assert published_clock.measure(one.row).reading[:3] == pytest.approx(one.reading[:3], rel=0.03)
 
 
 @pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
@@ -66,4 +66,4 @@ def test_a_step_is_linear_in_the_layers(monkeypatch):
     """So two shallow models give the time of a deep one, whose time from 6 and 10 layers is stored."""
     monkeypatch.setattr(published_shards, "LAYERS", (1, 2))
     one = stored_row("MPT 350m")
-    assert published_clock.measure(one.row).seconds == pytest.approx(one.reading.seconds, rel=0.05)
+    assert published_clock.measure(one.row).reading.seconds == pytest.approx(one.reading.seconds, rel=0.05)

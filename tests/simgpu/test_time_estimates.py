@@ -71,18 +71,23 @@ def test_the_longer_of_gpu_and_host_decides():
 
 def test_the_estimate_and_its_text(known):
     found = estimates.estimated(Reading(0.07, 0.07, 0.001, backward=0.04), "H100")
-    assert found == TimeEstimate(0.07, 0.14, 0.07, pytest.approx(0.21), "training on GPUs like the H100", 20)
+    assert found == TimeEstimate(0.07, 0.14, 0.07, pytest.approx(0.212), "training on GPUs like the H100", 20)
     assert str(found) == "about 140 ms, estimate; 70 to 210 ms for training on GPUs like the H100"
     inference = estimates.estimated(Reading(0.07, 0.07, 0.001), "H100")
-    assert inference is not None and str(inference).endswith("for inference on GPUs like the H100")
+    assert inference is not None and str(inference).endswith("for inference on any GPU")
     assert estimates.estimated(Reading(), "H100") is None
 
 
 def test_a_host_that_the_user_gave_is_taken_as_known(known):
     reading = Reading(1.0, 0.1, 1.0)
     unknown, given = (estimates.estimated(reading, "T4", slowness) for slowness in (1.0, 2.5))
-    assert unknown is not None and (unknown.seconds, unknown.high) == (2.0, 4.0)
-    assert given is not None and (given.seconds, given.low, given.high) == (1.0, 1.0, 1.0)
+    assert unknown is not None and (unknown.seconds, unknown.high) == (2.0, pytest.approx(4.11))
+    assert given is not None and (given.seconds, given.low, given.high) == (1.0, 1.0, pytest.approx(1.11))
+
+
+def test_host_and_gpu_do_not_overlap_at_the_upper_end():
+    known = Factor(TRAINING, "", 9, 3, 1.0, 2.0, 3.0)
+    assert estimates.bounds(Reading(10, 10, 4), known, (1.0, 0.5, 2.0)) == (20, 10, 30 + 4)
 
 
 def test_times_differ_if_their_ranges_do_not_overlap():
@@ -111,7 +116,7 @@ def train(width=512, steps=2):
 def test_a_report_has_the_time_with_its_range(tmp_path):
     report = simgpu.run(train, gpu="RTX 4090")
     assert report.time is not None and report.time.low < report.time.seconds < report.time.high
-    assert f"the run takes {report.time};" in str(report) and "training on GPUs like the RTX 4090" in str(report)
+    assert f"the run takes {report.time};" in str(report) and " for training on " in str(report)
     assert report.document()["time"]["seconds"] == report.time.seconds
     report.save(tmp_path / "report.json")
     assert type(report).load(tmp_path / "report.json").time == report.time

@@ -28,7 +28,8 @@ GPU_LIMITS, HOST_LIMITS = 0.3, 0.6
 """Shares of the clock's time that the host needs to issue operators: up to the first the GPU limits a step, from the
 second on the host does. A row between them is fitted to neither factor."""
 ENOUGH = 10
-"""A class of GPUs with fewer rows has the factor of all GPUs."""
+SOURCES = {TRAINING: 3, INFERENCE: 1}
+"""A class of GPUs with fewer rows or sources has the factor of all GPUs. (Inference has two sources in all.)"""
 NINE_OF_TEN = statistics.NormalDist().inv_cdf(0.95)
 """Standard deviations to either side within which nine of ten values are."""
 BOOK = 3.229
@@ -37,10 +38,14 @@ BOOK = 3.229
 
 @dataclass(frozen=True)
 class Compared:
-    """Holds a published row with the clock's reading of its step."""
+    """Holds a published row with the clock's reading of its step.
+
+    parts: seconds of the parts of the GPU's time (`candidates.PARTS`), empty if they are not known.
+    """
 
     row: Row
     reading: Reading
+    parts: tuple[float, ...] = ()
 
     @property
     def real(self) -> float:
@@ -70,21 +75,21 @@ class Compared:
 
     def times(self, known: Sequence[Factor]) -> tuple[float, float, float]:
         """Returns the estimated seconds and the ends of their range with these factors."""
-        gpu, host = (estimates.factor(work, self.gpus, known).values for work in (self.row.kind, HOST))
-        middle, low, high = (estimates.scaled(self.reading, one, other) for one, other in zip(gpu, host, strict=True))
-        return middle, low, high
+        gpu, host = (estimates.factor(work, self.gpus, known) for work in (self.row.kind, HOST))
+        return estimates.bounds(self.reading, gpu, host.values)
 
 
 def stored() -> list[Compared]:
     """Returns the rows of the half "fit" whose times are stored."""
     found = json.loads(TIMES.read_text(encoding="utf-8")) if TIMES.exists() else {}
-    return [Compared(row, Reading(*found[row.name])) for row in published.rows() if row.name in found]
+    rows = ((row, found[row.name]) for row in published.rows() if row.name in found)
+    return [Compared(row, Reading(*values[:3]), tuple(values[3:])) for row, values in rows]
 
 
-def store(row: Row, reading: Reading) -> None:
-    """Stores the clock's reading of a row of the half "fit"."""
-    found = {one.row.name: one.reading for one in stored()} | {row.name: reading}
-    texts = (f"{json.dumps(name)}: {json.dumps([_short(one) for one in found[name][:3]])}" for name in sorted(found))
+def store(*compared: Compared) -> None:
+    """Stores rows of the half "fit"."""
+    found = {one.row.name: (*one.reading[:3], *one.parts) for one in (*stored(), *compared)}
+    texts = (f"{json.dumps(name)}: {json.dumps([_short(one) for one in found[name]])}" for name in sorted(found))
     TIMES.write_text("{\n" + ",\n".join(texts) + "\n}\n", encoding="utf-8")
 
 
@@ -133,8 +138,9 @@ def fit(compared: Iterable[Compared]) -> list[Factor]:
     for work in (TRAINING, INFERENCE):
         for gpus in (*CLASSES, ""):
             chosen = [one for one in limited if one.row.kind == work and gpus in (one.gpus, "")]
-            if len(chosen) >= ENOUGH or not gpus:
-                found.append(fitted(work, gpus, _by_source((one, one.on_gpu) for one in chosen), between))
+            ratios = _by_source((one, one.on_gpu) for one in chosen)
+            if not gpus or (len(chosen) >= ENOUGH and len(ratios) >= SOURCES[work]):
+                found.append(fitted(work, gpus, ratios, between))
     host = _by_source((one, one.on_host) for one in rows if one.issuing >= HOST_LIMITS)
     return [*found, fitted(HOST, "", host | {"EfficientPyTorch": [BOOK]})]
 

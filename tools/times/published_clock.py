@@ -20,8 +20,10 @@ import torch
 import labkit
 from simgpu.clock import estimates
 from simgpu.clock.clock import Reading
+from simgpu.clock.tracks import Lanes
 from simgpu.device import machine as machines
-from tools.times import fitted, published, published_models, published_shards, time_bias
+from tools.times import candidates, fitted, published, published_models, published_shards, time_bias
+from tools.times.fitted import Compared
 from tools.times.published import Row
 from tools.times.rows import MEMORY
 
@@ -37,18 +39,20 @@ def can_be_built(row: Row) -> bool:
     return published_models.builder(row) is not None or published_shards.builder(row) is not None
 
 
-def timed(step: Callable[[], object]) -> Reading:
-    """Runs a step and returns the clock's reading of it, from an idle GPU to an idle GPU."""
+def timed(step: Callable[[], object]) -> tuple[float, ...]:
+    """Runs a step from an idle GPU to an idle GPU, and returns the values of the clock's reading, and of its parts."""
     clock = machines.on().clock
     clock.synchronize()
     before = clock.reading()
+    clock.lanes = lanes = Lanes()
     step()
     clock.synchronize()
-    return clock.reading().since(before)
+    clock.lanes = None
+    return (*clock.reading().since(before), *candidates.parts_of(lanes.intervals))
 
 
-def measure(row: Row) -> Reading:
-    """Returns the clock's reading of the second step of a row.
+def measure(row: Row) -> Compared:
+    """Returns a row with the clock's reading of its second step.
 
     Raises ValueError if its model cannot be built.
     """
@@ -58,10 +62,12 @@ def measure(row: Row) -> Reading:
         if make is None:
             with labkit.one_rank(0, of=row.gpus):
                 torch.distributed.init_process_group("nccl")
-                return published_shards.reading(row, timed)
-        step = make(row)
-        step()
-        return timed(step)
+                values = published_shards.values(row, timed)
+        else:
+            step = make(row)
+            step()
+            values = timed(step)
+    return Compared(row, Reading(*values[:4]), values[4:])
 
 
 def group(row: Row) -> tuple[str, str, str]:
@@ -85,11 +91,11 @@ def table(ratios: Iterable[tuple[Row, float]]) -> str:
     return "\n".join(lines)
 
 
-def run(rows: Iterable[Row]) -> Iterator[tuple[Row, Reading]]:
+def run(rows: Iterable[Row]) -> Iterator[Compared]:
     """Runs rows that can be built and yields each with the clock's reading; prints why one failed."""
     for row in rows:
         try:
-            yield row, measure(row)
+            yield measure(row)
         except Exception as error:  # a model that this version of its library lacks, or an operator without a rule
             print(f"failed: {row.name}: {type(error).__name__}: {str(error)[:150]}", flush=True)
 
@@ -97,9 +103,9 @@ def run(rows: Iterable[Row]) -> Iterator[tuple[Row, Reading]]:
 def run_fit(words: list[str]) -> None:
     """Runs the half "fit", prints each time and stores it at once."""
     chosen = [row for row in buildable("fit") if not words or any(word in row.name for word in words)]
-    for row, found in run(chosen):
-        fitted.store(row, found)
-        print(f"{row.name}: {found.seconds * 1000:.4g} ms, published {row.seconds * 1000:.4g} ms", flush=True)
+    for one in run(chosen):
+        fitted.store(one)
+        print(f"{one.row.name}: {one.reading.seconds * 1000:.4g} ms, published {one.real * 1000:.4g} ms", flush=True)
 
 
 def buildable(half: str) -> list[Row]:
@@ -115,7 +121,7 @@ def main() -> None:
     published_models.load()
     compared = []
     if words == ["--kept-out"]:
-        compared = [fitted.Compared(row, found) for row, found in run(buildable("kept out"))]
+        compared = list(run(buildable("kept out")))
         time_bias.store_kept_out(compared, estimates.factors())
     else:
         run_fit(words)

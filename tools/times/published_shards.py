@@ -19,7 +19,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from simgpu.clock.clock import Reading
 from tools.times.published import Row
 
 VOCABULARY = 50368
@@ -141,11 +140,11 @@ def builder(row: Row) -> Callable[[Row, int], Step] | None:
     return titan if row.library == "torchtitan" and alone and row.precision == "bfloat16" else None
 
 
-def reading(row: Row, timed: Callable) -> Reading:
-    """Returns the clock's reading of the first rank's second step, on the simulated GPU and rank in use.
+def values(row: Row, timed: Callable) -> tuple[float, ...]:
+    """Returns what `timed` returns for the first rank's second step, on the simulated GPU and rank in use.
 
     Two depths and two numbers of micro-batches are run, because a step is linear in both. `timed` runs a function and
-    returns its reading.
+    returns its times.
     """
     layers = SHAPES[row.model][1] if row.model in SHAPES else 32
     shallow, deep = LAYERS
@@ -153,12 +152,12 @@ def reading(row: Row, timed: Callable) -> Reading:
     return _beyond(few, many, (layers - shallow) / (deep - shallow))
 
 
-def _beyond(first: Reading, second: Reading, steps: float) -> Reading:
-    """Returns what lies `steps` times as far from the first reading as the second does."""
-    return Reading(*(one + steps * (other - one) for one, other in zip(first, second, strict=True)))
+def _beyond(first: tuple[float, ...], second: tuple[float, ...], steps: float) -> tuple[float, ...]:
+    """Returns what lies `steps` times as far from the first times as the second ones do."""
+    return tuple(one + steps * (other - one) for one, other in zip(first, second, strict=True))
 
 
-def _of_layers(row: Row, timed: Callable, layers: int) -> Reading:
+def _of_layers(row: Row, timed: Callable, layers: int) -> tuple[float, ...]:
     make = builder(row)
     if make is None:
         raise ValueError(f"no model of this row can be built: {row.name}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from simgpu.clock.estimates import HOST, Factor
-from tools.times import pairs
+from tools.times import candidates, pairs
 from tools.times.fitted import DOCS, GPU_LIMITS, HOST_LIMITS, Compared
 from tools.times.pairs import Pair
 
@@ -49,8 +49,8 @@ def summaries(compared: Iterable[Compared], known: Sequence[Factor]) -> list[Sum
     groups: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
     for one in compared:
         for gpus in ("all", one.gpus):
-            groups[one.row.kind, limit_of(one), gpus].append(one)
-        groups[one.row.kind, "all", "all"].append(one)
+            for limit in ("all", limit_of(one)):
+                groups[one.row.kind, limit, gpus].append(one)
     return [_summary(key, groups[key], known) for key in sorted(groups)]
 
 
@@ -165,8 +165,25 @@ def page(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
         covered=_covered(kinds, thin),
         counts=table(["half", "ways", "sign right", "of those whose ranges are apart"], counts),
         pairs=_of_pairs([*mine, *elsewhere]),
-        candidates=CANDIDATES,
+        candidates=_of_candidates(compared),
     )
+
+
+def _of_candidates(compared: Sequence[Compared]) -> str:
+    rows = candidates.chosen(compared)
+    results = candidates.tested(rows)
+    lines = [
+        [one.name, ", ".join(f"{value:.2f}" for value in one.factors) or "–", f"{one.error:.0%}", f"{one.worst:.0%}"]
+        for one in results
+    ]
+    best = min(results, key=lambda one: one.error)
+    head = ["candidate", "factors", "error on sources that it was not fitted to", "of the worst source"]
+    shares = (f"{name} {statistics.mean(_shares(rows, name)):.0%}" for name in candidates.PARTS)
+    return CANDIDATES.format(rows=len(rows), table=table(head, lines), best=best.name, shares=", ".join(shares))
+
+
+def _shares(rows: Iterable[Compared], part: str) -> list[float]:
+    return [one.parts[candidates.PARTS.index(part)] / one.reading.seconds for one in rows]
 
 
 def _covered(kinds: Sequence[Summary], thin: Sequence[Summary]) -> str:
@@ -179,6 +196,18 @@ def _covered(kinds: Sequence[Summary], thin: Sequence[Summary]) -> str:
     return text
 
 
+CANDIDATES = """\
+A candidate explains the bias if a factor of its own for that part of the time brings estimates closer to sources that
+the factors were not fitted to. Each row below is fitted without one source and tested on it, in turn, over {rows} rows
+of training that the GPU limits. The mean shares of the clock's time in them, where transfers run while kernels do:
+{shares}.
+
+{table}
+The smallest error has: *{best}*. Where a candidate is not clearly below one factor for everything, the rows do not
+show that its part of the time is what the clock gets wrong. All parts take longer alike, which a lower clock rate under
+a power limit would cause. But no row states the clock rate, so this remains a guess. What the rows do show is the host:
+steps that it limits take longer by the factor of the host above.
+"""
 TEXT = """\
 # Why the clock is too fast, and by how much
 
@@ -202,7 +231,9 @@ What remains of the clock's time, in which neither works or they take turns, is 
 The factors are *fitted* to one half of the sources. Rows whose host needs at most 30 % of the clock's time are for the
 GPU's factors, and rows whose host needs 60 % or more for the host's. Each source counts once, however many rows it has:
 a factor is the median of the sources' medians. Its range is that in which nine of ten rows of a further source would
-be, if logarithms of ratios were normal. A class with fewer than ten rows has the factor of all GPUs.
+be, if logarithms of ratios were normal. A class of GPUs with fewer than ten rows, or in training with fewer than three
+sources, has the factor of all GPUs. At the upper end of the range, the shorter of the GPU's and the host's time is
+added, as if the two did not overlap.
 
 ## The half that was fitted
 
@@ -215,6 +246,15 @@ be, if logarithms of ratios were normal. A class with fewer than ten rows has th
 ## What each candidate explains
 
 {candidates}
+## What was looked at
+
+The values of the factors and ranges come from the half that was fitted alone. But their form was chosen with rows of
+the other half in view, which is a reservation about it. That host and GPU have factors of their own was seen in the
+ratios of about 45 rows, 20 of them kept out. The rule for the ranges is the fourth that was tried, while summaries of
+the first 27, and later 78, rows that are kept out were in view: the first covered too few of them, the second was far
+too wide for the host, and the third covered too few rows in which host and GPU take about equally long. So the shares
+within the ranges are not those of rows that nobody had seen, and a later source should test them.
+
 ## Which of two ways is faster
 
 Pairs of published rows that differ in one way, and by more than 5 % in speed. The last column counts the pairs whose
@@ -224,4 +264,3 @@ two ranges do not overlap; only for these does a page of `simgpu diff` say which
 The pairs of the half that was fitted, and of [exactness.json](exactness.json):
 
 {pairs}"""
-CANDIDATES = ""
