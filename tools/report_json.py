@@ -221,7 +221,7 @@ RESULTS = """`results` has an entry for each question that was asked:
 |---|---|
 | `--largest` | `largest`: `what` ("batch" or "length"), `fits` (the largest that fits), `too_close_to_call_up_to` |
 | `--every-gpu` | `gpus`: the outcome by GPU |
-| `--techniques`, `--budget` | `techniques`: rows with `applied`, `peak`, `nvidia_smi`, `step`, `fits`; and `best` |
+| `--techniques`, `--budget` | `techniques`: rows with `applied`, `peak`, `nvidia_smi`, `step`, `time`, `fits`; `best` |
 """
 
 DIFFERENCE = {

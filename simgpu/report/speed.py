@@ -79,15 +79,18 @@ class Speed:
 def speed(shape: Shape, length: int, tokens: int, time: TimeEstimate, peak: float | None) -> Speed:
     """Returns the speed of a step of `tokens` tokens in sequences of `length`; `peak` is in FLOP/s."""
     rates = [tokens / one for one in (time.seconds, time.high, time.low)]
-    per_token = 6 * shape.trained + 4 * shape.frozen + 12 * shape.attention * length
-    formula = "6" if not shape.frozen else f"6 × {shape.trained:,} trained and 4 × {shape.frozen:,} frozen"
-    formula += f" × {shape.trained:,} parameters" if not shape.frozen else " parameters"
-    formula += f" + 12 × {shape.attention:,} × {length:,} for attention, per token" if shape.attention else " per token"
-    if not shape.attention:
-        formula += ", without attention"
     if peak is None or shape.experts:
         why = "a token uses only some of the experts" if shape.experts else "the peak of this type is not published"
         return Speed(tokens, *rates, None, None, None, None, peak, f"no MFU: {why}")
+    per_token = 6 * shape.trained + 4 * shape.frozen + 12 * shape.attention * length
     shares = [per_token * one / peak for one in rates]
-    formula += f"; peak {peak / 1e12:,.0f} TFLOP/s"
+    formula = f"{_formula(shape, length)}; peak {peak / 1e12:,.0f} TFLOP/s"
     return Speed(tokens, *rates, *shares, float(per_token * tokens), peak, formula)
+
+
+def _formula(shape: Shape, length: int) -> str:
+    """Returns the FLOPs of a token in words. A frozen parameter has no gradient of its own."""
+    terms = [f"6 × {shape.trained:,} parameters"]
+    terms += [f"4 × {shape.frozen:,} frozen ones"] if shape.frozen else []
+    terms += [f"12 × {shape.attention:,} × {length:,} of attention"] if shape.attention else []
+    return " + ".join(terms) + (" FLOPs a token" if shape.attention else " FLOPs a token, without attention")
