@@ -29,6 +29,7 @@ UNITS = {"B": 1, "byte": 1, "bytes": 1, "KiB": 2**10, "MiB": MiB, "GiB": 2**30}
 WANTED = "a guess is a number of bytes such as 100 * MiB, or a text such as '100 MiB'"
 NEAR, CLOSE = Fraction(1, 10), Fraction(1, 100)  # shares of the measured value by which a guess may be off
 SKIP = "skip"  # in place of a guess, to see the measurement without one
+TIMES = ("s", "ms", "µs")  # units whose simulated values have two digits
 READERS_COPY = Path(".made.json")  # is in the working directory of a reader's copy: tools.workspace_copy.NOTE
 
 
@@ -66,13 +67,19 @@ class Guess:
         rows = [("your guess", self.guess, "skipped" if self.skipped else "none yet")]
         rows += [("estimate", self.estimate, "")] if self.estimate is not None else []
         rows += [(self.label, self.measured, "")]
-        texts = [none if number is None else in_unit(number, self.unit) for _, number, none in rows]
+        texts = [none if number is None else self._shown(number) for _, number, none in rows]
         width = max(map(len, texts))
         lines = [
             f"  {name:10}  {text:>{width}}  {self._off(number) if name != self.label else ''}".rstrip()
             for (name, number, _), text in zip(rows, texts, strict=True)
         ]
         return "\n".join([self.question, *lines])
+
+    def _shown(self, number: Fraction) -> str:
+        """Returns a number with its unit; times have two digits if the result is a simulated time."""
+        if self.label == "simulated" and self.unit in TIMES:
+            return f"{float(f'{float(number):.2g}'):,.10g} {self.unit}"
+        return in_unit(number, self.unit)
 
     def _off(self, number: Fraction | None) -> str:
         """Describes how far a number is from the measured one."""
@@ -82,7 +89,7 @@ class Guess:
         if off == 0:
             return "equal to the byte" if self.unit == BYTES else "equal"
         share = f", {100 * float(abs(off / self.measured)):.1f} %" if self.measured else ""
-        return f"{in_unit(abs(off), self.unit)} too {'high' if off > 0 else 'low'}{share}"
+        return f"{self._shown(abs(off))} too {'high' if off > 0 else 'low'}{share}"
 
 
 _asked: dict[str, Guess] = {}
@@ -109,8 +116,9 @@ def compare(
     ``guess`` is ``...`` (or None) if there is none, a number, or a text with a unit: "150 MiB", "512 B". A guess that
     cannot be read is reported in one line and counts as missing. Without a guess, a reader's own copy prints one line
     in place of the values, unless the guess is "skip". The three are in bytes unless ``unit`` names another
-    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and a result
-    of arithmetic as ``calculated``; each is printed under its name. A question that is asked again, as when a cell runs
+    unit ("rows", "ms"). A time of the simulated clock is given as ``simulated`` in place of ``measured``, and its times
+    have two digits. A result of arithmetic is given as ``calculated``. Each is printed under its name. A question that
+    is asked again, as when a cell runs
     twice, replaces the earlier one. Raises ``TypeError`` unless exactly one of the three is given.
     """
     values = {"measured": measured, "simulated": simulated, "calculated": calculated}

@@ -426,9 +426,9 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     names = sorted({lane for lane, _ in pieces}, key=along_the_pipeline)
     busy = {name: _busy(pieces, name) for name in names}
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{kind} {_brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
+        f"{name}: " + ", ".join(f"{kind} {brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
     )
-    said = f"Of {end:.4g} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
+    said = f"Of about {brief(end)} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
     figure, axes = new("Who does what when", said, about=about, xlabel="ms", height=1.2 + 0.36 * max(len(names), 2))
     used: dict[str, str] = {}
     for (lane, kind), spans in pieces.items():
@@ -447,9 +447,9 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.{count}g}" if abs(value) < 10**count else f"{value:,.0f}"
 
 
-def _brief(ms: float) -> str:
-    """Three digits, and no more than three decimals."""
-    return f"{ms:.3g}" if ms >= 0.1 else f"{ms:.3f}"
+def brief(ms: float) -> str:
+    """Two digits, as many as a simulated time has: 0.12, 1.2, 120, 12,000."""
+    return digits(float(f"{ms:.2g}"), 2)
 
 
 def _lane_kind(one) -> str:

@@ -11,10 +11,12 @@ import types
 import typing
 from pathlib import Path
 
+from simgpu.clock.estimates import TimeEstimate
 from simgpu.report.files import File
 from simgpu.report.findings import Finding
 from simgpu.report.modules import Module
 from simgpu.report.report import Line, Report, Spot
+from simgpu.report.speed import Speed
 from simgpu.report.stored import SCHEMA
 from simgpu.report.track import Track
 
@@ -63,7 +65,7 @@ FIELDS: dict[type, dict[str, str]] = {
         "lines": "the same bytes by line, without the cache, the largest first",
         "unmodeled": "what the figures do not include",
         "steps": "optimizer steps that were made",
-        "seconds": "seconds on the simulated clock (an estimate)",
+        "seconds": "seconds on the simulated clock, from which `time` is estimated",
         "ended": "how the program ended, in words",
         "failure": "bytes of the request that failed, bytes that were free, and PyTorch's message",
         "caught": "failed allocations whose error the program caught",
@@ -100,6 +102,29 @@ FIELDS: dict[type, dict[str, str]] = {
         "plan": "of `simgpu fit`: the plan that the page is about",
         "needs": "of `simgpu fit`: bytes that nvidia-smi would show if the GPU were large enough",
         "step": "of `simgpu fit`: seconds of a step on the simulated clock, 0 if it is not known",
+        "time": "the estimated time of the run with its range (below), null if no GPU time passed",
+        "step_time": "of `simgpu fit`: the same of a step",
+        "speed": "of `simgpu fit`: tokens per second and MFU of a training step (below), null for other models",
+    },
+    TimeEstimate: {
+        "clock": "seconds on the simulated clock",
+        "seconds": "the estimate: seconds of the clock times the factor that was fitted for this kind of work",
+        "low": "the lower end of its range, in seconds",
+        "high": "the upper end of its range, in seconds",
+        "work": "the kind of work, in words",
+        "rows": "published times that factor and range are from",
+    },
+    Speed: {
+        "tokens": "tokens of one GPU in a step",
+        "tokens_per_second": "of one GPU, by the estimated time",
+        "low": "the lower end of its range",
+        "high": "the upper end of its range",
+        "mfu": "the model's FLOPs, as a share of the GPU's published peak; null if one of them is not known",
+        "mfu_low": "the lower end of its range",
+        "mfu_high": "the upper end of its range",
+        "flops": "of the model, of one GPU in a step, by the formula",
+        "peak": "published FLOP/s of the type that matmuls compute in",
+        "formula": "how FLOPs are counted, or why there is no MFU",
     },
     Spot: {
         "operator": "the operator that allocates",
@@ -162,6 +187,8 @@ FIELDS: dict[type, dict[str, str]] = {
 
 TITLES = {
     Report: "The report of `simgpu run`, `simgpu fit` and `simgpu report`",
+    TimeEstimate: "`time` and `step_time`",
+    Speed: "`speed`",
     Spot: "`at`",
     Line: "`lines`",
     Module: "`modules` and `module_totals`",
@@ -194,7 +221,7 @@ RESULTS = """`results` has an entry for each question that was asked:
 |---|---|
 | `--largest` | `largest`: `what` ("batch" or "length"), `fits` (the largest that fits), `too_close_to_call_up_to` |
 | `--every-gpu` | `gpus`: the outcome by GPU |
-| `--techniques`, `--budget` | `techniques`: rows with `applied`, `peak`, `nvidia_smi`, `step`, `fits`; and `best` |
+| `--techniques`, `--budget` | `techniques`: rows with `applied`, `peak`, `nvidia_smi`, `step`, `time`, `fits`; `best` |
 """
 
 DIFFERENCE = {

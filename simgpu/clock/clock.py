@@ -11,7 +11,9 @@ simulated GPU.
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from simgpu.clock import rates
 from simgpu.clock.communication import Transfer
@@ -19,6 +21,7 @@ from simgpu.clock.tracks import COMMUNICATION, COMPUTE, COPY_TO_GPU, COPY_TO_HOS
 from simgpu.gpus.specs import Spec
 
 KERNELS, TO_GPU, TO_HOST = "kernels", "to GPU", "to host"
+_graph_task = torch._C._current_graph_task_id
 _COPYING = {TO_GPU: COPY_TO_GPU, TO_HOST: COPY_TO_HOST}
 
 
@@ -86,6 +89,23 @@ def checked_slowness(factor: float) -> float:
     return float(factor)
 
 
+class Reading(NamedTuple):
+    """Holds a time of the clock, and what it consists of, in seconds.
+
+    `seconds`: until host and device are done. `busy`: of kernels and transfers. `issuing`: of the host, for operators
+    and their launches. `backward`: of kernels that autograd's engine launched.
+    """
+
+    seconds: float = 0.0
+    busy: float = 0.0
+    issuing: float = 0.0
+    backward: float = 0.0
+
+    def since(self, before: "Reading") -> "Reading":
+        """Returns the differences from an earlier reading."""
+        return Reading(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 class Clock:
     """Holds the host and device timelines of a GPU described by `spec`.
 
@@ -93,14 +113,14 @@ class Clock:
     of PyTorch or CUDA. A value that is not a positive number raises ValueError. `host`: the host's time in seconds.
     `streams`: when each stream finishes its work, by its id, or by a name for a stream of NCCL. `lanes`: the record of
     all issued work, or None. `region`: an object whose `flush` puts the kernels of a compiled region on the clock
-    before a time is read, or None.
+    before a time is read, or None. `busy`, `issuing`, `backward`: see `Reading`.
     """
 
     def __init__(self, spec: Spec, slowness: float = 1.0) -> None:
         self.spec = spec
         self.slowness = checked_slowness(slowness)
         self._launch, self._view = rates.LAUNCH * self.slowness, rates.VIEW * self.slowness
-        self.host = 0.0
+        self.host = self.busy = self.issuing = self.backward = 0.0
         self.streams: dict[Hashable, float] = {}
         self.lanes: Lanes | None = None
         self.region: Any = None
@@ -141,12 +161,17 @@ class Clock:
                 self.lanes.note(HOST, ISSUES, begun, self.host)
             return
         issued = begun + overhead * self.slowness + launch
+        self.issuing += issued - begun + (kernels - 1) * launch
         queue = self._queue
         if len(queue) == rates.QUEUE:
             issued = max(issued, queue[0])
         self.host = issued
         begin = self._kernels.take(max(issued, self.streams.get(stream, 0.0)), work, issued)
-        end = begin + work + kernels * rates.KERNEL
+        whole = work + kernels * rates.KERNEL
+        end = begin + whole
+        self.busy += whole
+        if _graph_task() != -1:
+            self.backward += whole
         if kernels > 1:
             self.host += (kernels - 1) * launch
             end = max(end, self.host + rates.KERNEL)
@@ -170,6 +195,7 @@ class Clock:
             return
         begin = self._engines[direction].take(max(self.host, self.streams.get(stream, 0.0)), seconds, self.host)
         self.streams[stream] = begin + seconds + rates.KERNEL
+        self.busy += seconds
         if self.lanes is not None:
             self.lanes.note(_COPYING[direction], "pinned" if pinned else "pageable", begin, self.streams[stream])
         if blocking or not pinned:
@@ -198,6 +224,7 @@ class Clock:
 
     def carried(self, own: Hashable, transfer: Transfer, begin: float) -> float:
         """Runs a transfer from the time `begin` on the stream `own`, and returns when it ends."""
+        self.busy += transfer.seconds
         end = self.streams[own] = begin + transfer.seconds
         if self.lanes is not None:
             self.lanes.note(COMMUNICATION, transfer.name, begin, end)
@@ -223,7 +250,11 @@ class Clock:
             self.lanes.note(HOST, name, self.host, time)
         self.host = max(self.host, time)
 
-    # Waiting
+    # Waiting and reading
+
+    def reading(self) -> Reading:
+        """Returns the time when host and device are done with what was issued so far."""
+        return Reading(max(self.done(), self.host), self.busy, self.issuing, self.backward)
 
     def done(self, stream: int | None = None) -> float:
         """Returns when the device finishes the work of a stream, or of all streams."""

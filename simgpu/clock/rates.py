@@ -2,9 +2,10 @@
 costs.
 
 All are assumptions from published figures, named here. None was changed to bring a simulated time closer to a published
-one. Shares are of the figure in `specs`; times are in seconds. TRACES are profiler traces of a real RTX 3060 Ti and a
-real H100 in the public repository ailzhang/EfficientPyTorch (chapters 6 and 8). They are in whole microseconds, and the
-profiler slows the host down. They come from two specific hosts, and other hosts are faster or slower.
+one. Factors that were fitted to published times are in `estimates`, and apply where a time is printed. Shares are of
+the figure in `specs`; times are in seconds. TRACES are profiler traces of a real RTX 3060 Ti and a real H100 in the
+public repository ailzhang/EfficientPyTorch (chapters 6 and 8). They are in whole microseconds, and the profiler slows
+the host down. They come from two specific hosts, and other hosts are faster or slower.
 """
 
 COMPUTE = 0.8

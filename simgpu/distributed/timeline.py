@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from simgpu.clock.estimates import digits, duration
 from simgpu.clock.tracks import COMPUTE, Interval
 from simgpu.distributed.log import Piece, RankLog
 from simgpu.distributed.replay import Players
@@ -76,8 +77,10 @@ class Timeline:
             idle = self.idle(rank)
             share = idle / (end - start) if end > start else 0.0
             busy = end - start - idle
-            lines.append(f"{rank:>4}  {len(self.of(rank)):>6}  {1e3 * busy:>10.3f}  {1e3 * idle:>10.3f}  {share:>6.1%}")
-        lines.append(f"{1e3 * (end - start):.3f} ms in all, {self.bubble:.1%} of it idle")
+            lines.append(
+                f"{rank:>4}  {len(self.of(rank)):>6}  {digits(1e3 * busy):>10}  {digits(1e3 * idle):>10}  {share:>6.1%}"
+            )
+        lines.append(f"about {duration(end - start)} in all (estimate), {self.bubble:.1%} of it idle")
         return "\n".join(lines)
 
 

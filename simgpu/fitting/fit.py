@@ -36,7 +36,7 @@ class Fit:
 
     `fits`, `peak`, `reserved`, `nvidia_smi`, `total_memory` (bytes), `at`, `parts`, `lines` are those of the report.
     `needs`: the bytes that nvidia-smi would show if the GPU were large enough. `step`: seconds of a step on the
-    simulated clock.
+    simulated clock. `time`: the estimate from it with its range, `speed`: tokens/s and MFU; None if they are not known.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Fit:
         # results for this model, by plan, GPU and memory
         self._known: dict[tuple, Measured] = {} if known is None else known
         self.measured = self.of(plan)
-        self.step = self.measured.step
+        self.step, self.time, self.speed = self.measured.step, self.measured.time, self.measured.speed
 
     @cached_property
     def report(self) -> Report:
@@ -268,11 +268,15 @@ class Fit:
             more.append(f"It would use up to {size(self.needs)}, as nvidia-smi shows it.")
             if report.smallest:
                 more.append(f"The smallest capacity found to fit is {size(report.smallest)}.")
-        if self.step:
-            more.append(f"A step takes {self.step * 1e3:,.1f} ms on the simulated clock (an estimate).")
+        if self.time:
+            more.append(f"A step takes {self.time}.")
+        if self.speed:
+            more.append(f"That is {self.speed}.")
         ended = " ".join([report.ended, *more]).strip()
         plan = dataclasses.asdict(self.plan)
-        return dataclasses.replace(report, ended=ended, plan=plan, needs=self.needs, step=self.step)
+        return dataclasses.replace(
+            report, ended=ended, plan=plan, needs=self.needs, step=self.step, step_time=self.time, speed=self.speed
+        )
 
     def __str__(self) -> str:
         """Returns one page, whose first line is the answer."""

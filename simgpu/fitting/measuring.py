@@ -8,15 +8,20 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from simgpu.clock.clock import Reading
+from simgpu.clock.estimates import TimeEstimate, estimated
 from simgpu.device import machine as machines
+from simgpu.dispatch.costs import precision
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
 from simgpu.fitting import lora, on_stub, optimizers, parallel
 from simgpu.fitting.plan import DTYPES, Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
+from simgpu.gpus.specs import Spec
 from simgpu.report.owners import PARAMETERS, TEMPORARIES
 from simgpu.report.report import Report, report_of
+from simgpu.report.speed import Shape, Speed, shape_of, speed
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
 from simgpu.session import simulated_gpu
@@ -40,7 +45,8 @@ EIGHT_BIT = (
 class Measured:
     """Holds what a plan needs.
 
-    `report`: memory. `step`: seconds of a step on the simulated clock. `dtype`: that of the parameters, or None if
+    `report`: memory. `step`: seconds of a step on the simulated clock. `time`: the estimate from it, and `speed`: its
+    tokens/s and MFU; None if they are not known. `dtype`: that of the parameters, or None if
     memory ran out before the model existed. `formula`: what is computed by formula, or "". `retried`: whether the
     allocator reached the GPU's limit and freed its cache.
     """
@@ -51,6 +57,8 @@ class Measured:
     dtype: torch.dtype | None = None
     formula: str = ""
     retried: bool = False
+    time: TimeEstimate | None = None
+    speed: Speed | None = None
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
@@ -70,7 +78,8 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         machine = machines.on()
         if plan.ranks is not None:
             parallel.joined()
-        times: list[float] = []
+        readings: list[Reading] = []
+        shape: Shape | None = None
         saved: tuple[int, int] = (0, 0)
         dtype = None
         ending = COMPLETED
@@ -80,11 +89,12 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
                 model = model_of(subject, plan)
                 watch.owners.roots = [model]
                 dtype = next((one.dtype for one in model.parameters()), None)
+                shape = shape_of(model)
                 saved = lora.quantized(model) if plan.four_bit else saved
                 run = train if plan.train else serve
 
                 def note(words: str) -> None:
-                    times.append(_now(machine))
+                    readings.append(_now(machine))
                     if words:
                         tell.stage(words)
 
@@ -95,14 +105,35 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
             report = report_of(watch, f"{subject.name} ({plan})", ending)
-    step = times[-1] - times[-2] if len(times) > 1 else 0.0
-    retried = machine.allocator.stats()["num_alloc_retries"] > 0
-    return _with_formulas(Measured(plan, report, step, dtype, retried=retried), on.total_memory, saved)
+    step = readings[-1].since(readings[-2]) if len(readings) > 1 else Reading()
+    time = estimated(step, machine.spec.key, machine.clock.slowness)
+    found = Measured(
+        plan,
+        report,
+        step.seconds,
+        dtype,
+        retried=machine.allocator.stats()["num_alloc_retries"] > 0,
+        time=time,
+        speed=None if shape is None or time is None else _speed(subject, plan, shape, time, machine.spec, dtype),
+    )
+    return _with_formulas(found, on.total_memory, saved)
 
 
-def _now(machine) -> float:
+def _now(machine) -> Reading:
     machine.clock.synchronize()
-    return machine.clock.host
+    return machine.clock.reading()
+
+
+def _speed(
+    subject: Subject, plan: Plan, shape: Shape, time: TimeEstimate, gpu: Spec, dtype: torch.dtype | None
+) -> Speed | None:
+    """Returns the speed of a step of training, None for inference and for models without a length."""
+    length = plan.length or subject.length
+    if not plan.train or length is None or dtype is None:
+        return None
+    computed = DTYPES[plan.autocast] if plan.autocast else dtype
+    peak = gpu.peak_flops.get(precision(gpu, computed))
+    return speed(shape, length, plan.batch * length * plan.accumulate, time, peak)
 
 
 def model_of(subject: Subject, plan: Plan) -> nn.Module:

@@ -1,10 +1,10 @@
 """The output of `simgpu fit`: the answer to the question asked, and the page of the plan that it refers to."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from simgpu.fitting.fit import Fit
-from simgpu.fitting.techniques import answer, rows_so_far, techniques, within
+from simgpu.fitting.techniques import answer, rows_so_far, slower, techniques, within
 from simgpu.gpus.specs import SPECS
 from simgpu.report.report import Report
 from simgpu.report.sizes import capacity, mib, size
@@ -127,6 +127,7 @@ def _result(row) -> dict:
         "peak": row.peak,
         "nvidia_smi": row.nvidia_smi,
         "step": row.step,
+        "time": None if row.time is None else asdict(row.time),
         "fits": row.fits,
     }
 
@@ -135,8 +136,8 @@ def _least(best, before) -> str:
     """Returns a sentence about the combination of all techniques that save something."""
     how = ", ".join(best.applied) or "nothing"
     return (
-        f"With all that save something: {how}: a peak of {mib(best.peak)} MiB in place of {mib(before.peak)}, "
-        f"{best.step / before.step:.2f} of the time of a step.\n"
+        f"With all that save something: {how}: a peak of {mib(best.peak)} MiB in place of {mib(before.peak)}"
+        f"{slower(best, before)}.\n"
     )
 
 

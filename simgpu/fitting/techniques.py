@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from simgpu.clock.estimates import TimeEstimate, digits, duration
 from simgpu.fitting.measuring import UNLIMITED, layers_of
 from simgpu.fitting.plan import Plan
 from simgpu.report.sizes import mib
@@ -52,7 +53,8 @@ def candidates(plan: Plan, layers: bool = True, dtype: torch.dtype = torch.float
 class Row:
     """Describes one line of the table.
 
-    `applied`: the techniques. `peak` and `nvidia_smi`: bytes. `step`: seconds of a step.
+    `applied`: the techniques. `peak` and `nvidia_smi`: bytes. `step`: seconds of a step on the simulated clock, and
+    `time` the estimate from them.
     """
 
     applied: tuple[str, ...]
@@ -61,6 +63,7 @@ class Row:
     nvidia_smi: int
     step: float
     fits: bool
+    time: TimeEstimate | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Techniques:
         text += [_line(row, self.before, row.applied[-1]) for row in self.alone]
         text += ["", "One after the other, as long as each still saves something:", "", _header()]
         text += [_line(row, self.before, f"+ {row.applied[-1]}") for row in self.together]
+        if self.before.time is not None:
+            text += ["", f"A step as it is takes {self.before.time}."]
         if self.budget is not None:
             text += ["", self._answer()]
         text += [f"not modelled: {self.unmodeled}"] if self.unmodeled else []
@@ -106,8 +111,18 @@ def answer(budget: int, best: Row | None, before: Row) -> str:
     if best is None:
         return f"Nothing that was tried fits into {within}."
     how = ", ".join(best.applied) or "nothing: it fits as it is"
-    slower = f", {best.step / before.step:.2f} of the time of a step" if before.step else ""
-    return f"The fastest that fits into {within}: {how} ({mib(best.nvidia_smi)} MiB in nvidia-smi{slower})."
+    smi = f"{mib(best.nvidia_smi)} MiB in nvidia-smi"
+    return (
+        f"The fastest that fits into {within}: {how} ({smi}{slower(best, before)}), by the clock's estimates of time."
+    )
+
+
+def slower(row: Row, before: Row) -> str:
+    """Returns how long a step takes in comparison with the plan as it is, or "" if no times are known."""
+    if row.time is None or before.time is None or row is before:
+        return ""
+    known = "" if row.time.differs(before.time) else ", and the ranges of both overlap"
+    return f", {digits(row.time.seconds / before.time.seconds)} of the time of a step, estimate{known}"
 
 
 def rows_so_far(rows: list[Row]) -> str:
@@ -117,14 +132,16 @@ def rows_so_far(rows: list[Row]) -> str:
 
 
 def _header() -> str:
-    return f"{'peak MiB':>14}{'saved MiB':>14}{'':>8}{'step ms':>10}{'':>8}"
+    return f"{'peak MiB':>14}{'saved MiB':>14}{'':>8}{'step, est.':>12}{'':>8}"
 
 
 def _line(row: Row, before: Row, name: str) -> str:
     saved = before.peak - row.peak
     share = f"{100 * saved / before.peak:.1f} %" if row is not before else ""
-    times = f"× {row.step / before.step:.2f}" if before.step and row is not before else ""
-    return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{row.step * 1e3:>10.1f}{times:>8}  {name}"
+    step = "" if row.time is None else duration(row.time.seconds)
+    known = row.time is not None and before.time is not None and row is not before
+    times = f"× {digits(row.time.seconds / before.time.seconds)}" if known else ""
+    return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{step:>12}{times:>8}  {name}"
 
 
 def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = None) -> Techniques:
@@ -238,7 +255,7 @@ class _Runner:
         found = self.fit.of(plan, memory=UNLIMITED)
         report = found.report
         fits = self.budget is not None and self._fits(plan, report)
-        row = Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits)
+        row = Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits, found.time)
         if row not in self.rows:
             self.rows.append(row)
         return row

@@ -219,6 +219,18 @@ class Difference:
         rows.sort(key=lambda row: (-abs(row[0]), row[3]))
         return cls(one, other, tuple(rows))
 
+    def _times(self) -> list[str]:
+        """Returns a sentence about the times of the two runs, with a verdict only if their ranges do not overlap."""
+        before, after = (side.report and side.report.time for side in (self.before, self.after))
+        if before is None or after is None:
+            return []
+        if before.differs(after):
+            verdict = "longer" if after.seconds > before.seconds else "shorter"
+            verdict = f"The run takes {verdict}, because the ranges do not overlap."
+        else:
+            verdict = "The ranges overlap, so which run is faster is not known."
+        return ["", f"{self.before.name}: {before}.", f"{self.after.name}: {after}.", verdict]
+
     def document(self) -> dict:
         """Returns it as plain data for JSON (docs/report_json.md)."""
         names = ("more", "before", "after", "place", "operator", "part")
@@ -253,6 +265,7 @@ class Difference:
             text.append(
                 f"{'+' if rest >= 0 else '-'}{mib(abs(rest)):>13}{'':>28}  of {len(self.rows) - SHOWN} more lines"
             )
+        text += self._times()
         for side in (one, other):
             if side.unmodeled:
                 text.append(f"{side.name}: {side.unmodeled}")

@@ -136,7 +136,7 @@ def _at_most(report: Report) -> str:
 
 def made(report: Report) -> str:
     """Returns how many optimizer steps were made, in which time, and by which torch."""
-    clock = f" {report.seconds:.3g} s on the simulated clock (an estimate);" if report.seconds else ""
+    clock = f" the run takes {report.time};" if report.time else ""
     return f"{_steps(report.steps)};{clock} torch {report.torch}"
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import simgpu
+from simgpu.clock.estimates import TimeEstimate, estimated
 from simgpu.device.machine import Machine
 from simgpu.dispatch import costs
 from simgpu.report import checkpointing, stored
@@ -14,6 +15,7 @@ from simgpu.report.modules import Module, rows, totals
 from simgpu.report.owners import ACTIVATIONS, PARTS
 from simgpu.report.placeholder_values import sentence
 from simgpu.report.replays import Attempt, Replays
+from simgpu.report.speed import Speed
 from simgpu.report.track import Description, Track
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
 from simgpu.report.watch import Held, Moment, Watch
@@ -76,7 +78,8 @@ class Report:
     what was run, without the values of options whose names speak of secrets; `version`: that of simgpu.
     `answer`: of `simgpu fit`, the lines with the answer to what was asked, and `results` the same as data; `plan`: the
     plan; `needs`: the bytes that nvidia-smi would show if the GPU were large enough; `step`: seconds of a step on the
-    simulated clock.
+    simulated clock. `time`, `step_time`: the estimates from `seconds` and `step`, with their ranges; `speed`: tokens/s
+    and MFU of a training step. These three are None where they are not known.
     """
 
     what: str
@@ -128,6 +131,9 @@ class Report:
     plan: dict = field(default_factory=dict)
     needs: int | None = None
     step: float = 0.0
+    time: TimeEstimate | None = None
+    step_time: TimeEstimate | None = None
+    speed: Speed | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -229,6 +235,9 @@ class Report:
         ):
             found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found.get(name, ()))
         found["files"] = tuple(File(*one) for one in found["files"])
+        for name in ("time", "step_time"):
+            found[name] = None if found.get(name) is None else TimeEstimate(**found[name])
+        found["speed"] = None if found.get("speed") is None else Speed(**found["speed"])
         found["processes"] = tuple(map(cls._of, found.get("processes", ())))
         return cls(**found)
 
@@ -260,6 +269,7 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     if ending == COMPLETED and "smallest" not in more:
         more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
     modules = rows((one.module(), one.part(), one.size) for one in moment.held) if moment else ()
+    reading = machine.clock.reading()
     report = Report(
         what=what,
         gpu=machine.spec.key,
@@ -278,7 +288,8 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         rank=None if machine.world is None else (machine.world.rank, machine.world.ranks),
         traffic=tuple((kind, one.count, one.nbytes, one.sent) for kind, one in _traffic(machine).items()),
         steps=watch.owners.steps,
-        seconds=max(machine.clock.host, machine.clock.done()),
+        seconds=reading.seconds,
+        time=estimated(reading, machine.spec.key, machine.clock.slowness),
         failure=(watch.failure.asked, watch.failure.free, watch.failure.text) if watch.failure and ran_out else None,
         caught=watch.failures - ran_out,
         placeholder_values=tuple((one.what, one.place, one.count) for one in placeholder_values or ()),

@@ -1,17 +1,18 @@
-"""docs/published_times.json holds the clock's times of the half "fit" alone, and the clock still gives those times."""
+"""docs/published_times.json holds the clock's readings of the half "fit" alone, and the clock still gives them."""
 
 import pytest
 
-from tools.times import published, published_clock, published_shards
+from tools.times import fitted, published, published_clock, published_shards
 
 ROWS = {row.name: row for row in published.rows()}
 
 
 def test_only_rows_that_may_be_fitted_are_stored():
-    stored = published_clock.stored()
-    assert {ROWS[name].half for name in stored} == {"fit"}
-    assert set(stored) <= {row.name for row in published_clock.buildable("fit")}
-    assert len(stored) > 100 and all(seconds > 0 for seconds in stored.values())
+    stored = fitted.stored()
+    assert {one.row.half for one in stored} == {"fit"}
+    names = {one.row.name for one in stored}
+    assert names <= {row.name for row in published_clock.buildable("fit")}
+    assert len(names) > 60 and all(one.reading.seconds > 0 and one.reading.busy > 0 for one in stored)
 
 
 def test_both_halves_have_models_of_both_kinds():
@@ -50,19 +51,19 @@ def test_the_table_summarizes_by_kind_mode_and_gpu():
 
 
 def stored_row(*words):
-    return next(ROWS[name] for name in published_clock.stored() if all(word in name for word in words))
+    return next(one for one in fitted.stored() if all(word in one.row.name for word in words))
 
 
 @pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
-def test_the_clock_still_gives_the_stored_time():
+def test_the_clock_still_gives_the_stored_reading():
     """With a model that needs neither timm nor torchvision."""
-    row = stored_row("ml-engineering", "inference", "1B", "eager")
-    assert published_clock.measure(row) == pytest.approx(published_clock.stored()[row.name], rel=0.03)
+    one = stored_row("ml-engineering", "inference", "1B", "eager")
+    assert published_clock.measure(one.row).reading[:3] == pytest.approx(one.reading[:3], rel=0.03)
 
 
 @pytest.mark.filterwarnings("ignore::simgpu.IncompleteEstimateWarning")
 def test_a_step_is_linear_in_the_layers(monkeypatch):
     """So two shallow models give the time of a deep one, whose time from 6 and 10 layers is stored."""
     monkeypatch.setattr(published_shards, "LAYERS", (1, 2))
-    row = stored_row("MPT 350m 64 512")
-    assert published_clock.measure(row) == pytest.approx(published_clock.stored()[row.name], rel=0.05)
+    one = stored_row("MPT 350m")
+    assert published_clock.measure(one.row).reading.seconds == pytest.approx(one.reading.seconds, rel=0.05)

@@ -28,6 +28,7 @@ CAPTIONS = {
     ],
     "How exact is it?": [
         *("docs/exactness.md", "docs/league.md", "docs/operators.md", "docs/model_zoo.md", "docs/times.md"),
+        "docs/time_bias.md",
         *("docs/real_gpus.md", "docs/compiled_programs.md", "docs/oracle.md", "recordings/README.md"),
     ],
     "Teach it, take part": [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
+from simgpu.clock.estimates import digits
 from tools.times.rows import TABLES, Row, Table, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -14,8 +15,9 @@ FILE, PAGE = DOCS / "times.json", DOCS / "times.md"
 HEAD = """\
 # The simulated clock and published times
 
-The times of a simulated GPU are estimates. The clock counts operations and bytes and divides them by rates: for
-large matmuls and copies by those that others measured on each card
+The times of a simulated GPU are estimates. Factors and ranges for them, fitted to other published rows, are on the page
+[time_bias.md](time_bias.md); here the clock is compared without them. It counts operations and bytes and divides them
+by rates: for large matmuls and copies by those that others measured on each card
 ([simgpu/clock/achieved_rates.py](../simgpu/clock/achieved_rates.py)), and otherwise by a share of the data sheet's rate
 ([simgpu/clock/rates.py](../simgpu/clock/rates.py), with the source of each). This page compares the clock with
 {rows} published rows. An error is the clock's time divided by the published one, minus 1, so +10 % means that the
@@ -143,7 +145,7 @@ def page() -> str:
                     f"{row.size}²",
                     str(row.batch),
                     f"{1e3 * row.seconds:.1f}",
-                    f"{1e3 * found[row.name]:.1f}",
+                    digits(1e3 * found[row.name]),
                     f"{error(row, found):+.1%}",
                 ]
                 for row in kept

@@ -1,28 +1,32 @@
 """Compares the clock with the published rows: `python -m tools.times.published_clock FOLDER [--kept-out | WORD ...]`.
 
 FOLDER holds timm and torchvision, as for `python -m tools.times run`. The times of the half "fit" are stored in
-docs/published_times.json. With --kept-out the other half runs and both are summarized, but no time of it is printed or
-stored, so that no constant can be fitted to it. Other words run only rows that have one of them in their names.
+docs/published_times.json, as `Reading` has them. With --kept-out the other half runs, and
+docs/published_kept_out.json gets what its rows say by kind of work, but no time of a row is printed or stored, so that
+no constant can be fitted to it. Other words run only rows that have one of them in their names.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
 import labkit
-from tools.times import published, published_models, published_shards
+from simgpu.clock import estimates
+from simgpu.clock.clock import Reading
+from simgpu.clock.tracks import Lanes
+from simgpu.device import machine as machines
+from tools.times import candidates, fitted, published, published_models, published_shards, time_bias
+from tools.times.fitted import Compared
 from tools.times.published import Row
 from tools.times.rows import MEMORY
 
-FILE = Path(__file__).parents[2] / "docs" / "published_times.json"
 CLASSES = {
     "Volta and Turing": ("T4", "V100-16GB", "V100-32GB"),
     "Ampere and Ada": ("A10G", "A100-40GB", "A100-80GB", "RTX A6000", "RTX 3060", "RTX 3090", "RTX 4090", "L4", "L40S"),
@@ -35,8 +39,20 @@ def can_be_built(row: Row) -> bool:
     return published_models.builder(row) is not None or published_shards.builder(row) is not None
 
 
-def measure(row: Row) -> float:
-    """Returns the clock's seconds of the second step of a row.
+def timed(step: Callable[[], object]) -> tuple[float, ...]:
+    """Runs a step from an idle GPU to an idle GPU, and returns the values of the clock's reading, and of its parts."""
+    clock = machines.on().clock
+    clock.synchronize()
+    before = clock.reading()
+    clock.lanes = lanes = Lanes()
+    step()
+    clock.synchronize()
+    clock.lanes = None
+    return (*clock.reading().since(before), *candidates.parts_of(lanes.intervals))
+
+
+def measure(row: Row) -> Compared:
+    """Returns a row with the clock's reading of its second step.
 
     Raises ValueError if its model cannot be built.
     """
@@ -46,17 +62,12 @@ def measure(row: Row) -> float:
         if make is None:
             with labkit.one_rank(0, of=row.gpus):
                 torch.distributed.init_process_group("nccl")
-                return published_shards.seconds(row, labkit.stopwatch)
-        step = make(row)
-        step()
-        with labkit.stopwatch() as timing:
+                values = published_shards.values(row, timed)
+        else:
+            step = make(row)
             step()
-        return timing.seconds
-
-
-def stored() -> dict[str, float]:
-    """Returns the stored seconds by the rows' names."""
-    return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+            values = timed(step)
+    return Compared(row, Reading(*values[:4]), values[4:])
 
 
 def group(row: Row) -> tuple[str, str, str]:
@@ -80,11 +91,11 @@ def table(ratios: Iterable[tuple[Row, float]]) -> str:
     return "\n".join(lines)
 
 
-def run(rows: Iterable[Row]) -> Iterator[tuple[Row, float]]:
-    """Runs rows that can be built and yields each with the clock's seconds; prints why one failed."""
+def run(rows: Iterable[Row]) -> Iterator[Compared]:
+    """Runs rows that can be built and yields each with the clock's reading; prints why one failed."""
     for row in rows:
         try:
-            yield row, measure(row)
+            yield measure(row)
         except Exception as error:  # a model that this version of its library lacks, or an operator without a rule
             print(f"failed: {row.name}: {type(error).__name__}: {str(error)[:150]}", flush=True)
 
@@ -92,10 +103,9 @@ def run(rows: Iterable[Row]) -> Iterator[tuple[Row, float]]:
 def run_fit(words: list[str]) -> None:
     """Runs the half "fit", prints each time and stores it at once."""
     chosen = [row for row in buildable("fit") if not words or any(word in row.name for word in words)]
-    for row, seconds in run(chosen):
-        times = stored() | {row.name: float(f"{seconds:.5g}")}
-        FILE.write_text(json.dumps(dict(sorted(times.items())), indent=0) + "\n", encoding="utf-8")
-        print(f"{row.name}: {seconds * 1000:.4g} ms, published {row.seconds * 1000:.4g} ms", flush=True)
+    for one in run(chosen):
+        fitted.store(one)
+        print(f"{one.row.name}: {one.reading.seconds * 1000:.4g} ms, published {one.real * 1000:.4g} ms", flush=True)
 
 
 def buildable(half: str) -> list[Row]:
@@ -106,16 +116,17 @@ def buildable(half: str) -> list[Row]:
 def main() -> None:
     """Runs the command and prints the table."""
     folder, *words = sys.argv[1:]
-    sys.path += [folder, str(FILE.parents[1] / "notebooks")]
+    sys.path += [folder, str(Path(__file__).parents[2] / "notebooks")]
     warnings.simplefilter("ignore")
     published_models.load()
-    times: dict[str, float] = {}
+    compared = []
     if words == ["--kept-out"]:
-        times = {row.name: seconds for row, seconds in run(buildable("kept out"))}
+        compared = list(run(buildable("kept out")))
+        time_bias.store_kept_out(compared, estimates.factors())
     else:
         run_fit(words)
-    times |= stored()
-    print(table((row, times[row.name] / row.seconds) for row in published.rows() if row.seconds and row.name in times))
+    compared = [*fitted.stored(), *compared]
+    print(table((one.row, one.reading.seconds / one.real) for one in compared))
 
 
 if __name__ == "__main__":

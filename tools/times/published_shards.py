@@ -140,27 +140,29 @@ def builder(row: Row) -> Callable[[Row, int], Step] | None:
     return titan if row.library == "torchtitan" and alone and row.precision == "bfloat16" else None
 
 
-def seconds(row: Row, stopwatch: Callable) -> float:
-    """Returns the clock's seconds of the first rank's second step, on the simulated GPU and rank in use.
+def values(row: Row, timed: Callable) -> tuple[float, ...]:
+    """Returns what `timed` returns for the first rank's second step, on the simulated GPU and rank in use.
 
-    Two depths and two numbers of micro-batches are run, because a step is linear in both.
+    Two depths and two numbers of micro-batches are run, because a step is linear in both. `timed` runs a function and
+    returns its times.
     """
     layers = SHAPES[row.model][1] if row.model in SHAPES else 32
     shallow, deep = LAYERS
-    few, many = (_of_layers(row, stopwatch, depth) for depth in LAYERS)
-    return few + (layers - shallow) * (many - few) / (deep - shallow)
+    few, many = (_of_layers(row, timed, depth) for depth in LAYERS)
+    return _beyond(few, many, (layers - shallow) / (deep - shallow))
 
 
-def _of_layers(row: Row, stopwatch: Callable, layers: int) -> float:
+def _beyond(first: tuple[float, ...], second: tuple[float, ...], steps: float) -> tuple[float, ...]:
+    """Returns what lies `steps` times as far from the first times as the second ones do."""
+    return tuple(one + steps * (other - one) for one, other in zip(first, second, strict=True))
+
+
+def _of_layers(row: Row, timed: Callable, layers: int) -> tuple[float, ...]:
     make = builder(row)
     if make is None:
         raise ValueError(f"no model of this row can be built: {row.name}")
     step = make(row, layers)
     step(1)
-    times = []
     micro_batches = row.accumulation or 1
-    for count in range(1, min(micro_batches, 2) + 1):
-        with stopwatch() as timing:
-            step(count)
-        times.append(timing.seconds)
-    return times[-1] + (micro_batches - len(times)) * (times[-1] - times[0])
+    one = timed(partial(step, 1))
+    return one if micro_batches == 1 else _beyond(one, timed(partial(step, 2)), micro_batches - 1)

@@ -55,6 +55,17 @@ def test_a_time_of_the_simulated_clock_is_called_simulated(capsys):
     ]
 
 
+def test_a_simulated_time_has_two_digits(capsys):
+    guesses.compare("a step", guess="12 ms", estimate=13.251, simulated=12.345, unit="ms")
+    assert lines(capsys)[1:] == [
+        "  your guess  12 ms  0.35 ms too low, 2.8 %",
+        "  estimate    13 ms  0.91 ms too high, 7.3 %",
+        "  simulated   12 ms",
+    ]
+    guesses.compare("rows", guess=..., simulated=12.345, unit="rows")
+    assert lines(capsys)[-1] == "  simulated   12.345 rows"
+
+
 def test_a_result_of_arithmetic_is_called_calculated(capsys):
     guesses.compare("GPUs", guess=..., calculated=77, unit="GPUs")
     assert capsys.readouterr().out.splitlines()[-1] == "  calculated   77 GPUs"

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import labkit
+from labkit.gpu import GPU
+from labkit.timing import Timing
 
 
 def test_it_reads_the_simulated_clock_and_says_so():
@@ -14,9 +16,25 @@ def test_it_reads_the_simulated_clock_and_says_so():
             x @ x
     assert timing.seconds == timing.ms / 1e3
     assert 0 < timing.host_ms < timing.ms
-    assert str(timing) == repr(timing) == f"matmul: {timing.ms:.3f} ms (simulated H100)"
+    assert timing.estimate is not None and timing.estimate.clock == timing.seconds
+    assert str(timing) == repr(timing) == f"matmul: {timing.estimate.short} (simulated H100)"
     timing.name = ""
-    assert str(timing) == f"{timing.ms:.3f} ms (simulated H100)"
+    assert str(timing) == f"{timing.estimate.short} (simulated H100)"
+
+
+def test_a_time_of_a_real_gpu_has_all_its_digits():
+    timing = Timing("", GPU(False, "NVIDIA T4", 2**34), ms=12.3456)
+    assert str(timing) == "12.346 ms (NVIDIA T4)"
+
+
+def test_a_backward_pass_makes_it_training():
+    with labkit.simulated_gpu("H100"):
+        x = torch.ones(2048, 2048, device="cuda", requires_grad=True)
+        with labkit.stopwatch() as forward:
+            loss = (x @ x).sum()
+        with labkit.stopwatch() as backward:
+            loss.backward()
+    assert [one.estimate.work.split()[0] for one in (forward, backward)] == ["inference", "training"]
 
 
 def test_an_error_inside_is_the_caller_s():
