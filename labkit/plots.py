@@ -8,6 +8,7 @@ draws is also said in words: its alternative text, which a screen reader reads a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from itertools import accumulate, cycle
 from textwrap import wrap
@@ -321,9 +322,10 @@ def lines(
     for name, values in curves.items():
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} of {xlabel}")
+    shown = brief if ylabel in ("ms", "s") else partial(digits, count=4)
     said = [
-        f"{n} goes from {digits(v[0], 4)} to {digits(v[-1], 4)}, at most {digits(max(v), 4)} {ylabel}"
-        for n, v in curves.items()
+        f"{name} goes from {shown(values[0])} to {shown(values[-1])}, at most {shown(max(values))} {ylabel}"
+        for name, values in curves.items()
     ]
     figure, axes = new(title, alt or "; ".join(said) + ".", xlabel=xlabel, ylabel=ylabel)
     free = iter(PARTS)

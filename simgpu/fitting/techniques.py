@@ -139,8 +139,9 @@ def _line(row: Row, before: Row, name: str) -> str:
     saved = before.peak - row.peak
     share = f"{100 * saved / before.peak:.1f} %" if row is not before else ""
     step = "" if row.time is None else duration(row.time.seconds)
-    known = row.time is not None and before.time is not None and row is not before
-    times = f"× {digits(row.time.seconds / before.time.seconds)}" if known else ""
+    times = ""
+    if row.time is not None and before.time is not None and row is not before:
+        times = f"× {digits(row.time.seconds / before.time.seconds)}"
     return f"{mib(row.peak):>14}{mib(saved):>14}{share:>8}{step:>12}{times:>8}  {name}"
 
 

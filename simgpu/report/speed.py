@@ -78,14 +78,15 @@ class Speed:
 
 def speed(shape: Shape, length: int, tokens: int, time: TimeEstimate, peak: float | None) -> Speed:
     """Returns the speed of a step of `tokens` tokens in sequences of `length`; `peak` is in FLOP/s."""
-    rates = [tokens / one for one in (time.seconds, time.high, time.low)]
+    rate, low, high = (tokens / one for one in (time.seconds, time.high, time.low))
     if peak is None or shape.experts:
         why = "a token uses only some of the experts" if shape.experts else "the peak of this type is not published"
-        return Speed(tokens, *rates, None, None, None, None, peak, f"no MFU: {why}")
+        return Speed(tokens, rate, low, high, None, None, None, None, peak, f"no MFU: {why}")
     per_token = 6 * shape.trained + 4 * shape.frozen + 12 * shape.attention * length
-    shares = [per_token * one / peak for one in rates]
+    mfu, mfu_low, mfu_high = (per_token * one / peak for one in (rate, low, high))
     formula = f"{_formula(shape, length)}; peak {peak / 1e12:,.0f} TFLOP/s"
-    return Speed(tokens, *rates, *shares, float(per_token * tokens), peak, formula)
+    flops = float(per_token * tokens)
+    return Speed(tokens, rate, low, high, mfu, mfu_low, mfu_high, flops, peak, formula)
 
 
 def _formula(shape: Shape, length: int) -> str:

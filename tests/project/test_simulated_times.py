@@ -14,20 +14,11 @@ TIME = re.compile(r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?) ?(µs|ms|s|seconds)\b(?![·/
 
 NOT_SIMULATED = {
     ("17b", "c014"): "a number of the host, fitted to published times",
+    ("14", "cell-14-069"): "bytes divided by a rate that the text gives",
+    ("14b", "cell-14b-032"): "bytes divided by a rate that the text gives",
     ("21", "c21-063"): "bytes divided by a rate that the text gives",
 }
 """Cells that print times of more digits that are not the simulated clock's."""
-
-TO_BE_RUN_AGAIN = {
-    "10b": ["cell-10b-013"],
-    "12": ["cell-12-020"],
-    "13": ["cell-13-007", "cell-13-051"],
-    "14": ["cell-14-036", "cell-14-069"],
-    "14b": ["cell-14b-032"],
-    "23": ["1416006a"],
-    "25": ["cell-25-031"],
-}
-"""Cells whose stored output still has more digits. A cell that no longer has is an error, so that the list empties."""
 
 
 def significant(number: str) -> int:
@@ -71,8 +62,7 @@ def test_no_notebook_prints_a_simulated_time_with_more_than_two_digits():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code" and too_exact(outputs(cell)):
                 found.add((path.name.split("_")[0], cell["id"]))
-    known = {(chapter, cell) for chapter, cells in TO_BE_RUN_AGAIN.items() for cell in cells}
-    assert found == known | set(NOT_SIMULATED)
+    assert found == set(NOT_SIMULATED)
 
 
 TRAINS = """
