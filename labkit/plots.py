@@ -25,7 +25,7 @@ from labkit.gpu import current, unmodeled
 from labkit.timing import along_the_pipeline
 from labkit.units import MiB, mib
 
-__all__ = ["bars", "colours", "legend", "lines", "new", "page_map", "palette", "parts", "runs", "who_waits"]
+__all__ = ["bars", "brief", "colours", "legend", "lines", "new", "page_map", "palette", "parts", "runs", "who_waits"]
 
 
 class _Palette(NamedTuple):
