@@ -25,7 +25,7 @@ from labkit.gpu import current, unmodeled
 from labkit.timing import along_the_pipeline
 from labkit.units import MiB, mib
 
-__all__ = ["bars", "brief", "colours", "legend", "lines", "new", "page_map", "palette", "parts", "runs", "who_waits"]
+__all__ = ["bars", "colours", "legend", "lines", "new", "page_map", "palette", "parts", "runs", "who_waits"]
 
 
 class _Palette(NamedTuple):
@@ -322,7 +322,7 @@ def lines(
     for name, values in curves.items():
         if len(values) != len(xs):
             raise ValueError(f"{name!r} has {len(values)} values for {len(xs)} of {xlabel}")
-    shown = brief if ylabel in ("ms", "s") else partial(digits, count=4)
+    shown = _brief if ylabel in ("ms", "s") else partial(digits, count=4)
     said = [
         f"{name} goes from {shown(values[0])} to {shown(values[-1])}, at most {shown(max(values))} {ylabel}"
         for name, values in curves.items()
@@ -428,9 +428,9 @@ def who_waits(timing, about: str = "", until: float | None = None) -> Drawing:
     names = sorted({lane for lane, _ in pieces}, key=along_the_pipeline)
     busy = {name: _busy(pieces, name) for name in names}
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{kind} {brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
+        f"{name}: " + ", ".join(f"{kind} {_brief(ms)} ms" for kind, ms in busy[name].items()) for name in names
     )
-    said = f"Of about {brief(end)} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
+    said = f"Of about {_brief(end)} ms, {said}." if names else "No lanes: torch.profiler records those of a real GPU."
     figure, axes = new("Who does what when", said, about=about, xlabel="ms", height=1.2 + 0.36 * max(len(names), 2))
     used: dict[str, str] = {}
     for (lane, kind), spans in pieces.items():
@@ -449,7 +449,7 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.{count}g}" if abs(value) < 10**count else f"{value:,.0f}"
 
 
-def brief(ms: float) -> str:
+def _brief(ms: float) -> str:
     """Two digits, as many as a simulated time has: 0.12, 1.2, 120, 12,000."""
     return digits(float(f"{ms:.2g}"), 2)
 

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.plots import brief, legend, new, palette
+from labkit.plots import legend, new, palette
 
 COLOURS = {
     "forward": palette.blue,
@@ -75,11 +75,17 @@ def in_words(timeline) -> str:
     start, end = timeline.span
     length = end - start
     said = "; ".join(
-        f"rank {rank} works on {_count(timeline.of(rank))} and is idle {brief(1e3 * timeline.idle(rank))} ms "
+        f"rank {rank} works on {_count(timeline.of(rank))} and is idle {_ms(timeline.idle(rank))} ms "
         f"({timeline.idle(rank) / length:.1%})"
         for rank in timeline.ranks
     )
-    return f"In about {brief(1e3 * length)} ms (estimate), {said}."
+    return f"In about {_ms(length)} ms (estimate), {said}."
+
+
+def _ms(seconds: float) -> str:
+    """Returns milliseconds with two significant digits."""
+    value = float(f"{1e3 * seconds:.2g}")
+    return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
 
 
 def _count(pieces) -> str:
