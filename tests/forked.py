@@ -146,24 +146,41 @@ class _Kernel:
     kernel = None
 
 
-def _import(kernel: bool) -> None:
-    if kernel:
-        import IPython
+class _Stderr:
+    """What `sys.stderr` is when it is written to, for loggers that keep it when they are imported: a kernel replaces
+    it afterwards."""
 
-        IPython.get_ipython, found = _Kernel, IPython.get_ipython
-        builtins.get_ipython = _Kernel
-    for name in LIBRARIES if not kernel else KERNELS + LIBRARIES:
+    def __getattr__(self, name):
+        return getattr(sys.__stderr__ if sys.stderr is self else sys.stderr, name)
+
+
+@contextlib.contextmanager
+def _as_a_kernel():
+    """Imports are as in a kernel."""
+    import IPython
+
+    before = sys.stderr, IPython.get_ipython
+    sys.stderr, IPython.get_ipython = _Stderr(), _Kernel
+    builtins.get_ipython = _Kernel
+    yield
+    del builtins.get_ipython
+    sys.stderr, IPython.get_ipython = before
+
+
+def _import(names: tuple[str, ...]) -> None:
+    for name in names:
         with contextlib.suppress(ImportError):  # the program that needs it says so
             importlib.import_module(name)
-    if kernel:
-        IPython.get_ipython = found
-        del builtins.get_ipython
 
 
 def _serve(descriptor: int, kernel: bool) -> dict | None:
     """Forks for each request until its caller ends. Returns the request in the fork that is to run it, else None."""
     listener = socket.socket(fileno=descriptor)
-    _import(kernel)
+    if kernel:
+        with _as_a_kernel():
+            _import(KERNELS + LIBRARIES)
+    else:
+        _import(LIBRARIES)
     gc.collect()
     gc.freeze()
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
