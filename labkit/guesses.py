@@ -76,9 +76,9 @@ class Guess:
         return "\n".join([self.question, *lines])
 
     def _shown(self, number: Fraction) -> str:
-        """Returns a number with its unit; times have two digits if the result is a simulated time."""
+        """Returns a number with its unit; simulated times have two digits, and three decimals at most."""
         if self.label == "simulated" and self.unit in TIMES:
-            return f"{float(f'{float(number):.2g}'):,.10g} {self.unit}"
+            return f"{round(float(f'{float(number):.2g}'), 3):,.10g} {self.unit}"
         return in_unit(number, self.unit)
 
     def _off(self, number: Fraction | None) -> str:
