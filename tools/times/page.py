@@ -76,8 +76,8 @@ WHY = """\
 - **Training on the H100 and H200** with torch 2.1 and 2.5: the published time is that of 100 steps including the
   first ones, in which cuDNN tries its kernels and libraries are loaded. On either card, 100 steps of ResNet-50 take
   2.0 to 2.4 s longer than on the clock, and those of VGG13 in float32 2.2 to 2.4 s, whereas on the clock all 100
-  take 1.1 to 3.5 s. A GPU's rates cannot explain a difference that is equal on both cards. The figures do not show
-  how much of it is paid once, and how much in each step by a slow host. Where 100 steps take 18 s (`vit_b_16` in
+  last 1.1 to 3.5 s. A GPU's rates cannot explain a difference that is equal on both cards. The figures do not show
+  how much of it is paid once, and how much in each step by a slow host. Where 100 steps last 18 s (`vit_b_16` in
   float32), only 2 % are missing.
 - **Compiled models** are timed by the kernels that Inductor would fuse
   ([simgpu/dispatch/fusion.py](../simgpu/dispatch/fusion.py)), with channels last for convolutions. What Inductor gains
