@@ -8,6 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from jupyter_client import launcher
+from nbval import kernel
 
 from tests import forked
 
@@ -35,8 +36,22 @@ def pytest_configure(config):
     config.stash[cleared_names] = [name for name in CLEARED if os.environ.pop(name, None) is not None]
     # The course downloads no model; in a test that tries to, it is an error.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    if forked.AVAILABLE:  # notebooks' kernels are forks of a process that has imported what they import
-        launcher.Popen = forked.Kernel
+    if forked.AVAILABLE:
+        kernel.start_new_kernel = starting_forks(kernel.start_new_kernel)
+
+
+def starting_forks(start):
+    """Returns nbval's function that starts a kernel, so that its kernels are forks (tests/forked.py).
+
+    Others are not: a fork is there at once, and only nbval waits until what a kernel prints arrives.
+    """
+
+    def started(*arguments, **options):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launcher, "Popen", forked.Kernel)
+            return start(*arguments, **options)
+
+    return started
 
 
 def of_another_torch() -> str:
