@@ -201,6 +201,14 @@ def test_importing_the_allocator_loads_no_torch():
     assert done.stdout.strip() == "False"
 
 
+def test_unit_tests_start_no_programs():
+    """What they import says so; `tests/programs` starts programs, and runs them whole."""
+    started = re.compile(r"^\s*(?:import|from) (subprocess|transformers|nbclient|jupyter_client)\b", re.MULTILINE)
+    files = [*(ROOT / "tests" / "unit").rglob("*.py")]
+    found = {path.name: started.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert files and {name: modules for name, modules in found.items() if modules} == {}
+
+
 # --- names -------------------------------------------------------------------------------------------
 
 
