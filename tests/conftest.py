@@ -50,7 +50,6 @@ LONGEST = (
     "notebooks/23b_which_technique_first.ipynb",
     "notebooks/09_gradient_accumulation.ipynb",
     "tests/programs/simgpu/test_files.py",
-    "notebooks/17b_the_speed_ladder.ipynb",
     "notebooks/08_sequence_length_and_attention.ipynb",
     "notebooks/12_optimizers.ipynb",
     "notebooks/25_published_figures.ipynb",

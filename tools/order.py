@@ -18,7 +18,7 @@ import nbformat
 from tools import minutes
 
 CORE = ("00", "01", "02", "03", "05", "07", "08", "09", "10", "11", "12", "13", "23")
-CASE_STUDIES = ("05b", "17", "17b", "24", "25")
+CASE_STUDIES = ("17", "24", "25")
 LONGEST_CORE = 360  # minutes of the core path
 LONGEST_CORE_CHAPTER = 25  # minutes
 

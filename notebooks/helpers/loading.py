@@ -24,17 +24,3 @@ class Photos(Dataset):
     def __getitem__(self, index: int) -> torch.Tensor:
         host_work(self.seconds, "decodes")  # advances a simulated GPU's clock; with a real GPU it keeps a core busy
         return torch.zeros(3, self.side, self.side, dtype=self.dtype)
-
-
-class Characters(Dataset):
-    """Provides ``samples`` pairs of 128 token ids, each of which takes the host ``seconds`` to augment."""
-
-    def __init__(self, samples: int, seconds: float):
-        self.samples, self.seconds = samples, seconds
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        host_work(self.seconds, "augments")
-        return torch.zeros(128, dtype=torch.long), torch.zeros(128, dtype=torch.long)

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 TIME = re.compile(r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?) ?(µs|ms|s|seconds)\b(?![·/])")
 
 NOT_SIMULATED = {
-    ("17b", "c014"): "a number of the host, fitted to published times",
     ("14", "cell-14-069"): "bytes divided by a rate that the text gives",
     ("14b", "cell-14b-032"): "bytes divided by a rate that the text gives",
     ("21", "c21-063"): "bytes divided by a rate that the text gives",

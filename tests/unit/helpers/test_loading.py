@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import labkit
-from helpers.loading import Characters, Photos
+from helpers.loading import Photos
 
 
 def test_photos_take_their_time_and_are_images():
@@ -16,10 +16,3 @@ def test_photos_take_their_time_and_are_images():
     assert batches[0].dtype == torch.float32
     assert timing.ms == pytest.approx(12, abs=0.1) and timing.bottleneck() == "workers"
     assert timing.busy()["worker 0"] == pytest.approx(1, abs=0.01)
-
-
-def test_characters_take_their_time_and_are_pairs_of_token_ids():
-    with labkit.simulated_gpu(), labkit.stopwatch() as timing:
-        batches = list(DataLoader(Characters(6, 2e-3), 3))
-    assert [(x.shape, y.dtype) for x, y in batches] == [((3, 128), torch.int64)] * 2
-    assert timing.ms == pytest.approx(12, abs=0.1)
