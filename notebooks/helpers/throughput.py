@@ -1,0 +1,100 @@
+"""Tables of the tokens per second and the MFU of training steps, with what others published of real GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import pandas as pd
+import torch
+from torch import nn
+
+from labkit import published
+from labkit.gpu import GPU, current
+from labkit.timing import Timing
+from simgpu.clock.clock import Reading
+from simgpu.clock.estimates import TimeEstimate, digits, estimated
+from simgpu.gpus.specs import spec
+from simgpu.report.speed import Shape, Speed, shape_of, speed
+
+COLUMNS = ("tokens/s per GPU", "range", "MFU (%)")
+PUBLISHED = "published"
+
+
+def speeds(
+    steps: Mapping[str, tuple[int, Timing | float]],
+    model: Callable[[], nn.Module] | nn.Module | Shape,
+    length: int,
+    precision: str = "bfloat16",
+    *,
+    attention: int = 0,
+    theirs: Mapping[str, tuple[int, float]] = MappingProxyType({}),
+    like: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Returns a table with the speed of each GPU in training steps, and below that published ones of real GPUs.
+
+    `steps`: by name, the tokens of one GPU in a step, and the step's time, as a stopwatch has it or in seconds of the
+    simulated clock. The times of a simulated GPU are estimates with the factors of docs/time_bias.md. `model`: the
+    whole model, or a function that builds it (on meta), or its shape. `length`: tokens of a sequence. `precision`: the type of its matmuls, which
+    decides the peak. `attention`: layers × heads × size of a head, if the model has no configuration. `theirs`: tokens
+    and seconds of a step of this model on a real GPU of this kind, as others published them. `like`: names of published
+    speeds of other models in labkit/published.yaml.
+
+    MFU is counted by `simgpu.report.speed`, for published rows by the same formula and by bfloat16's peak. Raises
+    KeyError for an unknown name of a published speed.
+    """
+    shape = model if isinstance(model, Shape) else _shape(model)
+    shape = Shape(shape.trained, shape.frozen, shape.attention or attention, shape.experts)
+    rows = {}
+    for name, (tokens, time) in steps.items():
+        gpu = time.gpu if isinstance(time, Timing) else current()
+        taken = estimate_of(time, gpu)
+        rows[name] = _row(
+            speed(shape, length, tokens, taken, _peak(gpu.name, precision)), "" if gpu.simulated else "measured"
+        )
+    for name, (tokens, time) in theirs.items():
+        taken = TimeEstimate(time, time, time, time, "", 0)
+        rows[name] = _row(speed(shape, length, tokens, taken, _peak(current().name, precision)), PUBLISHED)
+    for name in like:
+        one = published.values("training speeds")[name]
+        rows[f"{one['source']}: {one['what']}"] = _published(one)
+    return pd.DataFrame(rows, index=list(COLUMNS)).T.rename_axis(str(current()))
+
+
+def estimate_of(time: Timing | float, gpu: GPU) -> TimeEstimate:
+    """Returns the estimate of a step's time; on a real GPU the measured time, without a range.
+
+    Seconds of the clock count as time in which the GPU works.
+    """
+    if isinstance(time, Timing):
+        return time.estimate or TimeEstimate(time.seconds, time.seconds, time.seconds, time.seconds, "measured", 0)
+    found = estimated(Reading(time, busy=time, backward=time), gpu.name)
+    if found is None:
+        raise ValueError(f"a step of {time} s: wanted a time above 0")
+    return found
+
+
+def _shape(model: Callable[[], nn.Module] | nn.Module) -> Shape:
+    if isinstance(model, nn.Module):
+        return shape_of(model)
+    with torch.device("meta"):
+        return shape_of(model())
+
+
+def _peak(gpu: str, precision: str) -> float | None:
+    """Returns the published peak of a type in FLOP/s, None if it or the GPU is unknown."""
+    try:
+        return spec(gpu).peak_flops.get(precision)
+    except ValueError:
+        return None
+
+
+def _row(one: Speed, kind: str = "") -> list[str]:
+    mfu = "unknown" if one.mfu is None else digits(100 * one.mfu)
+    return [digits(one.tokens_per_second), kind or f"{digits(one.low)} to {digits(one.high)}", mfu]
+
+
+def _published(one: Mapping) -> list[str]:
+    flops = 6 * one["parameters"] + 12 * one["attention"] * one["length"]
+    peak = spec(one["gpu"]).peak_flops["bfloat16"]
+    return [f"{one['figure']:,}", PUBLISHED, digits(100 * one["figure"] * flops / peak)]
