@@ -35,13 +35,13 @@ def speeds(
 
     `steps`: by name, the tokens of one GPU in a step, and the step's time, as a stopwatch has it or in seconds of the
     simulated clock. The times of a simulated GPU are estimates with the factors of docs/time_bias.md. `model`: the
-    whole model, or a function that builds it (on meta), or its shape. `length`: tokens of a sequence. `precision`: the type of its matmuls, which
-    decides the peak. `attention`: layers × heads × size of a head, if the model has no configuration. `theirs`: tokens
-    and seconds of a step of this model on a real GPU of this kind, as others published them. `like`: names of published
-    speeds of other models in labkit/published.yaml.
+    whole model, or a function that builds it (on meta), or its shape. `length`: tokens of a sequence. `precision`: the
+    type of its matmuls, which decides the peak. `attention`: layers × heads × size of a head, if the model has no
+    configuration. `theirs`: tokens and seconds of a step of this model on a real GPU of this kind, as others published
+    them. `like`: how the names of published speeds of other models begin (labkit/published.yaml).
 
     MFU is counted by `simgpu.report.speed`, for published rows by the same formula and by bfloat16's peak. Raises
-    KeyError for an unknown name of a published speed.
+    KeyError if no published speed has such a name.
     """
     shape = model if isinstance(model, Shape) else _shape(model)
     shape = Shape(shape.trained, shape.frozen, shape.attention or attention, shape.experts)
@@ -56,8 +56,8 @@ def speeds(
         taken = TimeEstimate(time, time, time, time, "", 0)
         rows[name] = _row(speed(shape, length, tokens, taken, _peak(current().name, precision)), PUBLISHED)
     for name in like:
-        one = published.values("training speeds")[name]
-        rows[f"{one['source']}: {one['what']}"] = _published(one)
+        for one in _like(name):
+            rows[f"{one['source']}: {one['what']}"] = _published(one)
     return pd.DataFrame(rows, index=list(COLUMNS)).T.rename_axis(str(current()))
 
 
@@ -92,6 +92,14 @@ def _peak(gpu: str, precision: str) -> float | None:
 def _row(one: Speed, kind: str = "") -> list[str]:
     mfu = "unknown" if one.mfu is None else digits(100 * one.mfu)
     return [digits(one.tokens_per_second), kind or f"{digits(one.low)} to {digits(one.high)}", mfu]
+
+
+def _like(name: str) -> list[Mapping]:
+    every = published.values("training speeds")
+    found = [every[one] for one in every if one.startswith(name)]
+    if not found:
+        raise KeyError(f"no published speed is named {name!r}...; there are {', '.join(every)}")
+    return found
 
 
 def _published(one: Mapping) -> list[str]:

@@ -56,10 +56,14 @@ def test_a_type_without_a_peak_has_no_mfu():
         assert speeds({"one": (1000, 0.1)}, SHAPE, 512, "bfloat16").loc["one", "MFU (%)"] == "unknown"
 
 
+def test_names_that_begin_alike(gpu):
+    assert list(speeds({}, SHAPE, 512, like=["Llama 405B"])["tokens/s per GPU"]) == ["100", "128"]
+
+
 def test_what_is_refused(gpu):
     with pytest.raises(ValueError, match="a step of 0"):
         speeds({"one": (1000, 0.0)}, SHAPE, 512)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match=r"'no such model'\.\.\.; there are MPT 125M"):
         speeds({}, SHAPE, 512, like=["no such model"])
 
 
