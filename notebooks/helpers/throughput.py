@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from helpers.plans import Model
 from labkit import published
 from labkit.gpu import GPU, current
 from labkit.timing import Timing
@@ -23,7 +24,7 @@ PUBLISHED = "published"
 
 def speeds(
     steps: Mapping[str, tuple[int, Timing | float]],
-    model: Callable[[], nn.Module] | nn.Module | Shape,
+    model: Callable[[], nn.Module] | nn.Module | Model | Shape,
     length: int,
     precision: str = "bfloat16",
     *,
@@ -35,10 +36,11 @@ def speeds(
 
     `steps`: by name, the tokens of one GPU in a step, and the step's time, as a stopwatch has it or in seconds of the
     simulated clock. The times of a simulated GPU are estimates with the factors of docs/time_bias.md. `model`: the
-    whole model, or a function that builds it (on meta), or its shape. `length`: tokens of a sequence. `precision`: the
-    type of its matmuls, which decides the peak. `attention`: layers × heads × size of a head, if the model has no
-    configuration. `theirs`: tokens and seconds of a step of this model on a real GPU of this kind, as others published
-    them. `like`: how the names of published speeds of other models begin (labkit/published.yaml).
+    whole model, or a function that builds it (on meta), or one of `helpers.plans`, or its shape. `length`: tokens of a
+    sequence. `precision`: the type of its matmuls, which decides the peak. `attention`: layers × heads × size of a
+    head, if the model has no configuration. `theirs`: tokens and seconds of a step of this model on a real GPU of this
+    kind, as others published them. `like`: how the names of published speeds of other models begin
+    (labkit/published.yaml).
 
     MFU is counted by `simgpu.report.speed`, for published rows by the same formula and by bfloat16's peak. Raises
     KeyError if no published speed has such a name.
@@ -74,7 +76,9 @@ def estimate_of(time: Timing | float, gpu: GPU) -> TimeEstimate:
     return found
 
 
-def _shape(model: Callable[[], nn.Module] | nn.Module) -> Shape:
+def _shape(model: Callable[[], nn.Module] | nn.Module | Model) -> Shape:
+    if isinstance(model, Model):
+        return Shape(model.parameters - model.of_words, 0, model.layers * model.hidden, experts=False)
     if isinstance(model, nn.Module):
         return shape_of(model)
     with torch.device("meta"):

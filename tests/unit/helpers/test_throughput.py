@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import labkit
+from helpers.plans import MODELS
 from helpers.throughput import estimate_of, speeds
 from labkit import published
 from simgpu.report.speed import Shape
@@ -54,6 +55,14 @@ def test_their_time_is_taken_as_it_is(gpu):
 def test_a_type_without_a_peak_has_no_mfu():
     with labkit.simulated_gpu("T4"):
         assert speeds({"one": (1000, 0.1)}, SHAPE, 512, "bfloat16").loc["one", "MFU (%)"] == "unknown"
+
+
+def test_a_model_of_the_plans_counts_as_the_published_one(gpu):
+    big = MODELS["405B"]
+    ours = speeds({"it": (1, 0.01)}, big, 8192)
+    of_shape = speeds({"it": (1, 0.01)}, Shape(403752042496, 0, 2064384, experts=False), 8192)
+    assert ours.equals(of_shape)
+    assert published.values("training speeds")["Llama 405B, 1F1B"]["parameters"] == big.parameters - big.of_words
 
 
 def test_names_that_begin_alike(gpu):
