@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import pandas as pd
 import torch
@@ -29,7 +28,6 @@ def speeds(
     precision: str = "bfloat16",
     *,
     attention: int = 0,
-    theirs: Mapping[str, tuple[int, float]] = MappingProxyType({}),
     like: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Returns a table with the speed of each GPU in training steps, and below that published ones of real GPUs.
@@ -38,8 +36,7 @@ def speeds(
     simulated clock. The times of a simulated GPU are estimates with the factors of docs/time_bias.md. `model`: the
     whole model, or a function that builds it (on meta), or one of `helpers.plans`, or its shape. `length`: tokens of a
     sequence. `precision`: the type of its matmuls, which decides the peak. `attention`: layers × heads × size of a
-    head, if the model has no configuration. `theirs`: tokens and seconds of a step of this model on a real GPU of this
-    kind, as others published them. `like`: how the names of published speeds of other models begin
+    head, if the model has no configuration. `like`: how the names of published speeds of other models begin
     (labkit/published.yaml).
 
     MFU is counted by `simgpu.report.speed`, for published rows by the same formula and by bfloat16's peak. Raises
@@ -54,9 +51,6 @@ def speeds(
         rows[name] = _row(
             speed(shape, length, tokens, taken, _peak(gpu.name, precision)), "" if gpu.simulated else "measured"
         )
-    for name, (tokens, time) in theirs.items():
-        taken = TimeEstimate(time, time, time, time, "", 0)
-        rows[name] = _row(speed(shape, length, tokens, taken, _peak(current().name, precision)), PUBLISHED)
     for name in like:
         for one in _like(name):
             rows[f"{one['source']}: {one['what']}"] = _published(one)

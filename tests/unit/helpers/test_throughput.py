@@ -47,9 +47,10 @@ def test_a_stopwatch_a_model_and_attention(gpu):
     assert built.equals(plain)
 
 
-def test_their_time_is_taken_as_it_is(gpu):
-    table = speeds({}, SHAPE, 512, theirs={"the book": (312_000, 6.0)})
-    assert list(table.loc["the book"]) == ["52,000", "published", "100"]
+def test_a_real_gpus_time_is_measured_and_has_no_range(gpu):
+    real = labkit.gpu.GPU(False, "a card that nobody knows", 2**34)
+    table = speeds({"one": (1000, labkit.timing.Timing("", real, ms=100.0))}, SHAPE, 512)
+    assert list(table.loc["one"]) == ["10,000", "measured", "unknown"]
 
 
 def test_a_type_without_a_peak_has_no_mfu():
