@@ -75,14 +75,15 @@ class Path:
         inside = STEP["network" if self.ranks == self.machines > 1 else self.inside]
         return BASE[protocol] + (steps - across) * inside[protocol] + across * STEP["network"][protocol]
 
-    def seconds(self, sent: int, steps: int) -> float:
-        """Returns the seconds of a collective of `steps` steps in which each rank sends `sent` bytes."""
+    def seconds(self, carried: int, steps: int) -> float:
+        """Returns the seconds of a collective of `steps` steps whose busiest link carries `carried` bytes each way."""
         if self.ranks == 1 or steps == 0:
             return 0.0
         if self.inside == "given":
-            return sent / self.bandwidth
+            return carried / self.bandwidth
         return min(
-            self.latency(steps, protocol) + sent / (self.bandwidth * share) for protocol, share in enumerate(BANDWIDTH)
+            self.latency(steps, protocol) + carried / (self.bandwidth * share)
+            for protocol, share in enumerate(BANDWIDTH)
         )
 
 

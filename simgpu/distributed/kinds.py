@@ -1,10 +1,14 @@
-"""One row per kind of collective: what a rank sends, in how many steps, and how NCCL's host code treats its dtypes.
+"""One row per kind of collective: what a rank sends and receives, in how many steps, and how NCCL treats its dtypes.
 
 The bytes sent are those of the ring, the algorithm that NCCL uses for large messages: a message of S bytes is split
 into N parts that go round (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-2009; NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus bandwidth"). A rank receives
-the same number of bytes as it sends. S is the size of the tensor that is equal on all ranks at the start (all_reduce,
-reduce_scatter's input) or at the end (all_gather's output), and for gather and scatter it is one rank's part.
+2009; NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus bandwidth"). In a ring, a
+rank receives as many bytes as it sends. S is the size of the tensor that is equal on all ranks at the start
+(all_reduce, reduce_scatter's input) or at the end (all_gather's output), and for gather and scatter it is one rank's
+part.
+
+Gather and scatter have no ring: their root exchanges a message with every other rank, all at once
+(torch/csrc/cuda/nccl.cpp). All messages pass the root's link and share it, so they are assumed to end together.
 """
 
 from collections.abc import Callable
@@ -19,7 +23,8 @@ class Kind:
     """A kind of collective.
 
     `sent(ranks, root)` is the factor of a message's bytes that a rank sends in a group of `ranks`; `root` says whether
-    it is the root of the collective. `rounds` is the number of times that a message goes round the ring, each in
+    it is the root of the collective. `received` is that of the bytes that it receives, None if they are as many.
+    `rounds` is the number of times that a message goes round the ring, each in
     ranks - 1 steps; None for a message between two ranks, which has one step. `direction` is "out" or "in" for such a
     message, which occupies the link in one direction.
 
@@ -29,6 +34,7 @@ class Kind:
     """
 
     sent: Factor
+    received: Factor | None = None
     rounds: int | None = 1
     direction: str = "out"
     by_torch_cuda: bool = False
@@ -37,11 +43,24 @@ class Kind:
 
     def bytes_sent(self, nbytes: int, ranks: int, root: bool = True) -> int:
         """Returns the bytes that one rank sends for a message of `nbytes`, rounded up to a whole byte."""
-        return -((-self.sent(ranks, root) * nbytes) // 1)
+        return _whole(self.sent(ranks, root) * nbytes)
+
+    def bytes_received(self, nbytes: int, ranks: int, root: bool = True) -> int:
+        """Returns the bytes that one rank receives for a message of `nbytes`, rounded up to a whole byte."""
+        return _whole((self.received or self.sent)(ranks, root) * nbytes)
+
+    def bytes_of_busiest(self, nbytes: int, ranks: int) -> int:
+        """Returns the bytes that the busiest link of a group carries in one direction, which the others wait for."""
+        ways = (self.bytes_sent, self.bytes_received)
+        return max(way(nbytes, ranks, root) for way in ways for root in (True, False))
 
     def steps(self, ranks: int) -> int:
         """Returns the steps of the ring in a group of `ranks`."""
         return 1 if self.rounds is None else self.rounds * (ranks - 1)
+
+
+def _whole(nbytes: Fraction | int) -> int:
+    return -(-nbytes // 1)
 
 
 def _share(times: int = 1) -> Factor:
@@ -53,18 +72,34 @@ def _chain(ranks: int, root: bool) -> int:
     return 1 if ranks > 1 else 0  # passed on once by every rank but the last of the chain
 
 
+def _part(ranks: int, root: bool) -> int:
+    return 0 if root else 1
+
+
+def _all_parts(ranks: int, root: bool) -> int:
+    return ranks - 1 if root else 0
+
+
+def _whole_message(ranks: int, root: bool) -> int:
+    return 1
+
+
+def _nothing(ranks: int, root: bool) -> int:
+    return 0
+
+
 KINDS = {
     "all_reduce": Kind(_share(2), rounds=2, complex_as_real=True, reduces_float8=False),
     "all_gather": Kind(_share()),
     "reduce_scatter": Kind(_share(), reduces_float8=False),
     "all_to_all": Kind(_share(), by_torch_cuda=True),
-    "broadcast": Kind(_chain, complex_as_real=True),
+    "broadcast": Kind(_chain, _part, complex_as_real=True),
     "reduce": Kind(_chain, complex_as_real=True),
-    "gather": Kind(lambda ranks, root: 0 if root else 1, by_torch_cuda=True),
-    "scatter": Kind(lambda ranks, root: ranks - 1 if root else 0, by_torch_cuda=True),
-    "send": Kind(lambda ranks, root: 1, rounds=None, complex_as_real=True),
-    "recv": Kind(lambda ranks, root: 0, rounds=None, direction="in", complex_as_real=True),
-    "barrier": Kind(lambda ranks, root: 0, rounds=2),
+    "gather": Kind(_part, _all_parts, by_torch_cuda=True),
+    "scatter": Kind(_all_parts, _part, by_torch_cuda=True),
+    "send": Kind(_whole_message, _nothing, rounds=None, complex_as_real=True),
+    "recv": Kind(_nothing, _whole_message, rounds=None, direction="in", complex_as_real=True),
+    "barrier": Kind(_nothing, rounds=2),
 }
 """Every kind of collective that a rank can take part in, by the name in `traffic`."""
 

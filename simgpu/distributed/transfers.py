@@ -40,8 +40,8 @@ class Arrival:
 
 def collective(machine: Machine, one: Collective, ranks: tuple[int, ...], own: Hashable) -> Arrival:
     """Adds a collective of these ranks of the world to the clock, on the stream `own`."""
-    path = machine.links.path(ranks)
-    seconds = path.seconds(one.sent, kind(one.name).steps(len(ranks)))
+    path, size = machine.links.path(ranks), len(ranks)
+    seconds = path.seconds(kind(one.name).bytes_of_busiest(one.nbytes, size), kind(one.name).steps(size))
     return _arrival(machine, own, Transfer(one.name, ranks, seconds, (path.link, "out"), one.group))
 
 

@@ -8,8 +8,9 @@ import pytest
 from simgpu.clock import estimates
 from simgpu.clock.clock import Reading
 from simgpu.clock.estimates import HOST, INFERENCE, NEW, TRAINING, Factor
-from tools.times import fitted, pairs, published, time_bias
+from tools.times import fitted, inductor, pairs, published, time_bias
 from tools.times.fitted import Compared
+from tools.times.inductor import Counts
 from tools.times.published import Row
 
 
@@ -111,3 +112,17 @@ def test_the_pairs_of_other_programs_are_published():
     found = pairs.others()
     assert {one.way for one in found} >= {"without or with checkpointing", "eager or compiled"}
     assert all(math.isfinite(one.clock) and one.apart is None for one in found)
+
+
+def test_counts_of_all_layers_are_on_the_line_through_two_depths():
+    few, more = Counts(10, 100, 1, 0, 2, 2), Counts(20, 300, 3, 0, 4, 2)
+    assert inductor.on_line(few, more, (2, 4), 2) == few
+    assert inductor.on_line(few, more, (2, 4), 32) == Counts(160, 3100, 31, 0, 32, 2)
+
+
+def test_what_inductor_launches_is_stored_for_the_row_that_is_compiled():
+    found = inductor.stored()
+    assert (found.row, found.layers, found.depths) == (inductor.row().name, inductor.LAYERS, inductor.DEPTHS)
+    assert found.row in {one.row.name for one in fitted.stored()}
+    assert 0 < found.counts.masked <= found.counts.attentions
+    assert min(found.counts.kernels, found.counts.nbytes, found.counts.matmuls, found.counts.operations) > 0

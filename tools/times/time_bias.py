@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from simgpu.clock.achieved_rates import bandwidth
 from simgpu.clock.estimates import HOST, Factor
-from tools.times import candidates, pairs
+from simgpu.gpus.specs import spec
+from tools.times import candidates, inductor, pairs
 from tools.times.fitted import DOCS, GPU_LIMITS, HOST_LIMITS, Compared
 from tools.times.pairs import Pair
 
@@ -166,6 +169,34 @@ def page(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
         counts=table(["half", "ways", "sign right", "of those whose ranges are apart"], counts),
         pairs=_of_pairs([*mine, *elsewhere]),
         candidates=_of_candidates(compared),
+        inductor=_of_inductor(compared),
+    )
+
+
+def _of_inductor(compared: Sequence[Compared]) -> str:
+    """Returns what the kernels that Inductor launches say about the pair whose sign is wrong."""
+    found = inductor.stored()
+    compiled = next(one for one in compared if one.row.name == found.row)
+    mode = dataclasses.replace(compiled.row, mode="eager").name
+    eager = next(one for one in compared if one.row.name == mode)
+    memory, attention = (compiled.parts[candidates.PARTS.index(name)] for name in ("memory", "attention"))
+    seconds = compiled.reading.seconds
+    counts = found.counts
+    return INDUCTOR.format(
+        model=compiled.row.model,
+        gpu=compiled.row.gpu,
+        layers=found.layers,
+        kernels=counts.kernels,
+        matmuls=counts.matmuls,
+        size=f"{counts.nbytes / 1e9:.0f}",
+        moved=f"{1e3 * counts.nbytes / bandwidth(spec(compiled.row.simulated_gpu or '')):.0f}",
+        memory=f"{1e3 * memory:.0f}",
+        masked=counts.masked,
+        attentions=counts.attentions,
+        added=f"{1e3 * attention:.0f}",
+        clock=f"{eager.reading.seconds / seconds:.2f}",
+        then=f"{eager.reading.seconds / (seconds + attention):.2f}",
+        published=f"{eager.real / compiled.real:.2f}",
     )
 
 
@@ -207,6 +238,21 @@ The smallest error has: *{best}*. Where a candidate is not clearly below one fac
 show that its part of the time is what the clock gets wrong. All parts take longer alike, which a lower clock rate under
 a power limit would cause. But no row states the clock rate, so this remains a guess. What the rows do show is the host:
 steps that it limits take longer by the factor of the host above.
+"""
+INDUCTOR = """\
+`python -m tools.times.inductor` compiles {model}'s forward and backward, whose sign is wrong above, with PyTorch's CUDA
+build on the stub engine, for a {gpu}. It counts what is launched in two depths. On the line through both, {layers}
+layers launch {kernels} generated kernels and {matmuls} matmuls.
+
+- **Bytes.** By Inductor's own count, the generated kernels read and write {size} GB, which take {moved} ms at the
+  clock's bandwidth. The clock has {memory} ms for the operators that it assumes to be fused. So the bytes do not
+  explain why the compiled step is slower.
+- **Attention.** Of {attentions} calls of attention, {masked} have a mask. transformers cannot read the positions of the
+  tokens while Dynamo traces, so it does not know that no sequences are packed (masking_utils.py,
+  find_packed_sequence_indices). The eager program has no mask, and its causal attention skips half of the work. The
+  clock runs the eager program, so it does not count that half. If attention took twice as long with the mask,
+  {added} ms would be added, and compiling would make the step {then} times as fast in place of {clock}. The published
+  figure is {published}. The bytes of the mask, which each head reads, are not counted there.
 """
 TEXT = """\
 # Why the clock is too fast, and by how much
@@ -263,4 +309,7 @@ two ranges do not overlap; only for these does a page of `simgpu diff` say which
 {counts}
 The pairs of the half that was fitted, and of [exactness.json](exactness.json):
 
-{pairs}"""
+{pairs}
+## What Inductor launches
+
+{inductor}"""

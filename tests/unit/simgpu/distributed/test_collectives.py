@@ -89,6 +89,24 @@ def test_alone_nothing_is_sent(name):
     assert kind(name).bytes_sent(1000, 1) == (1000 if name == "send" else 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "root_sends", "root_receives", "other_sends", "other_receives", "busiest"),
+    [
+        ("gather", 0, 7000, 1000, 0, 7000),
+        ("scatter", 7000, 0, 0, 1000, 7000),
+        ("all_gather", 875, 875, 875, 875, 875),
+        ("all_reduce", 1750, 1750, 1750, 1750, 1750),
+        ("broadcast", 1000, 0, 1000, 1000, 1000),
+        ("barrier", 0, 0, 0, 0, 0),
+    ],
+)
+def test_bytes_by_role(name, root_sends, root_receives, other_sends, other_receives, busiest):
+    one = kind(name)
+    assert (one.bytes_sent(1000, 8, True), one.bytes_received(1000, 8, True)) == (root_sends, root_receives)
+    assert (one.bytes_sent(1000, 8, False), one.bytes_received(1000, 8, False)) == (other_sends, other_receives)
+    assert one.bytes_of_busiest(1000, 8) == busiest
+
+
 def test_groups_and_meshes(traffic):
     group = dist.new_group([1, 3, 5])
     assert (dist.get_rank(group), group.size()) == (1, 3)

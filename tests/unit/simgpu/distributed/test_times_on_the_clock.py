@@ -151,6 +151,15 @@ def test_each_kind_takes_the_bytes_that_it_moves(rank, collective, times):
     assert elapsed(lambda: collective(x, whole)) == pytest.approx(times * 0.002, rel=0.02, abs=5e-5)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_gather_and_scatter_take_as_long_on_each_rank_as_all_parts_on_the_roots_link(number):
+    with simgpu.simulated_gpu("H100", ranks=4, rank=number, link=LINK):
+        dist.init_process_group("nccl")
+        x, parts = tensor(2), [tensor(2) for _ in range(4)] if number == 0 else None
+        assert elapsed(lambda: dist.gather(x, parts, dst=0)) == about(0.006)
+        assert elapsed(lambda: dist.scatter(x, parts, src=0)) == about(0.006)
+
+
 def test_a_message_each_way_at_once(rank):
     x, y = tensor(2), tensor(2)
 
