@@ -41,6 +41,15 @@ def sharded(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None
     for layer in layers:
         fully_shard(layer, **options)
     fully_shard(model, **options)
+    return materialized(model, tied)
+
+
+def materialized(model: nn.Module, tied: list | None = None) -> nn.Module:
+    """Allocates a model that is on the meta device, and returns it; shared parameters stay shared.
+
+    `tied`: the shared parameters as `_tied` returned them, for a model that was sharded since.
+    """
+    tied = _tied(model) if tied is None else tied
     model.to_empty(device="cuda")
     for first, others in tied:
         for module, name in others:
