@@ -26,5 +26,6 @@ def check_float8(gpu: Spec) -> None:
         have = ", ".join(name for name, one in SPECS.items() if one.compute_capability >= FLOAT8_CAPABILITY)
         major, minor = gpu.compute_capability
         raise ValueError(
-            f"matmuls in fp8 need compute capability 8.9 or more, and {gpu.key} has {major}.{minor}; these have it: {have}"
+            f"matmuls in fp8 need compute capability 8.9 or more, and {gpu.key} has {major}.{minor}; "
+            f"these have it: {have}"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from simgpu.fitting.dtypes import FLOAT8_CAPABILITY
+from simgpu.fitting.dtypes import FLOAT8, FLOAT8_CAPABILITY
 from simgpu.fitting.measuring import SILENT, UNLIMITED, Measured, measure
 from simgpu.fitting.paged import Capacity
 from simgpu.fitting.plan import Plan
@@ -178,6 +178,8 @@ class Fit:
             raise ValueError(f"{self.subject.name} has no length")
         if self.plan.requests is not None:
             raise ValueError("the answer for a server says how many requests fit: leave --largest out")
+        if what == "length" and self.plan.dtype == FLOAT8:
+            raise ValueError("in fp8 the tokens of a batch are a multiple of 16, so not every length can be tried")
         guess, bad = known or (getattr(self.plan, what) or 1, LARGEST)
         if what == "length" and self.subject.longest is not None:
             guess, bad = min(guess, self.subject.longest), min(bad, self.subject.longest + 1)

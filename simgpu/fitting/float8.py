@@ -1,9 +1,9 @@
 """Training with matmuls in 8-bit floats, by dynamic scales of whole tensors.
 
 The layer allocates what torchao's Float8Linear does in eager mode with its default configuration (torchao 0.18,
-torchao/float8: float8_linear.py, float8_utils.py, float8_training_tensor.py, float8_ops.py). Autograd saves the input and
-the weight in their own dtype, and each of the three matmuls casts both of its operands. A cast needs a float32 copy of the
-tensor twice over, because eager mode scales and clamps in separate operators; torch.compile fuses them.
+torchao/float8: float8_linear.py, float8_utils.py, float8_training_tensor.py, float8_ops.py). Autograd saves the input
+and the weight in their own dtype, and each of the three matmuls casts both of its operands. A cast needs a float32 copy
+of the tensor twice over, because eager mode scales and clamps in separate operators; torch.compile fuses them.
 """
 
 import importlib
@@ -68,16 +68,14 @@ def _product(left: tuple, right: tuple, dtype: torch.dtype) -> torch.Tensor:
     """Multiplies two tensors with their scales; cuBLASLt wants rows of the left and columns of the right contiguous."""
     rows = left[0].contiguous()
     columns = right[0].t().contiguous().t()
-    return torch._scaled_mm(
-        rows, columns, scale_a=left[1].reciprocal(), scale_b=right[1].reciprocal(), out_dtype=dtype
-    )
+    return torch._scaled_mm(rows, columns, scale_a=left[1].reciprocal(), scale_b=right[1].reciprocal(), out_dtype=dtype)
 
 
 def convert(model: nn.Module, engine: str) -> nn.Module:
     """Replaces the linear layers that compute in fp8, and returns the model.
 
-    The head stays, and so do layers with a size that is not a multiple of 16. On the stub engine the layers are torchao's
-    own where that engine has torchao. Raises ValueError if no layer can be converted.
+    The head stays, and so do layers with a size that is not a multiple of 16. On the stub engine the layers are
+    torchao's own where that engine has torchao. Raises ValueError if no layer can be converted.
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     chosen = {
@@ -86,13 +84,24 @@ def convert(model: nn.Module, engine: str) -> nn.Module:
         if isinstance(one, nn.Linear) and one is not head and _fits(one) and one.weight.requires_grad
     }
     if not chosen:
-        raise ValueError("matmuls in fp8 need linear layers with sizes that are multiples of 16, and the model has none")
+        raise ValueError(
+            "matmuls in fp8 need linear layers with sizes that are multiples of 16, and the model has none"
+        )
     if engine == STUB and importlib.util.find_spec("torchao") is not None:
         library = importlib.import_module("torchao.float8")
         return library.convert_to_float8_training(model, module_filter_fn=lambda module, name: name in chosen)
     for one in chosen.values():
         one.__class__ = Float8Linear
     return model
+
+
+def check_tokens(batch: int, length: int | None) -> None:
+    """Raises ValueError if the tokens of a batch, which the gradient of a weight sums over, are no multiple of 16."""
+    if length is not None and batch * length % MULTIPLE:
+        tokens = batch * length
+        raise ValueError(
+            f"matmuls in fp8 need a multiple of {MULTIPLE} tokens, and batch {batch} × {length} is {tokens}"
+        )
 
 
 def _fits(layer: nn.Linear) -> bool:

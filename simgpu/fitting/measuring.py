@@ -72,6 +72,10 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
     """
     if plan.float8:
         check_float8(spec(gpu))
+    if plan.dtype == FLOAT8:
+        float8.check_tokens(plan.batch, plan.length or subject.length)
+    if plan.context_parallel is not None:
+        _check_context(subject, plan)
     if plan.engine == STUB:
         tell.stage(f"runs {STEPS} steps on the stub engine" if plan.train else "runs on the stub engine")
         return Measured(plan, on_stub.measured(subject, plan, gpu, memory), 0.0, retried=True)
@@ -132,6 +136,15 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
     return _with_formulas(found, on.total_memory, saved)
 
 
+def _check_context(subject: Subject, plan: Plan) -> None:
+    """Raises ValueError if the sequences of a model cannot be shared by ranks."""
+    length = plan.length or subject.length
+    if length is None:
+        raise ValueError(f"{subject.name} has no length that ranks could share")
+    if length % (2 * (plan.context_parallel or 1)):
+        dataclasses.replace(plan, length=length)  # raises the error of the plan
+
+
 def _now(machine) -> Reading:
     machine.clock.synchronize()
     return machine.clock.reading()
@@ -146,7 +159,8 @@ def _speed(
         return None
     computed = DTYPES[plan.autocast] if plan.autocast else dtype
     peak = None if plan.dtype == FLOAT8 else gpu.peak_flops.get(precision(gpu, computed))
-    return speed(shape, length, plan.batch * length * plan.accumulate, time, peak)
+    tokens = plan.batch * length * plan.accumulate // (plan.context_parallel or 1)
+    return speed(shape, length, tokens, time, peak)
 
 
 def model_of(subject: Subject, plan: Plan) -> nn.Module:
@@ -226,11 +240,15 @@ def train(model, subject: Subject, plan: Plan, tell) -> None:
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)
+    mesh = None
+    if plan.context_parallel is not None:
+        mesh = parallel.context_mesh(plan.context_parallel, plan.rotate)
     for number in range(STEPS):
         tell(f"step {number + 1} of {STEPS}")
         for part in range(plan.accumulate):
             args, named, batch = _inputs(subject, plan)
-            with parallel.told_of_unused(), parallel.without_sync(model, last=part == plan.accumulate - 1):
+            sync = parallel.without_sync(model, last=part == plan.accumulate - 1)
+            with parallel.told_of_unused(), sync, parallel.shared_sequences(mesh, batch):
                 with _around(plan):
                     loss = subject.loss(model(*args, **named), batch) / plan.accumulate
                 loss.backward()

@@ -88,7 +88,9 @@ def kv_layout(config) -> KVLayout:
         latent = bool(getattr(config, "kv_lora_rank", None))
         elements = _latent(config) if latent else _heads(config)
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"the configuration names no attention heads and layers, so it has no KV cache: {error}") from None
+        raise ValueError(
+            f"the configuration names no attention heads and layers, so it has no KV cache: {error}"
+        ) from None
     unknown = set(kinds) - {FULL, SLIDING}
     if unknown:
         raise ValueError(f"fit knows the KV blocks of full and sliding attention, and the model has {min(unknown)} too")

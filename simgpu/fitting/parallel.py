@@ -13,6 +13,7 @@ from torch import distributed as dist
 from torch import nn
 
 WAYS = ("fsdp", "ddp")
+ROTATIONS = ("allgather", "alltoall")
 
 
 def joined() -> None:
@@ -64,6 +65,43 @@ def replicated(model: nn.Module) -> nn.Module:
     return nn.parallel.DistributedDataParallel(
         model, device_ids=[torch.cuda.current_device()], gradient_as_bucket_view=True
     )
+
+
+def context_mesh(shared: int, rotate: str | None):
+    """Returns the mesh of the ranks that share a sequence with this one, and sets how attention brings the others'
+    keys and values.
+
+    Raises ValueError if this GPU has no FlashAttention, which PyTorch's ring attention needs.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+    if torch.cuda.get_device_capability() < (8, 0):
+        raise ValueError("context parallelism runs FlashAttention, which needs compute capability 8.0 or more")
+    set_rotate_method(rotate or ROTATIONS[0])
+    sizes = dist.get_world_size() // shared, shared
+    return init_device_mesh("cuda", sizes, mesh_dim_names=("data", "context"))["context"]
+
+
+@contextlib.contextmanager
+def shared_sequences(mesh, batch: dict[str, torch.Tensor]):
+    """Cuts the sequences of a batch into this rank's parts in place, and makes attention see the whole of them.
+
+    `mesh`: that of `context_mesh`, or None for whole sequences. Forward and backward pass run inside. Converts the
+    error of attention that cannot run so to a ValueError.
+    """
+    if mesh is None:
+        yield
+        return
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    tensors = [one for one in batch.values() if one.ndim > 1]
+    cuts = context_parallel(
+        mesh, buffers=tensors, buffer_seq_dims=[1] * len(tensors), no_restore_buffers=set(tensors)
+    )
+    with cuts, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        yield
 
 
 def without_sync(model: nn.Module, last: bool):

@@ -11,10 +11,11 @@ from simgpu.engines import META, STUB
 from simgpu.fitting.dtypes import DTYPES, FLOAT8, KV_DTYPES
 from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.paged import BLOCK_SIZE, CHUNK, UTILIZATION
-from simgpu.fitting.parallel import WAYS
+from simgpu.fitting.parallel import ROTATIONS, WAYS
 from simgpu.fitting.quantized import WEIGHTS
 
 CHECKPOINTS = (False, True, "half")
+_COUNTS = ("requests", "block_size", "prefill_chunk", "context_parallel")
 
 
 def _near(value, known) -> str:
@@ -49,9 +50,13 @@ class Plan:
     MixedPrecisionPolicy, as in torchtitan. `engine`: "meta" or "stub" (docs/engines.md). `compile`: whether the model
     is compiled, which only "stub" does.
 
-    `weights`: "int8", "int4" or "fp8", for inference. `requests`: a server with a paged KV cache for so many requests of
-    `length` tokens, in blocks of `block_size` tokens (default 16), with `utilization` of the GPU (default 0.9), that
+    `weights`: "int8", "int4" or "fp8", for inference. `requests`: a server with a paged KV cache for so many requests
+    of `length` tokens, in blocks of `block_size` tokens (default 16), with `utilization` of the GPU (default 0.9), that
     prefills `prefill_chunk` tokens at once (default 2048). `kv_dtype`: of the cache, None for the model's own.
+
+    `context_parallel`: how many ranks share a sequence, of which each computes `length` / `context_parallel` tokens;
+    `batch` is then theirs together. `rotate`: how its attention brings keys and values, "allgather" (PyTorch's default)
+    or "alltoall" (one part after the other).
 
     `dtype` "fp8": training with matmuls in 8-bit floats. Weights are bf16, or fp32 with `autocast`.
 
@@ -82,9 +87,11 @@ class Plan:
     utilization: float | None = None
     prefill_chunk: int | None = None
     kv_dtype: str | None = None
+    context_parallel: int | None = None
+    rotate: str | None = None
 
     def __post_init__(self):
-        for name in ("batch", "length", "accumulate", "lora", "requests", "block_size", "prefill_chunk"):
+        for name in ("batch", "length", "accumulate", *_COUNTS):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} is a whole number of 1 or more, not {value!r}")
@@ -109,12 +116,33 @@ class Plan:
         self._check_ranks()
         self._check_float8()
         self._check_serving()
+        self._check_context()
+
+    def _check_context(self) -> None:
+        shared = self.context_parallel
+        if self.rotate is not None and (shared is None or self.rotate not in ROTATIONS):
+            raise ValueError(f"rotate is {' or '.join(ROTATIONS)} of context_parallel=, not {self.rotate!r}")
+        if shared is None:
+            return
+        if self.train is None:
+            raise ValueError("context parallelism is for training: fit serves on one GPU")
+        if (self.ranks or 0) % shared:
+            raise ValueError(f"context_parallel={shared} does not divide ranks={self.ranks} into equal groups")
+        if self.length is not None and self.length % (2 * shared):
+            raise ValueError(
+                f"PyTorch cuts a sequence into 2 × {shared} equal parts for context_parallel={shared}, and {self.length} "
+                f"is no multiple of {2 * shared}"
+            )
+        if self.attention == "eager":
+            raise ValueError("context parallelism runs scaled_dot_product_attention: leave eager attention out")
 
     def _check_float8(self) -> None:
         if self.dtype != FLOAT8:
             return
         if self.train is None:
-            raise ValueError("--dtype fp8 is training with matmuls in fp8; for inference with such weights: --weights fp8")
+            raise ValueError(
+                "--dtype fp8 is training with matmuls in fp8; for inference with such weights: --weights fp8"
+            )
         if self.lora is not None:
             raise ValueError("fit does not combine matmuls in fp8 with LoRA: use --dtype bf16, or no adapters")
         if self.autocast is not None and DTYPES[self.autocast] != torch.bfloat16:
@@ -122,7 +150,9 @@ class Plan:
 
     def _check_serving(self) -> None:
         if self.weights is not None:
-            self._only_serving("weights", "quantised weights are for inference (--serve); --qlora trains adapters on them")
+            self._only_serving(
+                "weights", "quantised weights are for inference (--serve); --qlora trains adapters on them"
+            )
         if self.requests is None:
             for name in ("block_size", "utilization", "prefill_chunk", "kv_dtype"):
                 if getattr(self, name) is not None:
@@ -152,7 +182,7 @@ class Plan:
 
     def _check_ranks(self) -> None:
         if self.ranks is None:
-            for name in ("rank", "per_node", "link", "parallel"):
+            for name in ("rank", "per_node", "link", "parallel", "context_parallel"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}={getattr(self, name)!r} of how many ranks? Say ranks= too")
             return
@@ -213,4 +243,5 @@ class Plan:
         parts += [f"{self.weights} weights"] if self.weights else []
         parts += [f"{self.kv_dtype} KV cache"] if self.kv_dtype else []
         parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
+        parts += [f"context parallel {self.context_parallel}"] if self.context_parallel else []
         return ", ".join(parts)

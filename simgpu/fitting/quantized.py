@@ -12,8 +12,8 @@ from torch import nn
 GROUP = 128
 WEIGHTS = ("int8", "int4", "fp8")
 NOTE = (
-    "Quantised weights are the tensors of their format in all linear layers except the head, and no time is known; what "
-    "the kernels need besides input and output is not included"
+    "Quantised weights are the tensors of their format in all linear layers except the head, and no time is known. "
+    "What the kernels need in addition to input and output is not included"
 )
 
 
@@ -50,8 +50,8 @@ class Quantized(nn.Module):
 def quantize(model: nn.Module, kind: str) -> nn.Module:
     """Replaces every linear layer except the head by a quantised one, and returns the model.
 
-    Raises ValueError for a model without linear layers, and for one with experts in parameters of three dimensions, which
-    are most of its weights and no linear layers.
+    Raises ValueError for a model without linear layers, and for one with experts in parameters of three dimensions,
+    which are most of its weights and no linear layers.
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     linear = [

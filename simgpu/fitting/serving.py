@@ -13,8 +13,8 @@ ATTENTION = "simgpu_paged"
 """Name under which transformers' models find the attention of a server."""
 
 NOTE = (
-    "The KV blocks are an estimate: the peak is that of transformers' layers, of attention that allocates its output, and "
-    "of a sampler in plain PyTorch. CUDA graphs, workspaces of attention and a server's own buffers are not included"
+    "The KV blocks are an estimate: the peak is that of transformers' layers, of attention that allocates its output, "
+    "and of a sampler in plain PyTorch. CUDA graphs, workspaces of attention and a server's own buffers are not included"
 )
 
 

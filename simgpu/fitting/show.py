@@ -167,8 +167,8 @@ def _server(fit: Fit, found: Capacity) -> str:
     count = f"{found.requests:,}" if found.requests == found.concurrency else f"{found.concurrency:,.1f}"
     return "\n".join(
         [
-            f"KV cache, estimate: {found.blocks:,} blocks of {found.block_size} tokens, {found.tokens:,} tokens. At once "
-            f"{count} requests of {found.length:,} tokens; {found.asked:,} were asked for.",
+            f"KV cache, estimate: {found.blocks:,} blocks of {found.block_size} tokens, {found.tokens:,} tokens. "
+            f"At once {count} requests of {found.length:,} tokens; {found.asked:,} were asked for.",
             *(f"  {name:<40}{mib(nbytes):>12} MiB" for name, nbytes in rows),
             f"  {found.layout.token_bytes(found.itemsize):,} B a token, {found.request_blocks:,} blocks a request\n",
         ]

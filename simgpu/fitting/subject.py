@@ -25,8 +25,8 @@ class Subject:
     `build(dtype)` creates the model on the default device. `batch(size, length)` creates the arguments of one call on
     the host, a dictionary of tensors. `loss(outputs, batch)` is a scalar. `length`: the default length, None for a
     model without one. `longest`: the most that the model accepts. `cache`: bytes of the KV cache per token, or None.
-    `transformers`: whether it is a model of that library. `config`: its configuration of the text model. `source`: the path or name from which a
-    different process makes it again, None for an object.
+    `transformers`: whether it is a model of that library. `source`: the path or name from which a
+    different process makes it again, None for an object. `config`: of transformers, that of the text model.
     """
 
     name: str

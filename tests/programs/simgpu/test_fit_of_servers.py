@@ -120,7 +120,10 @@ def test_every_gpu_for_a_server(config, capsys):
         (["--serve", "--requests", "4", "--largest", "batch"], "says how many requests fit: leave --largest out"),
         (["--serve", "--requests", "4", "--table"], "use --every-gpu"),
         (["--serve", "--requests", "4", "--utilization", "90"], "above 0 and up to 1, not 90.0"),
-        (["--serve", "--weights", "fp8", "--gpu", "A100-40GB"], "compute capability 8.9 or more, and A100-40GB has 8.0"),
+        (
+            ["--serve", "--weights", "fp8", "--gpu", "A100-40GB"],
+            "compute capability 8.9 or more, and A100-40GB has 8.0",
+        ),
         (["--serve", "--dtype", "fp8"], "--weights fp8"),
         (["--serve", "--prefill-chunk", "512"], "prefill_chunk=512 is of a server's KV cache"),
     ],
@@ -155,7 +158,9 @@ def test_four_bits_have_the_bytes_of_awq():
     model = nn.Sequential(nn.Linear(1024, 512, bias=False, dtype=torch.float16))
     (layer,) = quantize(model, "int4")
     assert isinstance(layer, Quantized)
-    assert sum(one.nbytes for one in layer.buffers()) == 1024 * 512 // 2 + 1024 // 128 * 512 * 2 + 1024 // 128 * 512 // 2
+    assert (
+        sum(one.nbytes for one in layer.buffers()) == 1024 * 512 // 2 + 1024 // 128 * 512 * 2 + 1024 // 128 * 512 // 2
+    )
 
 
 def test_experts_are_not_quantised():
