@@ -170,6 +170,8 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     _add_world(parser, "one rank of N GPUs that train it together")
     add("--parallel", choices=["fsdp", "ddp"], help="with --ranks: FSDP2 (default) or DDP")
     add("--context-parallel", type=int, metavar="N", help="N ranks share a sequence, of which each computes length / N")
+    add("--expert-parallel", type=int, metavar="N", help="N ranks share the experts of each layer")
+    add("--imbalance", type=float, metavar="X", help="times the even share of tokens for this rank's experts (1)")
     add("--rotate", choices=["allgather", "alltoall"], help="how its attention brings keys and values (allgather)")
     add("--engine", choices=["meta", "stub"], help="what runs it (default: meta, and stub with --compile)")
     add("--compile", action="store_true", help="with torch.compile, on the stub engine")
@@ -206,8 +208,8 @@ def _fit_it(options) -> int:
     }
     plan |= {name: getattr(options, name) for name in SERVER}
     plan |= _world(options) | {"parallel": options.parallel, "compile": options.compile}
-    plan |= {"context_parallel": options.context_parallel, "rotate": options.rotate}
-    plan["ranks"] = options.ranks or options.context_parallel
+    plan |= {name: getattr(options, name) for name in ("context_parallel", "rotate", "expert_parallel", "imbalance")}
+    plan["ranks"] = options.ranks or options.context_parallel or options.expert_parallel
     plan["engine"] = options.engine or ("stub" if options.compile else "meta")
     if plan["engine"] == "stub" and (options.techniques or options.budget):
         raise ValueError("--techniques and --budget weigh memory against time, and the stub engine has no clock")

@@ -14,7 +14,7 @@ from simgpu.device import machine as machines
 from simgpu.dispatch.costs import precision
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
-from simgpu.fitting import float8, lora, on_stub, optimizers, parallel, quantized, serving
+from simgpu.fitting import experts, float8, lora, on_stub, optimizers, parallel, quantized, serving
 from simgpu.fitting.dtypes import DTYPES, FLOAT8, check_float8
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
@@ -155,8 +155,8 @@ def _speed(
 ) -> Speed | None:
     """Returns the speed of a step of training, None for inference and for models without a length."""
     length = plan.length or subject.length
-    if not plan.train or length is None or dtype is None:
-        return None
+    if not plan.train or length is None or dtype is None or plan.expert_parallel is not None:
+        return None  # the parameters of a rank are not those of a token
     computed = DTYPES[plan.autocast] if plan.autocast else dtype
     peak = None if plan.dtype == FLOAT8 else gpu.peak_flops.get(precision(gpu, computed))
     tokens = plan.batch * length * plan.accumulate // (plan.context_parallel or 1)
@@ -165,7 +165,7 @@ def _speed(
 
 def model_of(subject: Subject, plan: Plan) -> nn.Module:
     """Creates the model on the GPU according to the plan."""
-    device = "meta" if plan.sharded or plan.weights else "cuda"
+    device = "meta" if plan.sharded or plan.weights or plan.expert_parallel else "cuda"
     try:
         with torch.device(device):
             model = subject.build(plan.weights_dtype)
@@ -184,9 +184,19 @@ def model_of(subject: Subject, plan: Plan) -> nn.Module:
         return parallel.materialized(quantized.quantize(model, plan.weights))
     if plan.checkpoint and plan.train:
         _checkpoint(model, every=1 if plan.checkpoint is True else 2)
+    return model if plan.ranks is None else _of_a_rank(model, plan)
+
+
+def _of_a_rank(model: nn.Module, plan: Plan) -> nn.Module:
+    """Divides a model among the ranks of the plan, and returns this rank's part."""
+    apart, mesh = [], None
+    if plan.expert_parallel is not None:
+        mesh, group = experts.joined(plan.ranks or 1, plan.expert_parallel)
+        apart = experts.divide(model, group, plan.imbalance or 1)
     if plan.sharded:
-        return parallel.sharded(model, layers_of(model), DTYPES[plan.autocast] if plan.autocast else None)
-    return model if plan.ranks is None else parallel.replicated(model)
+        dtype = DTYPES[plan.autocast] if plan.autocast else None
+        return parallel.sharded(model, layers_of(model), dtype, apart, mesh)
+    return parallel.replicated(parallel.materialized(model) if apart else model, apart)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -294,6 +304,7 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
     said += [float8.NOTE] if plan.dtype == FLOAT8 else []
     said += [quantized.NOTE] if plan.weights else []
+    said += [experts.NOTE] if plan.expert_parallel is not None else []
     said += [serving.NOTE] if plan.requests is not None else []
     if not plan.four_bit:
         return dataclasses.replace(found, report=dataclasses.replace(report, notes=(*report.notes, *said)))

@@ -6,7 +6,7 @@ and materialized in shards (torchtitan/models/llama3/infra/parallelize.py, apply
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import distributed as dist
@@ -27,11 +27,13 @@ def joined() -> None:
     dist.init_process_group("nccl")
 
 
-def sharded(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None) -> nn.Module:
+def sharded(
+    model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None, apart: Sequence[nn.Module] = (), mesh=None
+) -> nn.Module:
     """Applies FSDP2 to a model on the meta device and materializes this rank's shards.
 
     Each of `layers` is gathered while it runs. `dtype`: the dtype of gathering and computing; gradients are then
-    reduced in float32.
+    reduced in float32. `apart`: modules that only the ranks of `mesh` shard, such as experts.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -39,6 +41,8 @@ def sharded(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None
     if dtype is not None:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     tied = _tied(model)
+    for module in apart:
+        fully_shard(module, mesh=mesh, **options)
     for layer in layers:
         fully_shard(layer, **options)
     fully_shard(model, **options)
@@ -58,8 +62,14 @@ def materialized(model: nn.Module, tied: list | None = None) -> nn.Module:
     return model
 
 
-def replicated(model: nn.Module) -> nn.Module:
-    """Wraps the model in DDP with gradients as views of the buckets; returns it unchanged if nothing is trained."""
+def replicated(model: nn.Module, apart: Sequence[nn.Module] = ()) -> nn.Module:
+    """Wraps the model in DDP with gradients as views of the buckets; returns it unchanged if nothing is trained.
+
+    `apart`: modules whose gradients are this rank's own, such as experts.
+    """
+    own = {id(parameter) for module in apart for parameter in module.parameters()}
+    names = [name for name, one in model.named_parameters() if id(one) in own]
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
     if not any(one.requires_grad for one in model.parameters()):
         return model
     return nn.parallel.DistributedDataParallel(
@@ -97,11 +107,17 @@ def shared_sequences(mesh, batch: dict[str, torch.Tensor]):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     tensors = [one for one in batch.values() if one.ndim > 1]
-    cuts = context_parallel(
-        mesh, buffers=tensors, buffer_seq_dims=[1] * len(tensors), no_restore_buffers=set(tensors)
-    )
+    cuts = context_parallel(mesh, buffers=tensors, buffer_seq_dims=[1] * len(tensors), no_restore_buffers=set(tensors))
     with cuts, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            if not str(error).startswith("No available kernel"):
+                raise
+            raise ValueError(
+                "context parallelism runs FlashAttention, which computes in 16-bit floats and takes no attention mask: "
+                "try dtype or autocast bf16"
+            ) from error
 
 
 def without_sync(model: nn.Module, last: bool):

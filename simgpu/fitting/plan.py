@@ -15,7 +15,7 @@ from simgpu.fitting.parallel import ROTATIONS, WAYS
 from simgpu.fitting.quantized import WEIGHTS
 
 CHECKPOINTS = (False, True, "half")
-_COUNTS = ("requests", "block_size", "prefill_chunk", "context_parallel")
+_COUNTS = ("requests", "block_size", "prefill_chunk", "context_parallel", "expert_parallel")
 
 
 def _near(value, known) -> str:
@@ -58,6 +58,9 @@ class Plan:
     `batch` is then theirs together. `rotate`: how its attention brings keys and values, "allgather" (PyTorch's default)
     or "alltoall" (one part after the other).
 
+    `expert_parallel`: how many ranks share the experts of each layer (see simgpu.fitting.experts). `imbalance`: how
+    many times the even share of tokens this rank's experts receive (default 1).
+
     `dtype` "fp8": training with matmuls in 8-bit floats. Weights are bf16, or fp32 with `autocast`.
 
     Raises ValueError for invalid values.
@@ -89,6 +92,8 @@ class Plan:
     kv_dtype: str | None = None
     context_parallel: int | None = None
     rotate: str | None = None
+    expert_parallel: int | None = None
+    imbalance: float | None = None
 
     def __post_init__(self):
         for name in ("batch", "length", "accumulate", *_COUNTS):
@@ -117,6 +122,29 @@ class Plan:
         self._check_float8()
         self._check_serving()
         self._check_context()
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        shared = self.expert_parallel
+        if self.imbalance is not None:
+            self._check_imbalance()
+        if shared is None:
+            return
+        if self.train is None or self.lora is not None:
+            raise ValueError("expert parallelism is for training without LoRA")
+        if (self.ranks or 0) % shared:
+            raise ValueError(f"expert_parallel={shared} does not divide ranks={self.ranks} into equal groups")
+        if not self.sharded and shared != self.ranks:
+            raise ValueError(f"with DDP all ranks share the experts: expert_parallel={self.ranks}, not {shared}")
+
+    def _check_imbalance(self) -> None:
+        if self.expert_parallel is None:
+            raise ValueError(f"imbalance={self.imbalance} is of tokens that ranks send: say expert_parallel= too")
+        if not 1 <= (self.imbalance or 0) <= self.expert_parallel:
+            raise ValueError(
+                f"imbalance is 1 (even) to {self.expert_parallel} (all tokens to one of {self.expert_parallel} ranks), "
+                f"not {self.imbalance}"
+            )
 
     def _check_context(self) -> None:
         shared = self.context_parallel
@@ -130,8 +158,8 @@ class Plan:
             raise ValueError(f"context_parallel={shared} does not divide ranks={self.ranks} into equal groups")
         if self.length is not None and self.length % (2 * shared):
             raise ValueError(
-                f"PyTorch cuts a sequence into 2 × {shared} equal parts for context_parallel={shared}, and {self.length} "
-                f"is no multiple of {2 * shared}"
+                f"PyTorch cuts a sequence into 2 × {shared} equal parts for context_parallel={shared}, "
+                f"and {self.length} is no multiple of {2 * shared}"
             )
         if self.attention == "eager":
             raise ValueError("context parallelism runs scaled_dot_product_attention: leave eager attention out")
@@ -182,7 +210,7 @@ class Plan:
 
     def _check_ranks(self) -> None:
         if self.ranks is None:
-            for name in ("rank", "per_node", "link", "parallel", "context_parallel"):
+            for name in ("rank", "per_node", "link", "parallel", "context_parallel", "expert_parallel"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}={getattr(self, name)!r} of how many ranks? Say ranks= too")
             return
@@ -244,4 +272,6 @@ class Plan:
         parts += [f"{self.kv_dtype} KV cache"] if self.kv_dtype else []
         parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
         parts += [f"context parallel {self.context_parallel}"] if self.context_parallel else []
+        parts += [f"expert parallel {self.expert_parallel}"] if self.expert_parallel else []
+        parts += [f"imbalance {self.imbalance:g}"] if self.imbalance else []
         return ", ".join(parts)
