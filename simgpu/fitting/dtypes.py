@@ -1,4 +1,4 @@
-"""The dtypes that a plan can name, and the GPUs that compute in 8-bit floats."""
+"""The dtypes that a plan can name, and the compute capability that 8-bit floats and FlashAttention need."""
 
 import torch
 
@@ -19,13 +19,16 @@ KV_DTYPES = {FLOAT8: torch.float8_e4m3fn}
 FLOAT8_CAPABILITY = (8, 9)
 """The first compute capability with matmuls of 8-bit floats (ScaledBlas.cpp, `_scaled_mm_out_cuda`)."""
 
+FLASH_CAPABILITY = (8, 0)
+"""The first compute capability with FlashAttention (sdp_utils.cpp, `check_flash_attention_hardware_support`)."""
 
-def check_float8(gpu: Spec) -> None:
-    """Raises ValueError if a GPU has no matmuls of 8-bit floats."""
-    if gpu.compute_capability < FLOAT8_CAPABILITY:
-        have = ", ".join(name for name, one in SPECS.items() if one.compute_capability >= FLOAT8_CAPABILITY)
-        major, minor = gpu.compute_capability
+
+def check_capability(gpu: Spec, least: tuple[int, int], what: str) -> None:
+    """Raises ValueError if a GPU has not the compute capability that `what` needs."""
+    if gpu.compute_capability < least:
+        have = ", ".join(name for name, one in SPECS.items() if one.compute_capability >= least)
+        (major, minor), (first, second) = gpu.compute_capability, least
         raise ValueError(
-            f"matmuls in fp8 need compute capability 8.9 or more, and {gpu.key} has {major}.{minor}; "
+            f"{what} needs compute capability {first}.{second} or more, and {gpu.key} has {major}.{minor}; "
             f"these have it: {have}"
         )

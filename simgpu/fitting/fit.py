@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from simgpu.fitting.dtypes import FLOAT8, FLOAT8_CAPABILITY
+from simgpu.fitting.dtypes import FLOAT8
 from simgpu.fitting.measuring import SILENT, UNLIMITED, Measured, measure
 from simgpu.fitting.paged import Capacity
 from simgpu.fitting.plan import Plan
@@ -210,12 +210,15 @@ class Fit:
     def each_gpu(self, names: Iterable[str] = SPECS) -> Iterator[tuple[str, str]]:
         """Yields each GPU, from the smallest, and the verdict: "fits", "undecided" or "does not fit".
 
-        GPUs that cannot run the plan, because they have no matmuls in fp8, are not among them.
+        GPUs without the compute capability that the plan needs are not among them.
         """
         for name in sorted(names, key=lambda one: SPECS[one].total_memory):
-            if self.plan.float8 and SPECS[name].compute_capability < FLOAT8_CAPABILITY:
-                continue
-            yield name, self._on(name, self.plan)[0]
+            if self._able(name):
+                yield name, self._on(name, self.plan)[0]
+
+    def _able(self, gpu: str) -> bool:
+        """Returns whether a GPU has the compute capability that the plan needs."""
+        return SPECS[gpu].compute_capability >= self.plan.capability[0]
 
     def cheapest(self) -> str | None:
         """Returns the smallest GPU on which the plan fits, or None."""
@@ -238,6 +241,7 @@ class Fit:
         if self.plan.requests is not None:
             raise ValueError("the table is of batch sizes, and a server has requests: use --every-gpu")
         names = [spec(name).key for name in gpus] if gpus else sorted(SPECS, key=lambda one: SPECS[one].total_memory)
+        names = [name for name in names if self._able(name)]
         batches = list(batches)
         rows = [f"| simulated GPU (MiB) | {' | '.join(f'batch {batch}' for batch in batches)} |"]
         rows.append("|---|" + "---:|" * len(batches))
@@ -326,6 +330,7 @@ def fit(
         fit.fits, fit.peak, fit.parts, fit.largest("batch"), fit.cheapest()
         fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
         fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # with FSDP2; parallel="ddp"
+        fit = simgpu.fit("config.json", optimizer=None, requests=32, length=8192) # a server: fit.serving
 
     `model`: a config.json of transformers or its folder, a configuration, a model name of timm or torchvision, a name
     on the Hub whose config.json is in its local cache, a module, or a function that creates one. For the last two,

@@ -15,7 +15,7 @@ from simgpu.dispatch.costs import precision
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
 from simgpu.fitting import experts, float8, lora, on_stub, optimizers, parallel, quantized, serving
-from simgpu.fitting.dtypes import DTYPES, FLOAT8, check_float8
+from simgpu.fitting.dtypes import DTYPES, FLOAT8, check_capability
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
@@ -70,8 +70,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
     Raises ValueError if the model cannot be created or decides by values. Other errors of the model are raised too,
     except an out-of-memory error.
     """
-    if plan.float8:
-        check_float8(spec(gpu))
+    check_capability(spec(gpu), *plan.capability)
     if plan.dtype == FLOAT8:
         float8.check_tokens(plan.batch, plan.length or subject.length)
     if plan.context_parallel is not None:

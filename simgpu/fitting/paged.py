@@ -16,10 +16,10 @@ BLOCK_SIZE = 16
 """Tokens of a block, as in vLLM."""
 
 UTILIZATION = 0.9
-"""Share of the GPU that the server may use (vLLM's default up to version 0.17; later versions have 0.92)."""
+"""Share of the GPU that the server may use (vLLM's default for years; newer versions have 0.92)."""
 
 CHUNK = 2048
-"""Tokens of a chunk of prefill, vLLM's smallest default for max_num_batched_tokens; its server has 8192 on an H100."""
+"""Tokens of a chunk of prefill. vLLM's default for max_num_batched_tokens depends on version, GPU and use."""
 
 MANY_LAYERS = 1.5
 """Kinds of layers whose numbers differ by less than this factor share groups as large as the more frequent kind."""

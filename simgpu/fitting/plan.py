@@ -8,7 +8,7 @@ import torch
 
 from simgpu.distributed.world import world_of
 from simgpu.engines import META, STUB
-from simgpu.fitting.dtypes import DTYPES, FLOAT8, KV_DTYPES
+from simgpu.fitting.dtypes import DTYPES, FLASH_CAPABILITY, FLOAT8, FLOAT8_CAPABILITY, KV_DTYPES
 from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.paged import BLOCK_SIZE, CHUNK, UTILIZATION
 from simgpu.fitting.parallel import ROTATIONS, WAYS
@@ -240,9 +240,13 @@ class Plan:
         return total if self.requests is None else int(total * (self.utilization or UTILIZATION))
 
     @property
-    def float8(self) -> bool:
-        """Returns whether it needs a GPU with matmuls of 8-bit floats."""
-        return FLOAT8 in (self.dtype, self.weights)
+    def capability(self) -> tuple[tuple[int, int], str]:
+        """Returns the least compute capability that the plan needs, and what needs it."""
+        if FLOAT8 in (self.dtype, self.weights):
+            return FLOAT8_CAPABILITY, "a matmul in fp8"
+        if self.context_parallel is not None:
+            return FLASH_CAPABILITY, "FlashAttention, which context parallelism runs,"
+        return (0, 0), ""
 
     @property
     def weights_dtype(self) -> torch.dtype | None:

@@ -14,7 +14,8 @@ ATTENTION = "simgpu_paged"
 
 NOTE = (
     "The KV blocks are an estimate: the peak is that of transformers' layers, of attention that allocates its output, "
-    "and of a sampler in plain PyTorch. CUDA graphs, workspaces of attention and a server's buffers are not included"
+    "and of a sampler in plain PyTorch. CUDA graphs, workspaces of attention and a server's buffers are not included. "
+    "The memory of the GPU on this page is the server's share of it"
 )
 
 

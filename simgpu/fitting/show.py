@@ -116,8 +116,10 @@ class Shown:
         else:
             answers.append("It fits on none of them")
         answers += _rows(found)
-        if fit.plan.float8:
-            answers.append(f"  without matmuls in fp8: {', '.join(name for name in SPECS if name not in found)}")
+        unable = [name for name in SPECS if name not in found]
+        if unable:
+            (first, second), what = fit.plan.capability
+            answers.append(f"  {what} needs compute capability {first}.{second}; less have: {', '.join(unable)}")
         answers.append("")
         return fit.on(smallest or close or fit.gpu)
 

@@ -106,7 +106,8 @@ def test_the_command(tmp_path, capsys):
     assert document["rank"] == [0, 4] and document["plan"]["context_parallel"] == 4
     assert "4 ranks of FSDP2, context parallel 4" in document["what"]
     assert main([*arguments, "--gpu", "T4"]) == 2
-    assert "FlashAttention, which needs compute capability 8.0" in capsys.readouterr().err
+    assert "needs compute capability 8.0 or more, and T4 has 7.5" in capsys.readouterr().err
+    assert not {"T4", "V100-16GB"} & set(fitted(ranks=4, context_parallel=4).every_gpu())
 
 
 @pytest.mark.parametrize(
