@@ -150,7 +150,7 @@ def _world(options) -> dict:
 def _fit(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", help="a config.json or its folder, a name of timm or torchvision, or one in the local Hub cache")
-    add("--gpu", default="A100-80GB", metavar="NAME", help="which GPU, of those below (default: A100-80GB)")
+    add("--gpu", metavar="NAME", help="which GPU, of those below (default: A100-80GB, and H100 for fp8)")
     add("--memory", metavar="SIZE", help="another capacity, with its unit: 12GiB, 500MiB, 16GB")
     add("--train", default="adamw", metavar="OPTIMIZER", help=f"{TRAIN} (default: adamw)")
     add("--serve", action="store_true", help="inference: a prompt of the whole length, and one token more")
@@ -221,7 +221,8 @@ def _fit_it(options) -> int:
 
     def first():
         progress.stage("reads the configuration")
-        return fit(options.model, options.batch, train, gpu=options.gpu, memory=options.memory, tell=progress, **plan)
+        gpu = options.gpu or ("H100" if "fp8" in (options.dtype, options.weights) else "A100-80GB")
+        return fit(options.model, options.batch, train, gpu=gpu, memory=options.memory, tell=progress, **plan)
 
     try:
         shown.make(first)

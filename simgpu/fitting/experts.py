@@ -8,6 +8,7 @@ a given multiple of the even share. The experts themselves compute as in transfo
 
 import math
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -31,7 +32,7 @@ def divide(model: nn.Module, group: dist.ProcessGroup, imbalance: float) -> list
     with a number of them that the ranks of the group cannot share equally.
     """
     parts = group.size()
-    found = experts_of(model)
+    found: list[Any] = experts_of(model)
     if not found:
         raise ValueError("expert parallelism needs a model with experts, and this one has none that fit knows")
     for module in found:

@@ -15,7 +15,17 @@ from simgpu.fitting.parallel import ROTATIONS, WAYS
 from simgpu.fitting.quantized import WEIGHTS
 
 CHECKPOINTS = (False, True, "half")
-_COUNTS = ("requests", "block_size", "prefill_chunk", "context_parallel", "expert_parallel")
+_COUNTS = (
+    "batch",
+    "length",
+    "accumulate",
+    "lora",
+    "requests",
+    "block_size",
+    "prefill_chunk",
+    "context_parallel",
+    "expert_parallel",
+)
 
 
 def _near(value, known) -> str:
@@ -96,7 +106,7 @@ class Plan:
     imbalance: float | None = None
 
     def __post_init__(self):
-        for name in ("batch", "length", "accumulate", *_COUNTS):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} is a whole number of 1 or more, not {value!r}")

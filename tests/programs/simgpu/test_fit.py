@@ -546,7 +546,7 @@ def test_the_help_names_every_gpu_and_every_optimizer(capsys):
         (["adapter"], "it holds an adapter; wanted the folder of the base model"),
         (["org/some-model"], "get its configuration with: hf download org/some-model config.json"),
         (["./missing/model"], "no file and no model './missing/model'"),
-        (["CONFIG", "--dtype", "fp8"], "compute capability 8.9 or more, and A100-80GB has 8.0"),
+        (["CONFIG", "--dtype", "fp8", "--gpu", "T4"], "compute capability 8.9 or more, and T4 has 7.5"),
         (["CONFIG", "--dtype", "int8"], "Weights that are trained have 16 or 32 bits"),
         (["CONFIG", "--dtype", "nf4"], "--qlora RANK"),
         (["CONFIG", "--memory", "12"], "'12' is 12 B, as it has no unit; write '12GiB'"),
