@@ -20,6 +20,8 @@ INTERRUPTED = 130
 
 STATUS = "Exit status: 0 it fits, 1 it does not fit, 2 it failed for another reason, 3 undecided, 130 after Ctrl-C."
 
+SERVER = ("weights", "requests", "block_size", "utilization", "prefill_chunk", "kv_dtype")
+
 OF_SIMGPU = {"--gpu", "--memory", "--values", "--backward-passes", "--ranks"}
 """Options that programs rarely have themselves: after a program's name they are probably meant for simgpu."""
 
@@ -148,11 +150,12 @@ def _world(options) -> dict:
 def _fit(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", help="a config.json or its folder, a name of timm or torchvision, or one in the local Hub cache")
-    add("--gpu", default="A100-80GB", metavar="NAME", help="which GPU, of those below (default: A100-80GB)")
+    add("--gpu", metavar="NAME", help="which GPU, of those below (default: A100-80GB, and H100 for fp8)")
     add("--memory", metavar="SIZE", help="another capacity, with its unit: 12GiB, 500MiB, 16GB")
     add("--train", default="adamw", metavar="OPTIMIZER", help=f"{TRAIN} (default: adamw)")
     add("--serve", action="store_true", help="inference: a prompt of the whole length, and one token more")
-    add("--dtype", metavar="TYPE", help="of the weights: fp32, bf16, fp16 (default: the model's own)")
+    help_of_dtype = "of the weights: fp32, bf16, fp16 (default: the model's own); fp8: bf16 weights and matmuls in fp8"
+    add("--dtype", metavar="TYPE", help=help_of_dtype)
     add("--autocast", metavar="TYPE", help="around the forward pass")
     add("--batch", type=int, default=1, metavar="N")
     add("--length", type=int, metavar="N", help="tokens")
@@ -162,8 +165,14 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", nargs="?", const=True, default=False, choices=["half"], help="each layer, or half of them")
     add("--offload", action="store_true", help="activations wait on the host")
     add("--attention", choices=["eager", "sdpa"])
+    add("--weights", metavar="TYPE", help="with --serve: int8, int4 or fp8 in all linear layers except the head")
+    _add_server(parser)
     _add_world(parser, "one rank of N GPUs that train it together")
     add("--parallel", choices=["fsdp", "ddp"], help="with --ranks: FSDP2 (default) or DDP")
+    add("--context-parallel", type=int, metavar="N", help="N ranks share a sequence, of which each computes length / N")
+    add("--expert-parallel", type=int, metavar="N", help="N ranks share the experts of each layer")
+    add("--imbalance", type=float, metavar="X", help="times the even share of tokens for this rank's experts (1)")
+    add("--rotate", choices=["allgather", "alltoall"], help="how its attention brings keys and values (allgather)")
     add("--engine", choices=["meta", "stub"], help="what runs it (default: meta, and stub with --compile)")
     add("--compile", action="store_true", help="with torch.compile, on the stub engine")
     add("--largest", choices=["batch", "length"], help="the largest that fits")
@@ -174,6 +183,15 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FOLDER", help="the answer's page and report, as text, HTML and JSON, go there")
     add("--json", action="store_true", help=JSON)
     parser.set_defaults(command=_fit_it)
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--requests", type=int, metavar="N", help="with --serve: a server's paged KV cache for N requests of --length")
+    add("--block-size", type=int, metavar="N", help="with --requests: tokens of a KV block (default: 16)")
+    add("--utilization", type=float, metavar="X", help="with --requests: the share of the GPU it uses (default: 0.9)")
+    add("--prefill-chunk", type=int, metavar="N", help="with --requests: tokens it prefills at once (default: 2048)")
+    add("--kv-dtype", metavar="TYPE", help="with --requests: of the KV cache, such as fp8 (default: the model's own)")
 
 
 def _fit_it(options) -> int:
@@ -188,7 +206,10 @@ def _fit_it(options) -> int:
         "lora": options.qlora or options.lora,
         "four_bit": options.qlora is not None,
     }
+    plan |= {name: getattr(options, name) for name in SERVER}
     plan |= _world(options) | {"parallel": options.parallel, "compile": options.compile}
+    plan |= {name: getattr(options, name) for name in ("context_parallel", "rotate", "expert_parallel", "imbalance")}
+    plan["ranks"] = options.ranks or options.context_parallel or options.expert_parallel
     plan["engine"] = options.engine or ("stub" if options.compile else "meta")
     if plan["engine"] == "stub" and (options.techniques or options.budget):
         raise ValueError("--techniques and --budget weigh memory against time, and the stub engine has no clock")
@@ -200,7 +221,8 @@ def _fit_it(options) -> int:
 
     def first():
         progress.stage("reads the configuration")
-        return fit(options.model, options.batch, train, gpu=options.gpu, memory=options.memory, tell=progress, **plan)
+        gpu = options.gpu or ("H100" if "fp8" in (options.dtype, options.weights) else "A100-80GB")
+        return fit(options.model, options.batch, train, gpu=gpu, memory=options.memory, tell=progress, **plan)
 
     try:
         shown.make(first)

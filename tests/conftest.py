@@ -45,6 +45,7 @@ LONGEST = (
     "tests/oracle/test_ranks.py",
     "tests/project/test_types.py",
     "tests/programs/simgpu/test_fit.py",
+    "tests/programs/simgpu/distributed/test_fit_of_experts.py",
     "notebooks/21_pipeline_parallel.ipynb",
     "notebooks/19b_how_large_a_model.ipynb",
     "notebooks/23b_which_technique_first.ipynb",

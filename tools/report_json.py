@@ -221,6 +221,9 @@ RESULTS = """`results` has an entry for each question that was asked:
 |---|---|
 | `--largest` | `largest`: `what` ("batch" or "length"), `fits` (the largest that fits), `too_close_to_call_up_to` |
 | `--every-gpu` | `gpus`: the outcome by GPU |
+| `--requests` | `serving`: bytes (`budget`, `context`, `weights`, `activations`, `available`, `block_bytes`, \
+`token_bytes`), `blocks`, `tokens`, `block_size`, `request_blocks`, `concurrency`, `requests` (how many fit), `asked`, \
+`length`, `chunk` |
 | `--techniques`, `--budget` | `techniques`: rows with `applied`, `peak`, `nvidia_smi`, `step`, `time`, `fits`; `best` |
 """
 

@@ -5,10 +5,13 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+from simgpu.fitting.dtypes import FLOAT8
 from simgpu.fitting.measuring import SILENT, UNLIMITED, Measured, measure
+from simgpu.fitting.paged import Capacity
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.search import Search
+from simgpu.fitting.serving import capacity_of
 from simgpu.fitting.subject import Subject, subject_of
 from simgpu.gpus.specs import SPECS, spec
 from simgpu.report.owners import ACTIVATIONS, DATA, TEMPORARIES
@@ -112,9 +115,9 @@ class Fit:
         return self._known[key]
 
     def _run(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
-        total = memory or spec(gpu).total_memory
+        total = plan.budget(memory or spec(gpu).total_memory)
         if not plan.four_bit:
-            found = self._measured(plan, gpu, memory)
+            found = self._measured(plan, gpu, memory if plan.requests is None else total)
             less = total - CONTEXT_UNCERTAINTY
             needed = found.report.peak + found.report.context
             smallest = found.report.smallest or found.report.nvidia_smi
@@ -173,6 +176,10 @@ class Fit:
             raise ValueError(f"wanted the largest 'batch' or 'length', not {what!r}")
         if what == "length" and self.subject.length is None:
             raise ValueError(f"{self.subject.name} has no length")
+        if self.plan.requests is not None:
+            raise ValueError("the answer for a server says how many requests fit: leave --largest out")
+        if what == "length" and self.plan.dtype == FLOAT8:
+            raise ValueError("in fp8 the tokens of a batch are a multiple of 16, so not every length can be tried")
         guess, bad = known or (getattr(self.plan, what) or 1, LARGEST)
         if what == "length" and self.subject.longest is not None:
             guess, bad = min(guess, self.subject.longest), min(bad, self.subject.longest + 1)
@@ -201,9 +208,17 @@ class Fit:
         return {name: outcome == FITS for name, outcome in self.each_gpu(names)}
 
     def each_gpu(self, names: Iterable[str] = SPECS) -> Iterator[tuple[str, str]]:
-        """Yields each GPU, from the smallest, and the verdict: "fits", "undecided" or "does not fit"."""
+        """Yields each GPU, from the smallest, and the verdict: "fits", "undecided" or "does not fit".
+
+        GPUs without the compute capability that the plan needs are not among them.
+        """
         for name in sorted(names, key=lambda one: SPECS[one].total_memory):
-            yield name, self._on(name, self.plan)[0]
+            if self._able(name):
+                yield name, self._on(name, self.plan)[0]
+
+    def _able(self, gpu: str) -> bool:
+        """Returns whether a GPU has the compute capability that the plan needs."""
+        return SPECS[gpu].compute_capability >= self.plan.capability[0]
 
     def cheapest(self) -> str | None:
         """Returns the smallest GPU on which the plan fits, or None."""
@@ -223,7 +238,10 @@ class Fit:
         """Returns a Markdown table of GPUs by batch sizes for a model's README: MiB as nvidia-smi shows them, or a
         dash.
         """
+        if self.plan.requests is not None:
+            raise ValueError("the table is of batch sizes, and a server has requests: use --every-gpu")
         names = [spec(name).key for name in gpus] if gpus else sorted(SPECS, key=lambda one: SPECS[one].total_memory)
+        names = [name for name in names if self._able(name)]
         batches = list(batches)
         rows = [f"| simulated GPU (MiB) | {' | '.join(f'batch {batch}' for batch in batches)} |"]
         rows.append("|---|" + "---:|" * len(batches))
@@ -253,11 +271,21 @@ class Fit:
         if gpu != self.gpu and isinstance(plan.link, str):
             plan = dataclasses.replace(plan, link=None)  # that GPU may lack the link; memory does not depend on it
         report = self.of(plan, memory=UNLIMITED).report
-        needs = report.reserved + spec(gpu).context
-        if abs(spec(gpu).total_memory - needs) < SURE:
+        needs, total = report.reserved + spec(gpu).context, plan.budget(spec(gpu).total_memory)
+        if abs(total - needs) < SURE:
             report = self.of(plan, gpu).report
             return report.outcome, report.nvidia_smi
-        return DOES_NOT_FIT if needs > spec(gpu).total_memory else report.outcome, needs
+        return DOES_NOT_FIT if needs > total else report.outcome, needs
+
+    @property
+    def serving(self) -> Capacity | None:
+        """Returns how many KV blocks and requests a server holds; None for a plan without requests."""
+        if self.plan.requests is None:
+            return None
+        found = self.measured if self.measured.served else self.of(self.plan, memory=UNLIMITED)
+        assert found.served is not None and found.dtype is not None
+        sizes = self.capacity, found.report.context, found.served, found.dtype
+        return capacity_of(self.subject, self.plan, *sizes)
 
     @property
     def page(self) -> Report:
@@ -302,6 +330,7 @@ def fit(
         fit.fits, fit.peak, fit.parts, fit.largest("batch"), fit.cheapest()
         fit = simgpu.fit(lambda: nn.Linear(8, 8), inputs=lambda n: torch.zeros(n, 8), batch=64, gpu="T4")
         fit = simgpu.fit("config.json", batch=8, gpu="H100", ranks=8, rank=7)     # with FSDP2; parallel="ddp"
+        fit = simgpu.fit("config.json", optimizer=None, requests=32, length=8192) # a server: fit.serving
 
     `model`: a config.json of transformers or its folder, a configuration, a model name of timm or torchvision, a name
     on the Hub whose config.json is in its local cache, a module, or a function that creates one. For the last two,

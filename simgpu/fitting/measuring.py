@@ -14,12 +14,13 @@ from simgpu.device import machine as machines
 from simgpu.dispatch.costs import precision
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
-from simgpu.fitting import lora, on_stub, optimizers, parallel
-from simgpu.fitting.plan import DTYPES, Plan
+from simgpu.fitting import experts, float8, lora, on_stub, optimizers, parallel, quantized, serving
+from simgpu.fitting.dtypes import DTYPES, FLOAT8, check_capability
+from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
-from simgpu.gpus.specs import Spec
-from simgpu.report.owners import PARAMETERS, TEMPORARIES
+from simgpu.gpus.specs import Spec, spec
+from simgpu.report.owners import KV_CACHE, PARAMETERS, TEMPORARIES
 from simgpu.report.report import Report, report_of
 from simgpu.report.speed import Shape, Speed, shape_of, speed
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
@@ -48,7 +49,8 @@ class Measured:
     `report`: memory. `step`: seconds of a step on the simulated clock. `time`: the estimate from it, and `speed`: its
     tokens/s and MFU; None if they are not known. `dtype`: that of the parameters, or None if
     memory ran out before the model existed. `formula`: what is computed by formula, or "". `retried`: whether the
-    allocator reached the GPU's limit and freed its cache.
+    allocator reached the GPU's limit and freed its cache. `served`: of a server, the bytes of its weights, and the most
+    bytes above weights and cache; None if memory ran out.
     """
 
     plan: Plan
@@ -59,6 +61,7 @@ class Measured:
     retried: bool = False
     time: TimeEstimate | None = None
     speed: Speed | None = None
+    served: tuple[int, int] | None = None
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
@@ -67,6 +70,11 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
     Raises ValueError if the model cannot be created or decides by values. Other errors of the model are raised too,
     except an out-of-memory error.
     """
+    check_capability(spec(gpu), *plan.capability)
+    if plan.dtype == FLOAT8:
+        float8.check_tokens(plan.batch, plan.length or subject.length)
+    if plan.context_parallel is not None:
+        _check_context(subject, plan)
     if plan.engine == STUB:
         tell.stage(f"runs {STEPS} steps on the stub engine" if plan.train else "runs on the stub engine")
         return Measured(plan, on_stub.measured(subject, plan, gpu, memory), 0.0, retried=True)
@@ -81,7 +89,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         readings: list[Reading] = []
         shape: Shape | None = None
         saved: tuple[int, int] = (0, 0)
-        dtype = None
+        dtype = served = None
         ending = COMPLETED
         with Watch(machine) as watch:
             try:
@@ -91,21 +99,26 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
                 dtype = next((one.dtype for one in model.parameters()), None)
                 shape = shape_of(model)
                 saved = lora.quantized(model) if plan.four_bit else saved
-                run = train if plan.train else serve
 
                 def note(words: str) -> None:
                     readings.append(_now(machine))
                     if words:
                         tell.stage(words)
 
-                run(model, subject, plan, note)
+                if plan.requests is not None:
+                    served = serving.serve(
+                        model, subject, plan, note, lambda tensor: watch.owners.claim(tensor, KV_CACHE)
+                    )
+                else:
+                    (train if plan.train else serve)(model, subject, plan, note)
             except torch.OutOfMemoryError:
                 ending = OUT_OF_MEMORY
             except NoValueError as error:
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
             report = report_of(watch, f"{subject.name} ({plan})", ending)
-    step = readings[-1].since(readings[-2]) if len(readings) > 1 else Reading()
+    timed = not plan.weights and plan.requests is None
+    step = readings[-1].since(readings[-2]) if timed and len(readings) > 1 else Reading()
     time = estimated(step, machine.spec.key, machine.clock.slowness)
     found = Measured(
         plan,
@@ -115,8 +128,20 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         retried=machine.allocator.stats()["num_alloc_retries"] > 0,
         time=time,
         speed=None if shape is None or time is None else _speed(subject, plan, shape, time, machine.spec, dtype),
+        served=served,
     )
+    if not timed:  # not all kernels have a time
+        found = dataclasses.replace(found, report=dataclasses.replace(found.report, time=None))
     return _with_formulas(found, on.total_memory, saved)
+
+
+def _check_context(subject: Subject, plan: Plan) -> None:
+    """Raises ValueError if the sequences of a model cannot be shared by ranks."""
+    length = plan.length or subject.length
+    if length is None:
+        raise ValueError(f"{subject.name} has no length that ranks could share")
+    if length % (2 * (plan.context_parallel or 1)):
+        dataclasses.replace(plan, length=length)  # raises the error of the plan
 
 
 def _now(machine) -> Reading:
@@ -129,19 +154,20 @@ def _speed(
 ) -> Speed | None:
     """Returns the speed of a step of training, None for inference and for models without a length."""
     length = plan.length or subject.length
-    if not plan.train or length is None or dtype is None:
-        return None
+    if not plan.train or length is None or dtype is None or plan.expert_parallel is not None:
+        return None  # the parameters of a rank are not those of a token
     computed = DTYPES[plan.autocast] if plan.autocast else dtype
-    peak = gpu.peak_flops.get(precision(gpu, computed))
-    return speed(shape, length, plan.batch * length * plan.accumulate, time, peak)
+    peak = None if plan.dtype == FLOAT8 else gpu.peak_flops.get(precision(gpu, computed))
+    tokens = plan.batch * length * plan.accumulate // (plan.context_parallel or 1)
+    return speed(shape, length, tokens, time, peak)
 
 
 def model_of(subject: Subject, plan: Plan) -> nn.Module:
     """Creates the model on the GPU according to the plan."""
-    device = "meta" if plan.sharded else "cuda"
+    device = "meta" if plan.sharded or plan.weights or plan.expert_parallel else "cuda"
     try:
         with torch.device(device):
-            model = subject.build(DTYPES[plan.dtype] if plan.dtype else None)
+            model = subject.build(plan.weights_dtype)
     except (torch.OutOfMemoryError, NoValueError):
         raise
     except Exception as error:  # a configuration may be inconsistent
@@ -151,11 +177,25 @@ def model_of(subject: Subject, plan: Plan) -> nn.Module:
         model.set_attn_implementation(plan.attention)  # pyright: ignore[reportCallIssue]
     if plan.lora is not None:
         model = lora.adapt(model, plan.lora)
+    if plan.dtype == FLOAT8:
+        model = float8.convert(model, plan.engine)
+    if plan.weights:
+        return parallel.materialized(quantized.quantize(model, plan.weights))
     if plan.checkpoint and plan.train:
         _checkpoint(model, every=1 if plan.checkpoint is True else 2)
+    return model if plan.ranks is None else _of_a_rank(model, plan)
+
+
+def _of_a_rank(model: nn.Module, plan: Plan) -> nn.Module:
+    """Divides a model among the ranks of the plan, and returns this rank's part."""
+    apart, mesh = [], None
+    if plan.expert_parallel is not None:
+        mesh, group = experts.joined(plan.ranks or 1, plan.expert_parallel)
+        apart = experts.divide(model, group, plan.imbalance or 1)
     if plan.sharded:
-        return parallel.sharded(model, layers_of(model), DTYPES[plan.autocast] if plan.autocast else None)
-    return model if plan.ranks is None else parallel.replicated(model)
+        dtype = DTYPES[plan.autocast] if plan.autocast else None
+        return parallel.sharded(model, layers_of(model), dtype, apart, mesh)
+    return parallel.replicated(parallel.materialized(model) if apart else model, apart)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -197,7 +237,7 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     batch = subject.batch(plan.batch, plan.length or subject.length)
     on_gpu = {name: one.to("cuda") for name, one in batch.items()}
     on_gpu = {
-        name: one.to(DTYPES[plan.dtype]) if plan.dtype and one.is_floating_point() else one
+        name: one.to(plan.weights_dtype) if plan.weights_dtype and one.is_floating_point() else one
         for name, one in on_gpu.items()
     }
     named = {name: one for name, one in on_gpu.items() if name and name != "target"}
@@ -209,11 +249,15 @@ def train(model, subject: Subject, plan: Plan, tell) -> None:
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)
+    mesh = None
+    if plan.context_parallel is not None:
+        mesh = parallel.context_mesh(plan.context_parallel, plan.rotate)
     for number in range(STEPS):
         tell(f"step {number + 1} of {STEPS}")
         for part in range(plan.accumulate):
             args, named, batch = _inputs(subject, plan)
-            with parallel.told_of_unused(), parallel.without_sync(model, last=part == plan.accumulate - 1):
+            sync = parallel.without_sync(model, last=part == plan.accumulate - 1)
+            with parallel.told_of_unused(), sync, parallel.shared_sequences(mesh, batch):
                 with _around(plan):
                     loss = subject.loss(model(*args, **named), batch) / plan.accumulate
                 loss.backward()
@@ -257,6 +301,10 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
     """
     plan, report = found.plan, found.report
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
+    said += [float8.NOTE] if plan.dtype == FLOAT8 else []
+    said += [quantized.NOTE] if plan.weights else []
+    said += [experts.NOTE] if plan.expert_parallel is not None else []
+    said += [serving.NOTE] if plan.requests is not None else []
     if not plan.four_bit:
         return dataclasses.replace(found, report=dataclasses.replace(report, notes=(*report.notes, *said)))
     more = {PARAMETERS: -saved[0], TEMPORARIES: saved[1]}

@@ -8,35 +8,38 @@ import torch
 
 from simgpu.distributed.world import world_of
 from simgpu.engines import META, STUB
+from simgpu.fitting.dtypes import DTYPES, FLASH_CAPABILITY, FLOAT8, FLOAT8_CAPABILITY, KV_DTYPES
 from simgpu.fitting.optimizers import OPTIMIZERS
-from simgpu.fitting.parallel import WAYS
+from simgpu.fitting.paged import BLOCK_SIZE, CHUNK, UTILIZATION
+from simgpu.fitting.parallel import ROTATIONS, WAYS
+from simgpu.fitting.quantized import WEIGHTS
 
-DTYPES = {
-    "fp32": torch.float32,
-    "float32": torch.float32,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "fp16": torch.float16,
-    "float16": torch.float16,
-}
 CHECKPOINTS = (False, True, "half")
+_COUNTS = (
+    "batch",
+    "length",
+    "accumulate",
+    "lora",
+    "requests",
+    "block_size",
+    "prefill_chunk",
+    "context_parallel",
+    "expert_parallel",
+)
 
 
 def _near(value, known) -> str:
     """Returns the end of a message with the known name most similar to a value, or ""."""
     if re.search(r"\d+$", str(value)) and str(value)[:2] in ("fp", "bf", "in"):
-        return ""  # "fp8" does not mean another number of bits
+        return ""  # "fp7" does not mean another number of bits
     near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _of_bits(name: str) -> str:
     """Returns the end of a message that says why 8-bit or 4-bit weights are not available, or ""."""
-    if re.search(r"fp8|float8|f8|e4m3|e5m2|int8|8.?bit", name.lower()):
-        return (
-            ". Weights that are trained have 16 or 32 bits: libraries for 8-bit training (torchao, TransformerEngine) "
-            "cast them for each matmul, and fit does not model those libraries"
-        )
+    if re.search(r"int8|8.?bit", name.lower()):
+        return ". Weights that are trained have 16 or 32 bits; with --serve: --weights int8"
     if re.search(r"nf4|fp4|int4|4.?bit|mxfp", name.lower()):
         return ". Frozen weights of 4 bits with LoRA's adapters: --qlora RANK, in Python four_bit=True, lora=RANK"
     return ""
@@ -56,6 +59,19 @@ class Plan:
     "fsdp" (FSDP2, the default) or "ddp". `per_node`, `link`: as in `simgpu.one_rank`. With FSDP2 `autocast` is its
     MixedPrecisionPolicy, as in torchtitan. `engine`: "meta" or "stub" (docs/engines.md). `compile`: whether the model
     is compiled, which only "stub" does.
+
+    `weights`: "int8", "int4" or "fp8", for inference. `requests`: a server with a paged KV cache for so many requests
+    of `length` tokens, in blocks of `block_size` tokens (default 16), with `utilization` of the GPU (default 0.9), that
+    prefills `prefill_chunk` tokens at once (default 2048). `kv_dtype`: of the cache, None for the model's own.
+
+    `context_parallel`: how many ranks share a sequence, of which each computes `length` / `context_parallel` tokens;
+    `batch` is then theirs together. `rotate`: how its attention brings keys and values, "allgather" (PyTorch's default)
+    or "alltoall" (one part after the other).
+
+    `expert_parallel`: how many ranks share the experts of each layer (see simgpu.fitting.experts). `imbalance`: how
+    many times the even share of tokens this rank's experts receive (default 1).
+
+    `dtype` "fp8": training with matmuls in 8-bit floats. Weights are bf16, or fp32 with `autocast`.
 
     Raises ValueError for invalid values.
     """
@@ -78,13 +94,28 @@ class Plan:
     parallel: str | None = None
     compile: bool = False
     engine: str = META
+    weights: str | None = None
+    requests: int | None = None
+    block_size: int | None = None
+    utilization: float | None = None
+    prefill_chunk: int | None = None
+    kv_dtype: str | None = None
+    context_parallel: int | None = None
+    rotate: str | None = None
+    expert_parallel: int | None = None
+    imbalance: float | None = None
 
     def __post_init__(self):
-        for name in ("batch", "length", "accumulate", "lora"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} is a whole number of 1 or more, not {value!r}")
-        for name, known in (("dtype", DTYPES), ("autocast", DTYPES)):
+        for name, known in (
+            ("dtype", (*DTYPES, FLOAT8)),
+            ("autocast", DTYPES),
+            ("weights", WEIGHTS),
+            ("kv_dtype", (*DTYPES, *KV_DTYPES)),
+        ):
             value = getattr(self, name)
             if value is not None and value not in known:
                 more = _near(value, known) or _of_bits(str(value))
@@ -98,6 +129,86 @@ class Plan:
             raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
         self._check_engine()
         self._check_ranks()
+        self._check_float8()
+        self._check_serving()
+        self._check_context()
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        shared = self.expert_parallel
+        if self.imbalance is not None:
+            self._check_imbalance()
+        if shared is None:
+            return
+        if self.train is None or self.lora is not None:
+            raise ValueError("expert parallelism is for training without LoRA")
+        if (self.ranks or 0) % shared:
+            raise ValueError(f"expert_parallel={shared} does not divide ranks={self.ranks} into equal groups")
+        if not self.sharded and shared != self.ranks:
+            raise ValueError(f"with DDP all ranks share the experts: expert_parallel={self.ranks}, not {shared}")
+
+    def _check_imbalance(self) -> None:
+        if self.expert_parallel is None:
+            raise ValueError(f"imbalance={self.imbalance} is of tokens that ranks send: say expert_parallel= too")
+        if not 1 <= (self.imbalance or 0) <= self.expert_parallel:
+            raise ValueError(
+                f"imbalance is 1 (even) to {self.expert_parallel} (all tokens to one of {self.expert_parallel} ranks), "
+                f"not {self.imbalance}"
+            )
+
+    def _check_context(self) -> None:
+        shared = self.context_parallel
+        if self.rotate is not None and (shared is None or self.rotate not in ROTATIONS):
+            raise ValueError(f"rotate is {' or '.join(ROTATIONS)} of context_parallel=, not {self.rotate!r}")
+        if shared is None:
+            return
+        if self.train is None:
+            raise ValueError("context parallelism is for training: fit serves on one GPU")
+        if (self.ranks or 0) % shared:
+            raise ValueError(f"context_parallel={shared} does not divide ranks={self.ranks} into equal groups")
+        if self.length is not None and self.length % (2 * shared):
+            raise ValueError(
+                f"PyTorch cuts a sequence into 2 × {shared} equal parts for context_parallel={shared}, "
+                f"and {self.length} is no multiple of {2 * shared}"
+            )
+        if self.attention == "eager":
+            raise ValueError("context parallelism runs scaled_dot_product_attention: leave eager attention out")
+
+    def _check_float8(self) -> None:
+        if self.dtype != FLOAT8:
+            return
+        if self.train is None:
+            raise ValueError(
+                "--dtype fp8 is training with matmuls in fp8; for inference with such weights: --weights fp8"
+            )
+        if self.lora is not None:
+            raise ValueError("fit does not combine matmuls in fp8 with LoRA: use --dtype bf16, or no adapters")
+        if self.autocast is not None and DTYPES[self.autocast] != torch.bfloat16:
+            raise ValueError(f"matmuls in fp8 return bf16, so autocast is bf16 or none, not {self.autocast!r}")
+
+    def _check_serving(self) -> None:
+        if self.weights is not None:
+            self._only_serving(
+                "weights", "quantised weights are for inference (--serve); --qlora trains adapters on them"
+            )
+        if self.requests is None:
+            for name in ("block_size", "utilization", "prefill_chunk", "kv_dtype"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}={getattr(self, name)!r} is of a server's KV cache: say requests= too")
+            return
+        self._only_serving("requests", "requests are those of a server: --serve, in Python optimizer=None")
+        if self.batch != 1:
+            raise ValueError(f"requests are what a server runs at once, so leave batch={self.batch} out")
+        share = self.utilization
+        if share is not None and not (isinstance(share, (int, float)) and 0 < share <= 1):
+            raise ValueError(f"utilization is a share of the GPU above 0 and up to 1, not {share!r}")
+
+    def _only_serving(self, name: str, reason: str) -> None:
+        """Raises ValueError if a setting of inference is combined with another way of running."""
+        if self.train is not None:
+            raise ValueError(reason)
+        if self.ranks is not None or self.engine == STUB or self.lora is not None or self.offload:
+            raise ValueError(f"{name}= is for one GPU on the meta engine, without LoRA and without offload")
 
     def _check_engine(self) -> None:
         if self.engine not in (META, STUB):
@@ -109,7 +220,7 @@ class Plan:
 
     def _check_ranks(self) -> None:
         if self.ranks is None:
-            for name in ("rank", "per_node", "link", "parallel"):
+            for name in ("rank", "per_node", "link", "parallel", "context_parallel", "expert_parallel"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}={getattr(self, name)!r} of how many ranks? Say ranks= too")
             return
@@ -125,13 +236,44 @@ class Plan:
             raise ValueError("weights of 4 bits are by formula, which is for one GPU: leave ranks or 4 bits out")
 
     @property
+    def block(self) -> int:
+        """Returns the tokens of a KV block."""
+        return self.block_size or BLOCK_SIZE
+
+    @property
+    def chunk(self) -> int:
+        """Returns the tokens that a server prefills at once."""
+        return self.prefill_chunk or CHUNK
+
+    def budget(self, total: int) -> int:
+        """Returns the bytes that may be used of a GPU of `total` bytes: a server's share, or all."""
+        return total if self.requests is None else int(total * (self.utilization or UTILIZATION))
+
+    @property
+    def capability(self) -> tuple[tuple[int, int], str]:
+        """Returns the least compute capability that the plan needs, and what needs it."""
+        if FLOAT8 in (self.dtype, self.weights):
+            return FLOAT8_CAPABILITY, "a matmul in fp8"
+        if self.context_parallel is not None:
+            return FLASH_CAPABILITY, "FlashAttention, which context parallelism runs,"
+        return (0, 0), ""
+
+    @property
+    def weights_dtype(self) -> torch.dtype | None:
+        """Returns the dtype in which the model is created, None for its own."""
+        if self.dtype == FLOAT8:
+            return torch.float32 if self.autocast else torch.bfloat16
+        return DTYPES[self.dtype] if self.dtype else None
+
+    @property
     def sharded(self) -> bool:
         """Returns whether each rank keeps a shard of the parameters (FSDP2)."""
         return self.ranks is not None and self.parallel != "ddp"
 
     def __str__(self) -> str:
         """Returns the plan in words: "adamw, bf16, batch 8 × 2048, LoRA 16, checkpoints"."""
-        size = f"batch {self.batch}" + (f" × {self.length}" if self.length else "")
+        size = f"batch {self.batch}" if self.requests is None else f"{self.requests} requests"
+        size += f" × {self.length}" if self.length else ""
         parts = [self.train or "inference", *([self.dtype] if self.dtype else []), size]
         parts += [f"{self.accumulate} accumulated"] if self.accumulate > 1 else []
         parts += [f"autocast {self.autocast}"] if self.autocast else []
@@ -140,5 +282,10 @@ class Plan:
         parts += ["activations on the host"] if self.offload else []
         parts += [f"{self.attention} attention"] if self.attention else []
         parts += ["compiled"] if self.compile else []
+        parts += [f"{self.weights} weights"] if self.weights else []
+        parts += [f"{self.kv_dtype} KV cache"] if self.kv_dtype else []
         parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
+        parts += [f"context parallel {self.context_parallel}"] if self.context_parallel else []
+        parts += [f"expert parallel {self.expert_parallel}"] if self.expert_parallel else []
+        parts += [f"imbalance {self.imbalance:g}"] if self.imbalance else []
         return ", ".join(parts)

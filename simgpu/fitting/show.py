@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from simgpu.fitting.fit import Fit
+from simgpu.fitting.paged import UTILIZATION, Capacity
 from simgpu.fitting.techniques import answer, rows_so_far, slower, techniques, within
 from simgpu.gpus.specs import SPECS
 from simgpu.report.report import Report
@@ -38,7 +39,11 @@ class Shown:
             fit = self._largest(fit, self.options.largest, answers)
         if self.options.every_gpu:
             fit = self._gpus(fit, answers)
-        if self.options.serve and fit.subject.cache is not None:
+        serving = fit.serving
+        if serving is not None:
+            self.results["serving"] = serving.document()
+            answers.append(_server(fit, serving))
+        elif self.options.serve and fit.subject.cache is not None:
             answers.append(_cache(fit))
         self.report = replace(fit.page, answer=tuple(answers), results=self.results)
         self.text, self.status = str(self.report), fit.status
@@ -110,7 +115,12 @@ class Shown:
             answers.append(f"It is sure to fit on none of them; the smallest on which it may fit: {close}")
         else:
             answers.append("It fits on none of them")
-        answers += [*_rows(found), ""]
+        answers += _rows(found)
+        unable = [name for name in SPECS if name not in found]
+        if unable:
+            (first, second), what = fit.plan.capability
+            answers.append(f"  {what} needs compute capability {first}.{second}; less have: {', '.join(unable)}")
+        answers.append("")
         return fit.on(smallest or close or fit.gpu)
 
 
@@ -143,6 +153,28 @@ def _least(best, before) -> str:
 
 def _rows(found: dict[str, str]) -> list[str]:
     return [f"  {name:<14}{mib(SPECS[name].total_memory):>12} MiB  {WORDS[outcome]}" for name, outcome in found.items()]
+
+
+def _server(fit: Fit, found: Capacity) -> str:
+    """Returns how many KV blocks and requests a server holds, and from which sizes that follows."""
+    plan = fit.plan
+    share = plan.utilization or UTILIZATION
+    rows = [
+        (f"{share:g} of {mib(fit.capacity)} MiB", found.budget),
+        ("− CUDA context", -found.context),
+        ("− weights", -found.weights),
+        (f"− prefill of {found.chunk:,} tokens, and sampling", -found.activations),
+        ("= KV cache", found.available),
+    ]
+    count = f"{found.requests:,}" if found.requests == found.concurrency else f"{found.concurrency:,.1f}"
+    return "\n".join(
+        [
+            f"KV cache, estimate: {found.blocks:,} blocks of {found.block_size} tokens, {found.tokens:,} tokens. "
+            f"At once {count} requests of {found.length:,} tokens; {found.asked:,} were asked for.",
+            *(f"  {name:<40}{mib(nbytes):>12} MiB" for name, nbytes in rows),
+            f"  {found.layout.token_bytes(found.itemsize):,} B a token, {found.request_blocks:,} blocks a request\n",
+        ]
+    )
 
 
 def _cache(fit: Fit) -> str:

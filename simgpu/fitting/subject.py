@@ -26,7 +26,7 @@ class Subject:
     the host, a dictionary of tensors. `loss(outputs, batch)` is a scalar. `length`: the default length, None for a
     model without one. `longest`: the most that the model accepts. `cache`: bytes of the KV cache per token, or None.
     `transformers`: whether it is a model of that library. `source`: the path or name from which a
-    different process makes it again, None for an object.
+    different process makes it again, None for an object. `config`: of transformers, that of the text model.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Subject:
     cache: int | None = None
     transformers: bool = False
     source: str | None = None
+    config: Any = None
 
     def check(self, length: int | None) -> None:
         """Raises ValueError for a length if the model has none, or for one longer than it accepts."""
@@ -229,7 +230,7 @@ def of_config(config) -> Subject:
     decoder = "CausalLM" in (named or kind.__name__) or "LMHead" in named
     length = None if images else min(longest or 512, 2048)
     cache = _cache(text, own) if decoder and not images else None
-    return Subject(config.model_type, build, batch, _any_loss, length, longest, cache, True)
+    return Subject(config.model_type, build, batch, _any_loss, length, longest, cache, True, config=text)
 
 
 def _cache(config, dtype: torch.dtype) -> int | None:

@@ -27,9 +27,10 @@ DATA = "inputs and data"
 GRAPHS = "CUDA graph pools"
 GATHERED = "gathered parameters"
 REDUCED = "reduce-scatter buffers"
+KV_CACHE = "KV cache"
 NESTED = 4
 """Dictionaries and lists inside each other in which an optimizer's states are looked for."""
-PARTS = (PARAMETERS, GATHERED, GRADIENTS, REDUCED, STATES, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
+PARTS = (PARAMETERS, GATHERED, GRADIENTS, REDUCED, STATES, KV_CACHE, ACTIVATIONS, TEMPORARIES, WORKSPACES, DATA)
 OF_FSDP = {
     ("_fsdp_collectives.py", "foreach_all_gather"): GATHERED,
     ("_fsdp_collectives.py", "foreach_all_gather_copy_out"): GATHERED,
@@ -107,6 +108,10 @@ class Owners:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def claim(self, tensor: torch.Tensor, owner: str) -> None:
+        """Marks a tensor whose owner the caller knows."""
+        self._mark(tensor, owner)
 
     def _before(self, optimizer, args, kwargs) -> None:
         if torch.compiler.is_compiling():

@@ -13,6 +13,7 @@ from simgpu.report.owners import (
     GATHERED,
     GRADIENTS,
     GRAPHS,
+    KV_CACHE,
     PARAMETERS,
     REDUCED,
     STATES,
@@ -33,6 +34,7 @@ COLOURS = {
     STATES: "#CC79A7",
     GRADIENTS: "#009E73",
     REDUCED: "#DDCC77",
+    KV_CACHE: "#332288",
     DATA: "#56B4E9",
     WORKSPACES: "#999999",
     ACTIVATIONS: "#E69F00",
@@ -81,7 +83,7 @@ def _label(track: Track) -> str:
 def _stacked(axes, track: Track) -> None:
     """Areas of the parts, one above the other."""
     parts = [track.part(number) for number, _ in track.steps()]
-    names = [name for name in COLOURS if name in parts or name not in (GATHERED, REDUCED, GRAPHS)]
+    names = [name for name in COLOURS if name in parts or name not in (GATHERED, REDUCED, KV_CACHE, GRAPHS)]
     row = {name: at for at, name in enumerate(names)}
     changes = np.zeros((len(names), len(parts)), dtype=np.int64)
     for at, (part, (_, change)) in enumerate(zip(parts, track.steps(), strict=True)):
