@@ -37,6 +37,9 @@ def patch(patches: Patches, machine: Machine | world.Alone) -> None:
         patches.apply(owner, "ProcessGroupNCCL", face.group, new="only a build with NCCL has it")
         patches.apply(owner, "is_nccl_available", lambda: True)
     patches.apply(c10d, "_NCCL_AVAILABLE", True)
+    if hasattr(c10d, "_create_nccl2_process_group"):  # since torch 2.15
+        _choose_nccl(c10d, patches)
+        patches.apply(c10d, "_maybe_attach_flight_recorder", face.recorded(c10d._maybe_attach_flight_recorder))
     patches.apply(c10d, "default_pg_nccl_timeout", TIMEOUT)
     patches.apply(c10d, "ProcessGroupGloo", face.gloo(c10d.ProcessGroupGloo))
     patches.apply(c10d, "rendezvous", face.rendezvous(c10d.rendezvous))
@@ -59,6 +62,25 @@ def patch(patches: Patches, machine: Machine | world.Alone) -> None:
     for owner in (dist, c10d, device_mesh):
         patches.apply(owner, "init_process_group", init)
     patches.apply(torch.multiprocessing, "spawn", processes.spawning(machine, torch.multiprocessing.spawn))
+
+
+def _choose_nccl(c10d, patches: Patches) -> None:
+    """Makes "nccl" mean ProcessGroupNCCL, which is replaced.
+
+    Since torch 2.15 it means ProcessGroupNCCL2, unless TORCH_DIST_USE_NCCL2 is 0, and is looked up in a table of
+    backends (torch/distributed/distributed_c10d.py, _register_builtin_nccl_backend).
+    """
+    table = c10d.Backend._plugins
+    before = table.get("NCCL")
+    table["NCCL"] = c10d.Backend._BackendPlugin(c10d._create_nccl_process_group, True)
+
+    def restore() -> None:
+        if before is None:
+            table.pop("NCCL", None)
+        else:
+            table["NCCL"] = before
+
+    patches.when_undone(restore)
 
 
 class _Replacements:
@@ -147,6 +169,16 @@ class _Replacements:
                 log(logger)
 
         return set_runtime_stats_and_log
+
+    def recorded(self, attach):
+        """Wraps _maybe_attach_flight_recorder (`attach`), whose recorder needs the backend of a group in C++."""
+
+        @wraps(attach)
+        def maybe_attach_flight_recorder(group, *args):
+            if not isinstance(group, self.group):
+                attach(group, *args)
+
+        return maybe_attach_flight_recorder
 
     def check(self, given: dict) -> None:
         """Raises ValueError if a rank or a size is given that is not this process's."""

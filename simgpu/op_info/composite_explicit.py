@@ -26,10 +26,10 @@ _ON_GPU = frozenset({"_grouped_mm", "_chunk_cat", "split_with_sizes_copy", "conv
 
 @cache
 def kernel_of(operator):
-    """Returns the key of an operator's device-independent kernel, or None; for FSDP2's operators, any device's."""
-    if operator.namespace == "fsdp":
-        return torch._C.DispatchKey.CPU
+    """Returns the key of an operator's device-independent kernel, or None; for FSDP2's operators, the CPU's if any."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if operator.namespace == "fsdp" and has_kernel(operator.name(), "CPU"):
+        return torch._C.DispatchKey.CPU
     for key in KEYS:
         if has_kernel(operator.name(), key):
             return getattr(torch._C.DispatchKey, key)
@@ -40,8 +40,9 @@ def kernel_of(operator):
 def on_gpu_too(operator) -> bool:
     """Returns whether CUDA runs an operator's device-independent kernel, whose calls therefore have to be seen.
 
-    FSDP2's own operators are Python functions, the same for CPU and CUDA
-    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    FSDP2's own operators are functions that are the same for CPU and CUDA
+    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). Since torch 2.15 chunk_cat_mixed_dtype also has a CUDA
+    kernel, which copies gradients of bfloat16 and float32 without a cast of each; the casts are counted here.
     """
     if operator.namespace == "fsdp":
         return True

@@ -99,6 +99,17 @@ class Graph:
             raise as_torch_error(error) from None
 
     def capture_end(self):
+        self.capture_end_pre()
+        self._executable = not self._keep
+
+    def capture_end_post(self):
+        """Does nothing: torch 2.15 ends a capture in two steps, and the second one frees the captured graph."""
+
+    @property
+    def _has_graph_exec(self) -> bool:
+        return self._executable
+
+    def capture_end_pre(self):
         machine = self._machine
         if self._capture is None or machine.clock.capture is not self._capture:
             raise RuntimeError("capture_end() called before capture_begin().")
@@ -116,7 +127,6 @@ class Graph:
                 "device or stream.",
                 stacklevel=2,
             )
-        self._executable = not self._keep
 
     def instantiate(self):
         if not self._ended:
