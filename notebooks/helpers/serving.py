@@ -46,7 +46,7 @@ def passes(answers: Sequence[int], seats: int, continuous: bool) -> int:
     waiting, busy, count = list(answers), [], 0
     while waiting or busy:
         if continuous or not busy:
-            busy += [waiting.pop() for _ in range(min(seats - len(busy), len(waiting)))]
+            busy += [waiting.pop(0) for _ in range(min(seats - len(busy), len(waiting)))]
         busy, count = [left - 1 for left in busy if left > 1], count + 1
     return count
 
