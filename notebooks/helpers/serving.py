@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from labkit import plots, simulated_gpu
@@ -33,6 +33,25 @@ def card_sizes(card: str) -> tuple[int, int]:
         torch.empty(1, device="cuda")
         free, total = torch.cuda.mem_get_info()
         return total, total - free - torch.cuda.memory_reserved()
+
+
+def profile_run(model: PreTrainedModel, tokens: int) -> int:
+    """Returns the peak in bytes above what is allocated, in a prefill of one prompt without a cache."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        model(torch.zeros(1, tokens, dtype=torch.long, device="cuda"), use_cache=False, logits_to_keep=1)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def layer_peak(config: PreTrainedConfig, card: str, tokens: int) -> int:
+    """Returns the peak in bytes of a `profile_run` in bfloat16 on a simulated card, for one layer of a model.
+
+    One layer holds what vLLM holds in each of its layers. transformers also holds the embeddings from the second on.
+    """
+    one = type(config)(**config.to_dict() | {"num_hidden_layers": 1})
+    with simulated_gpu(card, 80 * 2**30), torch.device("cuda"):
+        return profile_run(AutoModelForCausalLM.from_config(one, dtype=torch.bfloat16).eval(), tokens)
 
 
 def passes(answers: Sequence[int], seats: int, continuous: bool) -> int:
@@ -61,6 +80,8 @@ def plot_rates(curves: Mapping[str, Mapping[int, float]]) -> Figure:
         axes.plot(list(curve), list(curve.values()), "o-", color=colour, ms=4, lw=1.2, label=name)
         axes.plot(max(curve), curve[max(curve)], "|", color=colour, ms=16, mew=2)
     axes.set(xscale="log", ylim=(0, None))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     plots.legend(axes)
     return figure
 

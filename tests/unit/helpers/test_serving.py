@@ -102,6 +102,12 @@ def test_a_card_and_its_context():
     assert context == 317 * 2**20
 
 
+def test_a_layer_peaks_with_three_tensors_of_its_mlp_and_three_hidden_states():
+    config = LlamaConfig(hidden_size=1024, intermediate_size=4096, num_attention_heads=8, num_hidden_layers=9)
+    less, more = (serving.layer_peak(config, "RTX 3090", tokens) for tokens in (4096, 8192))
+    assert (more - less) / 4096 == pytest.approx(2 * (3 * 4096 + 3 * 1024), rel=0.02)  # bytes per token
+
+
 def test_the_rates_in_words():
     with simulated_gpu("T4"):
         figure = serving.plot_rates({"512 tokens each": {1: 10.0, 8: 60.0}})
