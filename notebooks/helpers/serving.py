@@ -169,7 +169,7 @@ class Engine:
         return request
 
     def grow(self, request: Request, tokens: int) -> None:
-        """Adds blocks to a request's table until they hold so many tokens. Raises ``OutOfBlocks`` if none is free."""
+        """Adds blocks to a request's table until ``tokens`` have places. Raises ``OutOfBlocks`` if none is free."""
         while len(request.table) * BLOCK < tokens:
             if not self.free:
                 raise OutOfBlocks(f"{tokens} tokens need {-(-tokens // BLOCK)} blocks, and none is free")
