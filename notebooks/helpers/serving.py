@@ -73,9 +73,9 @@ def passes(answers: Sequence[int], seats: int, continuous: bool) -> int:
 def plot_rates(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     """Returns a drawing of tokens per second over the requests at once, ``{name: {requests: rate}}``."""
     said = [f"{name} end at {max(curve)} requests" for name, curve in curves.items()]
-    labels = {"xlabel": "requests at once", "ylabel": "estimate (tokens per s)"}
     title = "A longer context costs twice: fewer requests fit, and a step reads more"
-    figure, axes = plots.new(title, "; ".join(said) + ".", **labels)
+    alt = "; ".join(said) + "."
+    figure, axes = plots.new(title, alt, xlabel="requests at once", ylabel="estimate (tokens per s)")
     for (name, curve), colour in zip(curves.items(), plots.palette, strict=False):
         axes.plot(list(curve), list(curve.values()), "o-", color=colour, ms=4, lw=1.2, label=name)
         axes.plot(max(curve), curve[max(curve)], "|", color=colour, ms=16, mew=2)
