@@ -6,8 +6,10 @@ them. (The kernels of vLLM and SGLang read through the block table without a cop
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -49,7 +51,8 @@ def layer_peak(config: PreTrainedConfig, card: str, tokens: int) -> int:
 
     One layer holds what vLLM holds in each of its layers. transformers also holds the embeddings from the second on.
     """
-    one = type(config)(**config.to_dict() | {"num_hidden_layers": 1})
+    one = copy.deepcopy(config)
+    one.num_hidden_layers = 1
     with simulated_gpu(card, 80 * 2**30), torch.device("cuda"):
         return profile_run(AutoModelForCausalLM.from_config(one, dtype=torch.bfloat16).eval(), tokens)
 
@@ -220,7 +223,7 @@ class Engine:
         read = torch.tensor([row + [0] * (max(ends) - len(row)) for row in places], device=device)
         positions = torch.tensor([range(end - new, end) for end in ends], device=device)
         seen = torch.arange(max(ends), device=device) <= positions[:, None, :, None]  # [requests, 1, new, all]
-        layers = [PagedLayer(layer, write, read, max(ends) - new) for layer in self.pool]
+        layers: list[Any] = [PagedLayer(layer, write, read, max(ends) - new) for layer in self.pool]
         output = self.model(
             torch.tensor(tokens, device=device),
             position_ids=positions,
