@@ -99,17 +99,21 @@ class Graph:
             raise as_torch_error(error) from None
 
     def capture_end(self):
-        self.capture_end_pre()
+        self._end()
         self._executable = not self._keep
 
+    def capture_end_pre(self):
+        """Ends the capture without instantiating the graph, which torch 2.15 does in a step of its own."""
+        self._end()
+
     def capture_end_post(self):
-        """Does nothing: torch 2.15 ends a capture in two steps, and the second one frees the captured graph."""
+        """Does nothing: here torch 2.15 frees the captured graph, which a simulated GPU does not have."""
 
     @property
     def _has_graph_exec(self) -> bool:
         return self._executable
 
-    def capture_end_pre(self):
+    def _end(self) -> None:
         machine = self._machine
         if self._capture is None or machine.clock.capture is not self._capture:
             raise RuntimeError("capture_end() called before capture_begin().")
@@ -125,7 +129,7 @@ class Graph:
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
                 "device or stream.",
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def instantiate(self):
