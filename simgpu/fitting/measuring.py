@@ -3,6 +3,9 @@
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +23,7 @@ from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
 from simgpu.gpus.specs import Spec
 from simgpu.report.owners import PARAMETERS, TEMPORARIES
-from simgpu.report.report import Report, report_of
+from simgpu.report.report import Report, without_replays
 from simgpu.report.speed import Shape, Speed, shape_of, speed
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
@@ -45,20 +48,27 @@ EIGHT_BIT = (
 class Measured:
     """Holds what a plan needs.
 
-    `report`: memory. `step`: seconds of a step on the simulated clock. `time`: the estimate from it, and `speed`: its
-    tokens/s and MFU; None if they are not known. `dtype`: that of the parameters, or None if
+    `short`: the report, but if `replayed` is given, without what replays find, which it returns. `step`: seconds of a
+    step on the simulated clock. `time`: the estimate from it, and `speed`: its tokens/s and MFU; None if they are not
+    known. `dtype`: that of the parameters, or None if
     memory ran out before the model existed. `formula`: what is computed by formula, or "". `retried`: whether the
     allocator reached the GPU's limit and freed its cache.
     """
 
     plan: Plan
-    report: Report
+    short: Report
     step: float
     dtype: torch.dtype | None = None
     formula: str = ""
     retried: bool = False
     time: TimeEstimate | None = None
     speed: Speed | None = None
+    replayed: Callable[[], dict[str, Any]] | None = None
+
+    @cached_property
+    def report(self) -> Report:
+        """Returns the whole report. A search for the largest batch doesn't need it, and replays take time."""
+        return self.short if self.replayed is None else dataclasses.replace(self.short, **self.replayed())
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
@@ -104,7 +114,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
             except NoValueError as error:
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
-            report = report_of(watch, f"{subject.name} ({plan})", ending)
+            report, replayed = without_replays(watch, f"{subject.name} ({plan})", ending)
     step = readings[-1].since(readings[-2]) if len(readings) > 1 else Reading()
     time = estimated(step, machine.spec.key, machine.clock.slowness)
     found = Measured(
@@ -115,6 +125,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         retried=machine.allocator.stats()["num_alloc_retries"] > 0,
         time=time,
         speed=None if shape is None or time is None else _speed(subject, plan, shape, time, machine.spec, dtype),
+        replayed=replayed,
     )
     return _with_formulas(found, on.total_memory, saved)
 
@@ -255,10 +266,11 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
 
     The plan then fits if the figure of nvidia-smi does.
     """
-    plan, report = found.plan, found.report
+    plan = found.plan
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
     if not plan.four_bit:
-        return dataclasses.replace(found, report=dataclasses.replace(report, notes=(*report.notes, *said)))
+        return dataclasses.replace(found, short=dataclasses.replace(found.short, notes=(*found.short.notes, *said)))
+    report = found.report
     more = {PARAMETERS: -saved[0], TEMPORARIES: saved[1]}
     formula = "4-bit weights (NF4, double quantization) are by formula: 0.516 B an element, one layer expanded"
     said.append(formula)
@@ -280,4 +292,4 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
         failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
         notes=(*report.notes, *said),
     )
-    return dataclasses.replace(found, report=report, formula=formula)
+    return dataclasses.replace(found, short=report, formula=formula, replayed=None)
