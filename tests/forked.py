@@ -2,9 +2,9 @@
 
 To import them takes a program up to ten seconds; a fork of a process that has them takes milliseconds, and is a process
 of its own all the same, with the environment, the folder and the arguments it is given. The project's own code isn't
-imported before the fork. Nor does Python take a fork's modules apart when the program has ended, because that copies the
-memory that it shares. What a test says of starting Python, of its end, or of variables that a library reads when it is
-imported, needs a new process and `subprocess` instead.
+imported before a program's fork, and before a kernel's only simgpu.session. Nor does Python take a fork's modules apart
+when the program has ended, because that copies the memory that forks share. What a test says of starting Python, of
+its end, or of variables that a library reads when it is imported, needs a new process and `subprocess` instead.
 
 The process with the libraries ("the server") belongs to this process, starts with the first program, and ends with it.
 """
@@ -181,6 +181,9 @@ def _serve(descriptor: int, kernel: bool) -> dict | None:
     if kernel:
         with _as_a_kernel():
             _import(KERNELS + LIBRARIES)
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        _import(("simgpu.session",))
+        del sys.path[0]
     else:
         _import(LIBRARIES)
     gc.collect()
