@@ -2,8 +2,9 @@
 
 To import them takes a program up to ten seconds; a fork of a process that has them takes milliseconds, and is a process
 of its own all the same, with the environment, the folder and the arguments it is given. The project's own code isn't
-imported before the fork. What a test says of starting Python, or of variables that a library reads when it is
-imported, needs a new process and `subprocess` instead.
+imported before a program's fork, and before a kernel's only simgpu.session. Nor does Python take a fork's modules apart
+when the program has ended, because that copies the memory that forks share. What a test says of starting Python, of
+its end, or of variables that a library reads when it is imported, needs a new process and `subprocess` instead.
 
 The process with the libraries ("the server") belongs to this process, starts with the first program, and ends with it.
 """
@@ -23,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -179,6 +181,9 @@ def _serve(descriptor: int, kernel: bool) -> dict | None:
     if kernel:
         with _as_a_kernel():
             _import(KERNELS + LIBRARIES)
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        _import(("simgpu.session",))
+        del sys.path[0]
     else:
         _import(LIBRARIES)
     gc.collect()
@@ -257,7 +262,18 @@ def _run(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
+def _end() -> None:
+    """Ends a program that has run to its end: its threads and what it registered for its exit, and then the process."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, closed, or at a pipe that nobody reads
+            stream.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     asked = _serve(int(sys.argv[1]), "kernel" in sys.argv[2:])
     if asked is not None:
         _become(asked)
+        _end()

@@ -28,9 +28,10 @@ LARGEST = 2**20
 OF_THE_BATCH = (ACTIVATIONS, TEMPORARIES, DATA)
 """Parts that grow with the batch, if the peak is in the forward or backward pass."""
 
-_OF_THE_REPORT = (
-    *("fits", "completed", "verdict", "peak", "reserved", "nvidia_smi", "total_memory"),
-    *("at", "parts", "lines", "unmodeled", "status"),
+_OF_THE_REPORT = ("fits", "verdict", "status")
+_OF_THE_SHORT_REPORT = (
+    *("completed", "peak", "reserved", "nvidia_smi", "total_memory"),
+    *("at", "parts", "lines", "unmodeled"),
 )
 
 
@@ -71,6 +72,8 @@ class Fit:
         return dataclasses.replace(report, smallest=self.of(self.plan, memory=UNLIMITED).report.smallest)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_THE_SHORT_REPORT:
+            return getattr(self.measured.short, name)
         if name in _OF_THE_REPORT:
             return getattr(self.report, name)
         raise AttributeError(name)
@@ -107,9 +110,9 @@ class Fit:
         key = plan, gpu, memory
         if key not in self._known:
             limited = self._known.get((plan, gpu, own))
-            if memory == UNLIMITED and limited is not None and limited.report.completed and not limited.retried:
-                report = dataclasses.replace(limited.report, total_memory=UNLIMITED)
-                self._known[key] = dataclasses.replace(limited, report=report)
+            if memory == UNLIMITED and limited is not None and limited.short.completed and not limited.retried:
+                short = dataclasses.replace(limited.short, total_memory=UNLIMITED)
+                self._known[key] = dataclasses.replace(limited, short=short)
             else:
                 self._known[key] = self._run(plan, gpu, memory)
         return self._known[key]
@@ -119,15 +122,14 @@ class Fit:
         if not plan.four_bit:
             found = self._measured(plan, gpu, memory if plan.requests is None else total)
             less = total - CONTEXT_UNCERTAINTY
-            needed = found.report.peak + found.report.context
-            smallest = found.report.smallest or found.report.nvidia_smi
-            if found.report.completed and needed <= less < smallest:
+            needed, most = found.short.peak + found.short.context, found.short.nvidia_smi
+            if found.short.completed and needed <= less < most and less < (found.report.smallest or most):
                 # Near the limit, a second run shows whether the plan fits on a GPU with a larger context by freeing its
                 # cache. A run may find a smaller capacity than replays, which search by bisection.
-                smaller = self._measured(plan, gpu, less).report
+                smaller = self._measured(plan, gpu, less).short
                 if smaller.completed:
                     report = dataclasses.replace(found.report, smallest=smaller.nvidia_smi)
-                    return dataclasses.replace(found, report=report)
+                    return dataclasses.replace(found, short=report, replayed=None)
             return found
         found = self._measured(plan, gpu, UNLIMITED)
         fits = found.report.nvidia_smi <= total
@@ -137,21 +139,20 @@ class Fit:
             ending="completed" if fits else "out of memory",
             failure=None if fits else (found.report.nvidia_smi, total, ""),
         )
-        return dataclasses.replace(found, report=report)
+        return dataclasses.replace(found, short=report, replayed=None)
 
     def _measured(self, plan: Plan, gpu: str, memory: int | None) -> Measured:
         """Runs a plan and prints the result as progress."""
         with self.tell.running(plan, gpu) as told:
             found = measure(self.subject, plan, gpu, memory, self.tell)
-            told.append(f"{mib(found.report.nvidia_smi)} MiB" if found.report.completed else "does not fit")
+            told.append(f"{mib(found.short.nvidia_smi)} MiB" if found.short.completed else "does not fit")
         return found
 
     @property
     def needs(self) -> int:
         """Returns the bytes that nvidia-smi would show at most if the GPU were large enough."""
-        return (
-            self.report.nvidia_smi if self.report.completed else self.of(self.plan, memory=UNLIMITED).report.nvidia_smi
-        )
+        found = self.measured.short
+        return found.nvidia_smi if found.completed else self.of(self.plan, memory=UNLIMITED).short.nvidia_smi
 
     # Other plans and GPUs
 
@@ -197,10 +198,10 @@ class Fit:
         frees its cache. In this case the plan runs with the limit.
         """
         plan = dataclasses.replace(self.plan, **{what: value})
-        report = self.of(plan, memory=UNLIMITED).report
+        report = self.of(plan, memory=UNLIMITED).short
         fits, grows = report.nvidia_smi <= total, sum(report.parts.get(part, 0) for part in OF_THE_BATCH)
         if report.nvidia_smi > total > report.peak + report.context:
-            fits = self.of(plan, memory=None if total == self.capacity else total).report.completed
+            fits = self.of(plan, memory=None if total == self.capacity else total).short.completed
         return fits, report.nvidia_smi, grows
 
     def every_gpu(self, names: Iterable[str] = SPECS) -> dict[str, bool]:
@@ -270,7 +271,7 @@ class Fit:
         """
         if gpu != self.gpu and isinstance(plan.link, str):
             plan = dataclasses.replace(plan, link=None)  # that GPU may lack the link; memory does not depend on it
-        report = self.of(plan, memory=UNLIMITED).report
+        report = self.of(plan, memory=UNLIMITED).short
         needs, total = report.reserved + spec(gpu).context, plan.budget(spec(gpu).total_memory)
         if abs(total - needs) < SURE:
             report = self.of(plan, gpu).report

@@ -3,6 +3,9 @@
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +24,7 @@ from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
 from simgpu.gpus.specs import Spec, spec
 from simgpu.report.owners import KV_CACHE, PARAMETERS, TEMPORARIES
-from simgpu.report.report import Report, report_of
+from simgpu.report.report import Report, without_replays
 from simgpu.report.speed import Shape, Speed, shape_of, speed
 from simgpu.report.verdict import COMPLETED, OUT_OF_MEMORY
 from simgpu.report.watch import Watch
@@ -46,15 +49,16 @@ EIGHT_BIT = (
 class Measured:
     """Holds what a plan needs.
 
-    `report`: memory. `step`: seconds of a step on the simulated clock. `time`: the estimate from it, and `speed`: its
-    tokens/s and MFU; None if they are not known. `dtype`: that of the parameters, or None if
+    `short`: the report, but if `replayed` is given, without what replays find, which it returns. `step`: seconds of a
+    step on the simulated clock. `time`: the estimate from it, and `speed`: its tokens/s and MFU; None if they are not
+    known. `dtype`: that of the parameters, or None if
     memory ran out before the model existed. `formula`: what is computed by formula, or "". `retried`: whether the
     allocator reached the GPU's limit and freed its cache. `served`: of a server, the bytes of its weights, and the most
     bytes above weights and cache; None if memory ran out.
     """
 
     plan: Plan
-    report: Report
+    short: Report
     step: float
     dtype: torch.dtype | None = None
     formula: str = ""
@@ -62,6 +66,12 @@ class Measured:
     time: TimeEstimate | None = None
     speed: Speed | None = None
     served: tuple[int, int] | None = None
+    replayed: Callable[[], dict[str, Any]] | None = None
+
+    @cached_property
+    def report(self) -> Report:
+        """Returns the whole report. A search for the largest batch doesn't need it, and replays take time."""
+        return self.short if self.replayed is None else dataclasses.replace(self.short, **self.replayed())
 
 
 def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, tell: Silent = SILENT) -> Measured:
@@ -116,7 +126,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
             except NoValueError as error:
                 raise ValueError(f"the model decides by values, which fit does not compute: {error}") from None
             watch.close()
-            report = report_of(watch, f"{subject.name} ({plan})", ending)
+            report, replayed = without_replays(watch, f"{subject.name} ({plan})", ending)
     timed = not plan.weights and plan.requests is None
     step = readings[-1].since(readings[-2]) if timed and len(readings) > 1 else Reading()
     time = estimated(step, machine.spec.key, machine.clock.slowness)
@@ -129,9 +139,10 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         time=time,
         speed=None if shape is None or time is None else _speed(subject, plan, shape, time, machine.spec, dtype),
         served=served,
+        replayed=replayed,
     )
     if not timed:  # not all kernels have a time
-        found = dataclasses.replace(found, report=dataclasses.replace(found.report, time=None))
+        found = dataclasses.replace(found, short=dataclasses.replace(found.short, time=None))
     return _with_formulas(found, on.total_memory, saved)
 
 
@@ -299,14 +310,15 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
 
     The plan then fits if the figure of nvidia-smi does.
     """
-    plan, report = found.plan, found.report
+    plan = found.plan
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
     said += [float8.NOTE] if plan.dtype == FLOAT8 else []
     said += [quantized.NOTE] if plan.weights else []
     said += [experts.NOTE] if plan.expert_parallel is not None else []
     said += [serving.NOTE] if plan.requests is not None else []
     if not plan.four_bit:
-        return dataclasses.replace(found, report=dataclasses.replace(report, notes=(*report.notes, *said)))
+        return dataclasses.replace(found, short=dataclasses.replace(found.short, notes=(*found.short.notes, *said)))
+    report = found.report
     more = {PARAMETERS: -saved[0], TEMPORARIES: saved[1]}
     formula = "4-bit weights (NF4, double quantization) are by formula: 0.516 B an element, one layer expanded"
     said.append(formula)
@@ -328,4 +340,4 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
         failure=report.failure or ((extra, max(0, total - report.nvidia_smi), "") if smi > total else None),
         notes=(*report.notes, *said),
     )
-    return dataclasses.replace(found, report=report, formula=formula)
+    return dataclasses.replace(found, short=report, formula=formula, replayed=None)

@@ -161,9 +161,7 @@ def techniques(fit: Fit, budget: int | None = None, rows: list[Row] | None = Non
         quick = _quickly(runner, before, found)
         best = min(fitting + ([] if quick is None else [quick]), key=lambda row: row.step, default=None)
         best = best and _fewer(runner, best, found, best.applied)
-    return Techniques(
-        fit.subject.name, fit.gpu, before, tuple(alone), tuple(together), budget, best, fit.report.unmodeled
-    )
+    return Techniques(fit.subject.name, fit.gpu, before, tuple(alone), tuple(together), budget, best, fit.unmodeled)
 
 
 def _merit(row: Row, before: Row) -> tuple:
@@ -254,7 +252,7 @@ class _Runner:
 
     def row(self, applied: tuple[str, ...], plan: Plan) -> Row:
         found = self.fit.of(plan, memory=UNLIMITED)
-        report = found.report
+        report = found.short
         fits = self.budget is not None and self._fits(plan, report)
         row = Row(applied, plan, report.peak, report.nvidia_smi, found.step, fits, found.time)
         if row not in self.rows:
@@ -268,7 +266,7 @@ class _Runner:
             return True
         if report.peak + report.context > self.budget or self.budget <= report.context:
             return False
-        return self.fit.of(plan, memory=self.budget).report.completed
+        return self.fit.of(plan, memory=self.budget).short.completed
 
     def has_layers(self) -> bool:
         """Returns whether the model has repeated layers."""

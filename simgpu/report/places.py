@@ -5,10 +5,11 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from types import CodeType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,6 +39,7 @@ _RUNNER = tuple(str(Path(__file__).parents[1] / name) for name in _RUNNERS)
 _OTHERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "IPython", "ipykernel"))  # that call one
 _CELL = "ipykernel_"  # in the name of the file that a notebook's cell pretends to be
 DEEPEST = 200  # frames that are looked at
+MOST = 50_000  # code objects that are kept; a program may make new ones without end
 
 
 class Place(NamedTuple):
@@ -101,22 +103,42 @@ def runs_it(file: str) -> bool:
     return file.startswith(_RUNNER) or (any(name in file for name in _OTHERS) and _CELL not in file)
 
 
-def seen(frame, codes: Mapping, weak=()) -> Seen:
-    """The innermost places of a stack from `frame` outwards. `codes`: the answer for each code object on the way, None
-    for most. The innermost answer counts, but one that is in `weak` gives way to another further out."""
+class Codes:
+    """What is known of code objects: the answer for each, None for most, and what its file is.
+
+    They are found by identity, because Python computes the hash of a code object anew each time, from its constants.
+    """
+
+    def __init__(self, answers: Mapping, otherwise: Callable[[CodeType], Any]):
+        self._answers, self._otherwise = answers, otherwise
+        self.known: dict[int, tuple] = {}
+
+    def look(self, code: CodeType) -> tuple:
+        """Returns the answer, whether the file runs the program, and the file's kind, and notes them."""
+        if len(self.known) >= MOST:
+            self.known.clear()
+        answer = self._answers[code] if code in self._answers else self._otherwise(code)
+        file = code.co_filename
+        found = self.known[id(code)] = (answer, runs_it(file), kind_of(file), code)  # the last one reserves the id
+        return found
+
+
+def seen(frame, codes: Codes, weak=()) -> Seen:
+    """The innermost places of a stack from `frame` outwards, with the answers of `codes` on the way. The innermost
+    answer counts, but one that is in `weak` gives way to another further out."""
     own = library = None
     by_function = False
     found = None
+    known = codes.known
     for _ in range(DEEPEST):
         if frame is None:
             break
         code = frame.f_code
-        answer = codes[code]
+        answer, runs, kind, _ = known.get(id(code)) or codes.look(code)
         if answer is not None and (found is None or found in weak):
             found = answer
-        if runs_it(code.co_filename):
+        if runs:
             break
-        kind = kind_of(code.co_filename)
         if kind is OWN:
             own = Place(code.co_filename, frame.f_lineno, code.co_name)
             by_function = library is None and code.co_varnames[:1] != ("self",)

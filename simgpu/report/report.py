@@ -1,8 +1,11 @@
 """The report of one run: a plain record that can be printed, stored, and compared with a second one."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import simgpu
 from simgpu.clock.estimates import TimeEstimate, estimated
@@ -14,7 +17,7 @@ from simgpu.report.findings import CACHE, Facts, Finding, findings, fragmented
 from simgpu.report.modules import Module, rows, totals
 from simgpu.report.owners import ACTIVATIONS, PARTS
 from simgpu.report.placeholder_values import sentence
-from simgpu.report.replays import Attempt, Replays
+from simgpu.report.replays import Replays
 from simgpu.report.speed import Speed
 from simgpu.report.track import Description, Track
 from simgpu.report.verdict import COMPLETED, FITS, OUT_OF_MEMORY, Verdict, verdict_of
@@ -244,6 +247,16 @@ class Report:
 
 def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
     """The report of what `watch` saw."""
+    report, replayed = without_replays(watch, what, ending, **more)
+    return replace(report, **replayed())
+
+
+def without_replays(watch: Watch, what: str, ending: str, **more) -> tuple[Report, Callable[[], dict[str, Any]]]:
+    """Returns the report of what `watch` saw without the fields that need replays, and a function that returns those.
+
+    The fields are `smallest`, `compared` and `findings`. The function replays the run at its first call, and may be
+    called when the simulated GPU is gone. The replays of a run can take as long as the run itself.
+    """
     machine: Machine = watch.machine
     ran_out = ending == OUT_OF_MEMORY
     moment = watch.at_peak(ran_out)
@@ -258,7 +271,8 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
             f"in the time: operations of {', '.join(unread)}, of which some calls are timed by their memory traffic"
         )
         more["notes"] = (*more.get("notes", ()), counted)
-    replays = Replays(
+    made = partial(
+        Replays,
         watch.requests,
         machine.allocator.settings,
         machine.torch_version,
@@ -266,8 +280,6 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         capacity=machine.device.total_memory,
         reserved=watch.reserved,
     )
-    if ending == COMPLETED and "smallest" not in more:
-        more |= {"smallest": replays.smallest(peak, watch.reserved), "compared": replays.unusable}
     modules = rows((one.module(), one.part(), one.size) for one in moment.held) if moment else ()
     reading = machine.clock.reading()
     report = Report(
@@ -302,11 +314,20 @@ def report_of(watch: Watch, what: str, ending: str, **more) -> Report:
         version=simgpu.__version__,
         **more,
     )
-    attempts = replays.under_settings() if fragmented(parts, watch.reserved, peak, ran_out) else []
-    return replace(report, findings=findings(facts_of(watch, report, attempts)))
+    facts = facts_of(watch, report)
+
+    @cache
+    def replayed() -> dict[str, Any]:
+        replays, found = made(), {}
+        if ending == COMPLETED:
+            found = {"smallest": replays.smallest(peak, report.reserved), "compared": replays.unusable}
+        attempts = replays.under_settings() if fragmented(parts, report.reserved, peak, ran_out) else []
+        return found | {"findings": findings(replace(facts, attempts=attempts))}
+
+    return report, replayed
 
 
-def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None) -> Facts:
+def facts_of(watch: Watch, report: Report) -> Facts:
     """The facts that findings are derived from."""
     machine, ran_out = watch.machine, report.ending == OUT_OF_MEMORY
     return Facts.from_report(
@@ -319,7 +340,6 @@ def facts_of(watch: Watch, report: Report, attempts: list[Attempt] | None = None
         fused_attention=any("scaled_dot_product" in name for name in machine.unmodeled.names),
         grown=watch.grown,
         grown_per=watch.grown_per,
-        attempts=attempts or [],
         steps=tuple(watch.step_sizes),
         checkpointing=watch.checkpointing,
         checkpoints=_checkpoints(watch, report, ran_out),

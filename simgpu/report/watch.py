@@ -28,7 +28,7 @@ from simgpu.report.owners import (
     Owners,
     of_fsdp,
 )
-from simgpu.report.places import Place, Seen, codes_of, seen, stack
+from simgpu.report.places import Codes, Place, Seen, codes_of, seen, stack
 from simgpu.report.timeline import EVENTS, Timeline
 from simgpu.storage import storage_map
 
@@ -37,15 +37,8 @@ INPUT = "input"
 COPIES = "contiguous copies"  # inside operators: temporaries
 
 
-class _Codes(dict):
-    """The kind of memory by the code that allocates it: this package's, or FSDP's, which need not be imported yet."""
-
-    def __missing__(self, code) -> str | None:
-        kind = self[code] = of_fsdp(code.co_filename, code.co_name)
-        return kind
-
-
-_CODES = _Codes(
+# The kind of memory by the code that allocates it: this package's, or FSDP's, which need not be imported yet.
+_CODES = Codes(
     {
         Machine.take_blas_workspace.__code__: WORKSPACES,
         OpCall.scratch.__code__: WORKSPACES,
@@ -53,7 +46,8 @@ _CODES = _Codes(
         OpCall.contiguous.__code__: COPIES,
         torch.nn.Module._apply.__code__: PARAMETERS,
         host_copies.copied.__code__: DATA,
-    }
+    },
+    lambda code: of_fsdp(code.co_filename, code.co_name),
 )
 _WEAK = (DATA, WORKSPACES)  # these give way to code further out on the stack
 _FACTORIES = frozenset(

@@ -25,10 +25,16 @@ def patch(patches: Patches, modes: tuple) -> None:
 
 
 def _seen(ready, modes: tuple):
-    """Wraps init_gpu_context (`ready`), so that it runs with the modes on."""
+    """Wraps init_gpu_context (`ready`), so that it runs with the modes on.
+
+    Later versions than 2.11 cache it, and then a second call for a device does nothing.
+    """
+    cached, known = hasattr(ready, "cache_info"), set()
 
     @wraps(ready)
     def init_gpu_context(device):
+        if device in known:
+            return None
         with ExitStack() as leave:
             leave.enter_context(torch._C._EnableTorchFunction())  # pyright: ignore[reportAttributeAccessIssue]
             for key in _DISPATCHED:
@@ -37,7 +43,10 @@ def _seen(ready, modes: tuple):
             for mode in modes:
                 if mode not in (*stacks.dispatchers(), *stacks.functions()):
                     leave.enter_context(mode)
-            return ready(device)
+            found = ready(device)
+            if cached:
+                known.add(device)
+            return found
 
     return init_gpu_context
 

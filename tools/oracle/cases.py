@@ -68,10 +68,11 @@ def described(value) -> str:
 
 
 def outcome(code: str) -> tuple[str, str | None, str]:
-    """Run a snippet on the "cuda" of this process, its cache empty before: its events, its error, what it told."""
+    """Run a snippet on the "cuda" of this process, its cache empty before: its events, its error, what it told.
+
+    What was there before has been collected, by `outcomes` or by the snippet before it."""
     import torch
 
-    gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
