@@ -1,0 +1,16 @@
+"""Data parallelism: each rank has the whole model and other sequences, and DDP averages the gradients.
+
+simgpu run --ranks 8 examples/ranks/data.py          (or, with eight GPUs, torchrun --nproc-per-node 8 ...)
+"""
+
+import torch
+import torch.distributed as dist
+from model import layers, report, setup, train
+from torch.nn.parallel import DistributedDataParallel
+
+device = setup()
+net = DistributedDataParallel(layers().to(device))
+x = torch.zeros(1, 1024, 1024, device=device)  # this rank's sequence
+train(net, x)
+report("data")
+dist.destroy_process_group()
