@@ -1,6 +1,7 @@
 """Context parallelism: each rank has a part of every sequence, and keys and values go around in a ring.
 
-simgpu run --ranks 8 examples/ranks/context.py       (or, with eight GPUs, torchrun --nproc-per-node 8 ...)
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/context.py prints the peak of each rank without a GPU.
+With GPUs, run torchrun --nproc-per-node 8 examples/ranks/context.py.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """Data parallelism: each rank has the whole model and other sequences, and DDP averages the gradients.
 
-simgpu run --ranks 8 examples/ranks/data.py          (or, with eight GPUs, torchrun --nproc-per-node 8 ...)
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/data.py prints the peak of each rank without a GPU.
+With GPUs, run torchrun --nproc-per-node 8 examples/ranks/data.py.
 """
 
 import torch

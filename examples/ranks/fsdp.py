@@ -1,6 +1,7 @@
 """FSDP2: weights, gradients and states are sharded over the ranks, and each layer is gathered while it computes.
 
-simgpu run --ranks 8 examples/ranks/fsdp.py          (or, with eight GPUs, torchrun --nproc-per-node 8 ...)
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/fsdp.py prints the peak of each rank without a GPU.
+With GPUs, run torchrun --nproc-per-node 8 examples/ranks/fsdp.py.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """Pipeline parallelism: each rank has some of the layers, and micro-batches pass through them (1F1B).
 
-simgpu run --ranks 4 examples/ranks/pipeline.py      (or, with four GPUs, torchrun --nproc-per-node 4 ...)
+simgpu run -m torch.distributed.run --nproc-per-node 4 examples/ranks/pipeline.py prints the peak of each rank without a GPU.
+With GPUs, run torchrun --nproc-per-node 4 examples/ranks/pipeline.py.
 """
 
 import torch

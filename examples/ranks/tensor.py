@@ -1,6 +1,7 @@
 """Tensor parallelism: heads and columns of each layer are divided, and all ranks have the same sequences.
 
-simgpu run --ranks 8 examples/ranks/tensor.py        (or, with eight GPUs, torchrun --nproc-per-node 8 ...)
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/tensor.py prints the peak of each rank without a GPU.
+With GPUs, run torchrun --nproc-per-node 8 examples/ranks/tensor.py.
 """
 
 import torch
