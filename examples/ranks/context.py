@@ -1,6 +1,6 @@
 """Context parallelism: each rank has a part of every sequence, and keys and values go around in a ring.
 
-simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/context.py prints the peak of each rank without a GPU.
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/context.py prints each peak without a GPU.
 With GPUs, run torchrun --nproc-per-node 8 examples/ranks/context.py.
 """
 

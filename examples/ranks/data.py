@@ -1,6 +1,6 @@
 """Data parallelism: each rank has the whole model and other sequences, and DDP averages the gradients.
 
-simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/data.py prints the peak of each rank without a GPU.
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/data.py prints each peak without a GPU.
 With GPUs, run torchrun --nproc-per-node 8 examples/ranks/data.py.
 """
 

@@ -1,6 +1,6 @@
 """Expert parallelism: each rank stores some of the experts, and two all-to-alls per layer bring tokens to them.
 
-simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/experts.py prints the peak of each rank without a GPU.
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/experts.py prints each peak without a GPU.
 With GPUs, run torchrun --nproc-per-node 8 examples/ranks/experts.py.
 
 `--hot 0.5` sends half of all tokens to the experts of rank 0, instead of an even share to each rank.

@@ -1,6 +1,6 @@
 """FSDP2: weights, gradients and states are sharded over the ranks, and each layer is gathered while it computes.
 
-simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/fsdp.py prints the peak of each rank without a GPU.
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/fsdp.py prints each peak without a GPU.
 With GPUs, run torchrun --nproc-per-node 8 examples/ranks/fsdp.py.
 """
 

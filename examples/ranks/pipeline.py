@@ -1,6 +1,6 @@
 """Pipeline parallelism: each rank has some of the layers, and micro-batches pass through them (1F1B).
 
-simgpu run -m torch.distributed.run --nproc-per-node 4 examples/ranks/pipeline.py prints the peak of each rank without a GPU.
+simgpu run -m torch.distributed.run --nproc-per-node 4 examples/ranks/pipeline.py prints each peak without a GPU.
 With GPUs, run torchrun --nproc-per-node 4 examples/ranks/pipeline.py.
 """
 

@@ -1,6 +1,6 @@
 """Tensor parallelism: heads and columns of each layer are divided, and all ranks have the same sequences.
 
-simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/tensor.py prints the peak of each rank without a GPU.
+simgpu run -m torch.distributed.run --nproc-per-node 8 examples/ranks/tensor.py prints each peak without a GPU.
 With GPUs, run torchrun --nproc-per-node 8 examples/ranks/tensor.py.
 """
 

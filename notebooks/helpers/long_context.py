@@ -111,5 +111,3 @@ def gathered(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) 
     for one, part in zip(whole, (k, v), strict=True):
         dist.all_gather_into_tensor(one.view(-1), part.view(-1))
     return attention(q, *(one.movedim(0, 2).flatten(2, 3) for one in whole))
-
-

@@ -123,9 +123,7 @@ def _own_tokens(part: nn.Module, ids: Tensor, mesh: DeviceMesh) -> AbstractConte
         if isinstance(one, models.LlamaLayer):
             one.rotary = rotary
     buffers = [ids, rotary]
-    return context_parallel(
-        mesh["context"], buffers=buffers, buffer_seq_dims=[1, 1], no_restore_buffers=set(buffers)
-    )
+    return context_parallel(mesh["context"], buffers=buffers, buffer_seq_dims=[1, 1], no_restore_buffers=set(buffers))
 
 
 def _loss_of(logits: Tensor, wanted: Tensor) -> Tensor:
