@@ -1,11 +1,11 @@
-"""Runs one rank of a plan of `helpers.plans`: tensor parallelism, checkpoints, FSDP2 and a pipeline, in PyTorch's code.
+"""Runs one rank of a plan of `helpers.plans`, in PyTorch's own code: FSDP2, tensor and context parallelism, a pipeline.
 
-The single techniques are those of chapters 19 to 21. Context parallelism is not simulated.
+The single techniques are those of chapters 19 to 21b. Context parallelism is not combined with pipelines or replicas.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import parallel as tp
+from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.functional import cross_entropy
 
 import labkit
@@ -52,11 +53,13 @@ def simulate(model: Model, plan: Plan, layers: int, stage: int = 0) -> Step:
     """Returns the training step of the first rank of a stage that has ``layers`` layers, as a simulated GPU runs it.
 
     AdamW's states exist before the step. A pipeline runs as many micro-batches as it has stages, any other plan at most
-    two, because more of them need no more memory. Raises ``ValueError`` for a plan with context parallelism.
+    two, because more of them need no more memory. With context parallelism it runs one micro-batch, whose keys and
+    values all ranks gather, which is PyTorch's default. Raises ``ValueError`` for context parallelism together with a
+    pipeline or replicas.
     """
-    if plan.context > 1:
-        raise ValueError(f"context parallelism is only estimated; {plan} was given")
-    micro = plan.pipeline if plan.pipeline > 1 else min(2, plan.micro_batches)
+    if plan.context > 1 and plan.pipeline * plan.replicas > 1:
+        raise ValueError(f"context parallelism with a pipeline or replicas is only estimated; {plan} was given")
+    micro = plan.pipeline if plan.pipeline > 1 else 1 if plan.context > 1 else min(2, plan.micro_batches)
     with labkit.simulated_gpu(GPU, MEMORY), labkit.one_rank(plan.first_rank(stage), of=plan.gpus):
         ledger, _ = labkit.Ledger(), dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", plan.dims, mesh_dim_names=KINDS)
@@ -67,7 +70,8 @@ def simulate(model: Model, plan: Plan, layers: int, stage: int = 0) -> Step:
         adam.step(), adam.zero_grad()  # AdamW's states exist, as after a first step
         ids = torch.zeros(micro * plan.sequences, model.length, dtype=torch.long, device="cuda")
         schedule = _schedule(model, plan, part, stage, mesh, micro) if plan.pipeline > 1 else None
-        with ledger("step"), tp.loss_parallel() if plan.tensor > 1 else nullcontext():
+        shorter = _own_tokens(part, ids, mesh) if plan.context > 1 else nullcontext()
+        with shorter, ledger("step"), tp.loss_parallel() if plan.tensor > 1 else nullcontext():
             _forward_and_backward(part, schedule, ids, micro, stage, plan.pipeline)
             adam.step(), adam.zero_grad()
         step = ledger["step"]
@@ -87,7 +91,7 @@ def build(model: Model, plan: Plan, layers: int, stage: int, mesh: DeviceMesh) -
         present = ["tokens"] * first + ["norm", "head"] * last
         tp.parallelize_module(part, mesh["tensor"], {name: ENDS[name] for name in present})
     options: dict[str, Any] = {
-        "mesh": mesh["replicas", "shards"] if plan.replicas > 1 else mesh["shards"],
+        "mesh": _data_mesh(plan, mesh),
         "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
         "reshard_after_forward": plan.pipeline == 1,  # in a pipeline the weights stay gathered, as in torchtitan
     }
@@ -100,6 +104,26 @@ def build(model: Model, plan: Plan, layers: int, stage: int, mesh: DeviceMesh) -
         fully_shard(group, **options)
     fully_shard(part, **options)
     return part.to_empty(device="cuda")
+
+
+def _data_mesh(plan: Plan, mesh: DeviceMesh) -> DeviceMesh:
+    """Returns the ranks over which FSDP shards, which include those that share a sequence."""
+    if plan.context > 1:
+        return mesh["shards", "context"]._flatten("data")
+    return mesh["replicas", "shards"] if plan.replicas > 1 else mesh["shards"]
+
+
+def _own_tokens(part: nn.Module, ids: Tensor, mesh: DeviceMesh) -> AbstractContextManager[None]:
+    """Returns a context in which the token ids and the positions' angles are those of this rank's part of a sequence.
+
+    All layers use one tensor of angles, as in torchtitan.
+    """
+    rotary = next(part.buffers())
+    for one in part.modules():
+        if isinstance(one, models.LlamaLayer):
+            one.rotary = rotary
+    buffers = [ids, rotary]
+    return context_parallel(mesh["context"], buffers=buffers, buffer_seq_dims=[1, 1], no_restore_buffers=set(buffers))
 
 
 def _loss_of(logits: Tensor, wanted: Tensor) -> Tensor:

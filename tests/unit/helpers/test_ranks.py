@@ -1,5 +1,7 @@
 """One rank of a plan, run by PyTorch's own code: what it holds, and that a pipeline's stages and shards differ."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers import plans, ranks
@@ -25,9 +27,23 @@ def test_each_stage_of_a_pipeline_runs():
     assert first.peak != last.peak  # the first has the embedding, the last the output layer and the loss
 
 
-def test_context_parallelism_is_refused():
-    with pytest.raises(ValueError, match="only estimated"):
-        ranks.simulate(SMALL, Plan(context=2), 1)
+@pytest.mark.filterwarnings("ignore")
+def test_context_parallelism_divides_the_tokens_and_not_the_states():
+    long = replace(SMALL, length=65_536)
+    whole, part = (ranks.simulate(long, Plan(shards=4 // ways, context=ways), 2) for ways in (1, 4))
+    assert min(part.before, whole.before) >= 12 * replace(long, layers=2).parameters // 4  # weights and AdamW's states
+    assert part.peak - part.before < 0.5 * (whole.peak - whole.before)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_context_and_tensor_parallelism_run_together():
+    one, two = (ranks.simulate(SMALL, Plan(context=2, tensor=tensor), 2) for tensor in (1, 2))
+    assert two.before < one.before
+
+
+def test_context_parallelism_in_a_pipeline_is_refused():
+    with pytest.raises(ValueError, match=r"is only estimated; PP 2 · CP 2, 2 × 1 was given"):
+        ranks.simulate(SMALL, Plan(pipeline=2, context=2, micro_batches=2), 1)
 
 
 def test_the_ends_of_a_stage_have_a_plan_for_their_modules():
