@@ -83,7 +83,8 @@ def as_rank(length: int, of: int, way: str = "alltoall") -> SimpleNamespace:
         dist.init_process_group("nccl")
         set_rotate_method(way)
         ledger, (net, ids) = Ledger(), llama(length)
-        adam, rotary = torch.optim.AdamW(net.parameters(), fused=True), net.layers[0].rotary
+        adam = torch.optim.AdamW(net.parameters(), fused=True)
+        rotary: Any = net.layers[0].rotary
         cut = partial(context_parallel, init_device_mesh("cuda", (of,)), no_restore_buffers={ids, rotary})
         with cut(buffers=[ids, rotary], buffer_seq_dims=[1, 1]) if of > 1 else nullcontext():
             for stage in ("first", "second"):
