@@ -3,9 +3,10 @@
     python -m tools.budget                   all bars, by the cells that chapters 00 and 09 to 14 tag with "budget"
     python -m tools.budget --compiled        the table of compiled peaks (chapter 13), on the stub engine
     python -m tools.budget --compiled T4     only the row of that GPU
+    python -m tools.budget --tower           what chapter 13's tower saves and where it peaks
 
-The second command needs the stub engine and liger-kernel, and its figures are those of PyTorch's CUDA code without a
-GPU. What the other command stored stays as it is.
+The commands with an option need the stub engine and liger-kernel, and their figures are those of PyTorch's CUDA code
+without a GPU. What the other commands stored stays as it is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FIRST = "00_out_of_memory"
 TAG = "budget"
 HEAD = "# Written by python -m tools.budget. Peaks of the running model's training step, in bytes.\n"
 WAYS = ("eager", "compiled", "Liger", "compiled, Liger")
+TOWER_WAYS = ("eager", "compiled", "compiled, CUDA graphs")
 CHECKPOINTS = {"A100-80GB": False, "T4": True}
 """The GPUs of the compiled peaks, and whether the model has checkpoints there and trains in micro-batches of 1."""
 MEASURED = {
@@ -145,48 +147,93 @@ def step(model, optimizer, batch):
     optimizer.zero_grad()
 print("peaks:", *running.train(build, step, first=4))  # a new shape would be compiled anew
 """
-PEAKS = re.compile(r"^peaks: (\d+) (\d+)$", re.M)
+TOWER = """\
+import sys
+import torch
+from torch import nn
+class WrittenOut(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+way = sys.argv[1]
+batch, width = 16_384, 1024
+with torch.device("cuda"):
+    model = nn.Sequential(nn.Linear(width, width), WrittenOut(), nn.Linear(width, width))
+    x = torch.zeros(batch, width)
+mode = "reduce-overhead" if "CUDA graphs" in way else "default"
+run = torch.compile(model, mode=mode) if "compiled" in way else model
+for step in range(5):  # CUDA graphs are recorded in the second and third
+    model.zero_grad()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    y = run(x)
+    added = torch.cuda.memory_allocated() - before
+    y.mean().backward()
+    y = None
+    peak = torch.cuda.max_memory_allocated() - before
+print("peaks:", added, peak, torch.cuda.max_memory_reserved())
+"""
+PEAKS = re.compile(r"^peaks: ([\d -]+)$", re.M)
 
 
-def on_the_stub_engine(gpu: str, way: str, checkpoints: bool, layers: int = 24) -> tuple[int, int]:
-    """The two peaks of the running model on the stub engine, in bytes; `way` is one of WAYS.
+def on_the_stub_engine(gpu: str, script: str, *arguments: str) -> list[int]:
+    """The figures in bytes that a script prints after "peaks:" on the stub engine.
 
-    Raises RuntimeError with the output of the run if it printed no peaks.
+    Raises RuntimeError with the output of the run if it printed none.
     """
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "train.py")
-        script.write_text(SCRIPT, encoding="utf-8")
-        command = [sys.executable, "-m", "simgpu", "run", "--engine", "stub", "--gpu", gpu, str(script), way]
-        command += ["yes" if checkpoints else "no", str(layers)]
-        path = os.pathsep.join([str(ROOT), str(NOTEBOOKS), *sys.path])
+        path = Path(folder, "train.py")
+        path.write_text(script, encoding="utf-8")
+        command = [sys.executable, "-m", "simgpu", "run", "--engine", "stub", "--gpu", gpu, str(path), *arguments]
+        places = os.pathsep.join([str(ROOT), str(NOTEBOOKS), *sys.path])
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": places}
         )
     found = PEAKS.search(done.stdout)
     if found is None:
-        raise RuntimeError(f"{way} on a {gpu} failed:\n{done.stdout}\n{done.stderr}")
-    return int(found[1]), int(found[2])
+        raise RuntimeError(f"{' '.join(arguments)} on a {gpu} failed:\n{done.stdout}\n{done.stderr}")
+    return [int(size) for size in found[1].split()]
+
+
+def running_model(gpu: str, way: str, checkpoints: bool, layers: int = 24) -> tuple[int, int]:
+    """The two peaks of the running model on the stub engine, in bytes; `way` is one of WAYS."""
+    backward, step = on_the_stub_engine(gpu, SCRIPT, way, "yes" if checkpoints else "no", str(layers))
+    return backward, step
+
+
+def tower(gpu: str = "A100-80GB") -> None:
+    """Measures what forward adds, where the step peaks above what is allocated before it, and the reserved peak."""
+    from simgpu.stub import engine
+
+    rows = []
+    for way in TOWER_WAYS:
+        added, peak, reserved = on_the_stub_engine(gpu, TOWER, way)
+        print(way, added, peak, reserved, flush=True)
+        rows.append({"way": way, "added": added, "peak": peak, "reserved": reserved})
+    write(load() | {"tower": {"gpu": gpu, "torch": engine.find(None).version, "rows": rows}})
 
 
 def compiled(gpus: list[str]) -> None:
-    """Measures the running model eager, compiled, with Liger's kernels and with both, and stores the peaks."""
+    """Measures the running model in each way, such as compiled with Liger's kernels, and stores the peaks."""
     from simgpu.stub import engine
 
     for gpu in gpus or list(CHECKPOINTS):
         for way in MEASURED[gpu]:
-            backward, step = on_the_stub_engine(gpu, way, CHECKPOINTS[gpu])
+            backward, step = running_model(gpu, way, CHECKPOINTS[gpu])
             print(gpu, way, backward, step, flush=True)
             data = load()
             row = {"gpu": gpu, "checkpoints": CHECKPOINTS[gpu], "way": way, "backward": backward, "step": step}
             rows = [one for one in data.get("compiled", []) if (one["gpu"], one["way"]) != (gpu, way)]
             versions = {"torch": engine.find(None).version, "liger-kernel": version("liger-kernel")}
-            write(data | {"compiled with": versions, "compiled": [*rows, row]})
+            rows = sorted([*rows, row], key=lambda one: (list(CHECKPOINTS).index(one["gpu"]), WAYS.index(one["way"])))
+            write(data | {"compiled with": versions, "compiled": rows})
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(NOTEBOOKS))
     if sys.argv[1:2] == ["--compiled"]:
         compiled(sys.argv[2:])
+    elif sys.argv[1:] == ["--tower"]:
+        tower()
     else:
         bars()
         eight_billion()

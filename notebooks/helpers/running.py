@@ -110,6 +110,17 @@ def compiled(gpu: str = "A100-80GB") -> pd.DataFrame:
     return table.round().astype(int).rename_axis(f"{gpu} (MiB)")
 
 
+def tower() -> pd.DataFrame:
+    """Returns the stored sizes in MiB of chapter 13's tower: what forward adds, the step's peak, and what is reserved.
+
+    The peak is above what is allocated before the step. PyTorch's own CUDA code measured them without a GPU.
+    """
+    data = stored()["tower"]
+    rows = {row["way"]: [row["added"], row["peak"], row["reserved"]] for row in data["rows"]}
+    table = pd.DataFrame(rows, index=["forward adds", "step adds at its peak", "reserved"]) / MiB
+    return table.round().astype(int).rename_axis(f"{data['gpu']} (MiB)")
+
+
 def eight_billion() -> tuple[dict[str, int], str, int]:
     """Returns the stored peaks in bytes of a Llama with 8 billion parameters, their GPU, and what it offers in bytes.
 
