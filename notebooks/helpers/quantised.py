@@ -15,8 +15,8 @@ from labkit import MiB, published
 
 STORED = Path(__file__).parents[1] / "data" / "quantised.yaml"
 PUBLISHED = {
-    "Llama 8B, compiled: bfloat16": ("torchtitan-8b-float8", "bfloat16"),
-    "Llama 8B, compiled: float8": ("torchtitan-8b-float8", "float8"),
+    "Llama: bfloat16": ("torchtitan-8b-float8", "bfloat16"),
+    "Llama: float8": ("torchtitan-8b-float8", "float8"),
     "bert-large: AdamW": ("bert-large", "training"),
     "bert-large: 8-bit Adam": ("bert-large", "8-bit Adam"),
     "Llama 8B: LoRA": ("torchtune-8b", "LoRA"),
@@ -45,14 +45,14 @@ def states() -> pd.DataFrame:
     found["states"] /= found["parameters"]
     table = found.pivot(index="model", columns="optimizer", values="states").round(2)
     order = ["torch", "bitsandbytes", "paged", "Trainer"]
-    return table[order].fillna("").rename_axis(columns=None).rename_axis("states, bytes per parameter")
+    return table[order].astype(object).fillna("").rename_axis(columns=None).rename_axis("states, bytes per parameter")
 
 
 def compared() -> pd.DataFrame:
     """Returns the published figures next to those measured here, in MiB, and what fewer bits changed in both."""
     context = (int(published.find("bert-large", "context").mib) - 2) * MiB  # recorded with a segment of 2 MiB
     recipes, optimizers, ways = ("bf16", "tensorwise"), ("torch", "bitsandbytes"), ("8B LoRA", "8B QLoRA")
-    here = [row("fp8", model="running", recipe=recipe, compiled=True)["backward"] for recipe in recipes]
+    here = [row("fp8", model="running", recipe=recipe)["backward"] for recipe in recipes]
     here += [row("optimizers", model="bert-large", optimizer=name)["reserved"] + context for name in optimizers]
     here += [row("qlora", model=way)["backward"] for way in ways]
     there = [float(published.find(*where).mib) for where in PUBLISHED.values()]

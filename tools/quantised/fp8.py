@@ -1,4 +1,4 @@
-"""Trains four Linears ("chain") or the running model with torchao's Float8Linear, eager and compiled."""
+"""Trains four Linears ("chain"), eager and compiled, or the running model, eager, with torchao's Float8Linear."""
 
 import json
 import sys
@@ -10,7 +10,8 @@ from torch import nn
 from helpers import running
 
 (MODEL,) = sys.argv[1:]
-RECIPES = {"chain": ("bf16", "tensorwise", "rowwise"), "running": ("bf16", "tensorwise")}
+RECIPES = ("bf16", "tensorwise", "rowwise") if MODEL == "chain" else ("bf16", "tensorwise")
+WAYS = (False,) if MODEL == "running" else (False, True)  # whether it is compiled
 WIDTH, LAYERS, TOKENS = 4096, 4, 8192  # of the chain, which chapter 11c builds too
 torch.backends.cuda.enable_cudnn_sdp(False)  # as in chapter 11c, because the stub of cuDNN has no workspaces
 
@@ -26,19 +27,24 @@ def converted(model, recipe, compiled):
 
 
 def of_chain(*how):
-    """What forward adds, and the peak of forward and backward above what is allocated all the time, in bytes."""
+    """What forward adds, and the peaks above what is allocated all the time, for the chain of Linears."""
     with torch.device("cuda"):
         linears = (nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16) for _ in range(LAYERS))
-        model = converted(nn.Sequential(nn.Identity(), *linears), *how)
         x, gradient = torch.zeros(2, TOKENS, WIDTH, dtype=torch.bfloat16)
-    for _ in range(3):  # the second step allocates what the first did not: workspaces, and kernels are compiled
+        model = converted(nn.Sequential(nn.Identity(), *linears), *how)
+    return peaks(model, x, gradient)
+
+
+def peaks(model, x, gradient):
+    """What the third forward adds, its peak, and the peak of forward and backward, in bytes above the start."""
+    for _ in range(3):  # the first allocate workspaces, and compile
+        model.zero_grad()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         y = model(x)
         adds, forward = torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
         y.backward(gradient)
         peak, y = torch.cuda.max_memory_allocated() - before, None
-        model.zero_grad()
     return {"forward adds": adds, "forward peak": forward, "peak": peak}
 
 
@@ -58,7 +64,8 @@ def of_running_model(*how):
     return {"backward": backward, "step": update}
 
 
-for compiled, recipe in product((False, True), RECIPES[MODEL]):
+measure = of_chain if MODEL == "chain" else of_running_model
+for compiled, recipe in product(WAYS, RECIPES):
     torch._dynamo.reset()
-    found = (of_chain if MODEL == "chain" else of_running_model)(recipe, compiled)
-    print("result:", json.dumps({"recipe": recipe, "compiled": compiled, **found}), flush=True)
+    found = {"recipe": recipe, "compiled": compiled, **measure(recipe, compiled)}
+    print("result:", json.dumps(found), flush=True)
