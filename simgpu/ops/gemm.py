@@ -264,15 +264,25 @@ def inner_product(call: OpCall) -> None:
 
 
 FLOAT8 = (8, 9)  # the first compute capability with matmuls of 8-bit floats
+HOPPER = (9, 0)  # the only one whose cuBLASLt accepts a scale per row
 
 
 @rule("_scaled_mm.default", "_scaled_mm.out")
 def scaled_product(call: OpCall) -> None:
-    """Rule of _scaled_mm_out_cuda: cuBLASLt, in cuBLAS's workspace (aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
-    if call.machine.spec.compute_capability < FLOAT8:
+    """Rule of _scaled_mm_out_cuda: cuBLASLt, in cuBLAS's workspace (aten/src/ATen/native/cuda/ScaledBlas.cpp).
+
+    With one scale per row, only Hopper uses cuBLASLt; other GPUs run a kernel of CUTLASS (RowwiseScaledMM.cu), whose
+    workspace depends on its tiles and is not modelled.
+    """
+    capability = call.machine.spec.compute_capability
+    if capability < FLOAT8:
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
         )
     output = call.allocate_output()
-    if output.numel():
+    matrix, scale = call["self", "scale_a"]
+    per_row = scale.dtype == torch.float32 and scale.shape == (matrix.shape[0], 1) != (1, 1)
+    if output.numel() and per_row and capability != HOPPER:
+        call.machine.unmodeled.add("torch._scaled_mm with a scale per row", "the workspace of CUTLASS's kernel")
+    elif output.numel():
         call.machine.take_blas_workspace(call.in_backward, lt=True)

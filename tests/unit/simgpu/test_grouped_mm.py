@@ -1,9 +1,12 @@
 """Products of groups, as mixtures of experts make them: what CUDA accepts, its texts (the oracle's) and its memory."""
 
+import warnings
+
 import pytest
 import torch
 
 import labkit
+from simgpu.unmodeled import IncompleteEstimateWarning
 from tests.pinned import of_pinned_torch
 
 MIB = 2**20
@@ -101,3 +104,17 @@ def test_8_bit_floats_want_a_gpu_that_multiplies_them():
             output = torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
             workspace = (32 if gpu == "H100" else 8.125) * MIB
             assert torch.cuda.memory_allocated() - before == output.nbytes + workspace
+
+
+@of_pinned_torch
+def test_a_scale_per_row_needs_cublas_on_hopper_and_a_kernel_of_unknown_workspace_elsewhere():
+    for gpu, workspace in (("H100", 32 * MIB), ("L4", None), ("B200", None)):
+        with labkit.simulated_gpu(gpu), warnings.catch_warnings():
+            warnings.simplefilter("ignore", IncompleteEstimateWarning)
+            left = torch.zeros(128, 256, device="cuda").to(torch.float8_e4m3fn)
+            right = torch.zeros(64, 256, device="cuda").to(torch.float8_e4m3fn).t()
+            rows, columns = torch.ones(128, 1, device="cuda"), torch.ones(1, 64, device="cuda")
+            before = torch.cuda.memory_allocated()
+            output = torch._scaled_mm(left, right, rows, columns, out_dtype=torch.bfloat16)
+            assert torch.cuda.memory_allocated() - before == output.nbytes + (workspace or 0)
+            assert ("a scale per row" in labkit.gpu.unmodeled()) == (workspace is None)

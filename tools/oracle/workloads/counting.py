@@ -95,10 +95,45 @@ def grouped_products(stage):
         del made
 
 
+def float8_products(stage):
+    """torch._scaled_mm of 8-bit floats with one scale per tensor, as a Linear calls it in forward and in backward.
+    GPUs before compute capability 8.9 refuse it."""
+    x8, weight8, scale = _float8_operands()
+    gradient8 = torch.zeros(512, 256, device="cuda", dtype=torch.bfloat16).to(torch.float8_e5m2)
+    stage("cast")
+    for kind in (torch.bfloat16, torch.float32):
+        made = torch._scaled_mm(x8, weight8.t(), scale, scale, out_dtype=kind)
+        stage(f"{kind}")
+        made = torch._scaled_mm(gradient8, weight8.t().contiguous().t(), scale, scale, out_dtype=kind)
+        made = torch._scaled_mm(gradient8.t().contiguous(), x8.t().contiguous().t(), scale, scale, out_dtype=kind)
+        stage("its gradients")
+    del made
+
+
+def float8_products_by_row(stage):
+    """torch._scaled_mm of 8-bit floats with one scale per row and per column."""
+    x8, weight8, _ = _float8_operands()
+    rows, columns = torch.ones(512, 1, device="cuda"), torch.ones(1, 256, device="cuda")
+    for fast in (False, True):
+        made = torch._scaled_mm(x8, weight8.t(), rows, columns, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        stage(f"fast accumulation: {fast}")
+    del made
+
+
+def _float8_operands():
+    """An input and a weight in 8-bit floats, and their scale."""
+    x = torch.zeros(512, 1024, device="cuda", dtype=torch.bfloat16)
+    weight = torch.zeros(256, 1024, device="cuda", dtype=torch.bfloat16)
+    scale = x.abs().amax().float().clamp(min=1e-12) / torch.finfo(torch.float8_e4m3fn).max
+    return *((tensor / scale).to(torch.float8_e4m3fn) for tensor in (x, weight)), scale
+
+
 WORKLOADS = {
     "script_generators": generators,
     "script_counts": counts,
     "script_drawn_like": drawn_like,
     "script_clipped_in_place": clipped_in_place,
     "script_grouped_products": grouped_products,
+    "script_float8_products": float8_products,
+    "script_float8_products_by_row": float8_products_by_row,
 }
