@@ -1,4 +1,4 @@
-"""The GPUs that can be simulated, from simgpu/data/gpus.json: names, memory, multiprocessors, context, links, peak rates.
+"""The GPUs that can be simulated, from simgpu/data/gpus.json: names, memory, multiprocessors, context, links, rates.
 
 To add a GPU, add it to that file (CONTRIBUTING.md, "A GPU"); what all GPUs of its compute capability share is in
 `capabilities`. Every figure names its source in `sources`. In the file, `host_link` and `network` are names of `LINKS`,
