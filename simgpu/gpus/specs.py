@@ -1,20 +1,4 @@
-"""The GPUs that can be simulated, from simgpu/data/gpus.json: names, memory, multiprocessors, context, links, rates.
-
-To add a GPU, add it to that file (CONTRIBUTING.md, "A GPU"); what all GPUs of its compute capability share is in
-`capabilities`. Every figure names its source in `sources`. In the file, `host_link` and `network` are names of `LINKS`,
-and `peak_flops` is in 10¹² operations per second. The following holds for all of them:
-
-- `total_memory` depends on the driver, by up to 2 %: newer drivers reserve more for themselves. The figure here is
-  that of drivers of CUDA 13.0 (R580), which torch 2.13's default wheels (cu130) need, if it is published. Otherwise,
-  and for V100, which those wheels no longer support, it is the newest published one.
-- `context` is everything a process holds outside PyTorch's allocator: the CUDA context, the kernels loaded so far,
-  the handles of cuBLAS and cuDNN. With lazy loading (CUDA_MODULE_LOADING=LAZY, torch's default since 1.13) it grows
-  as kernels are first used, so it is not constant; processes differ by ±0.1 GiB. Most figures are derived: PyTorch's
-  out-of-memory message gives what the process uses, what PyTorch has allocated and what it has reserved in addition,
-  each rounded to 0.01 GiB. The context is the difference.
-- `peak_flops` is dense (no sparsity), counts multiply and add as two operations, has fp32 accumulation for float16,
-  and uses Tensor Cores if they support the type.
-"""
+"""The GPUs that can be simulated, from simgpu/data/gpus.json, and what all GPUs of a compute capability share."""
 
 import difflib
 import json
@@ -23,9 +7,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
-from simgpu.gpus.capabilities import CAPABILITIES, Capability
 from simgpu.gpus.cublas_workspace import cublas_workspace_bytes
+
+# Properties shared by all GPUs of a compute capability: threads and shared memory of a multiprocessor.
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+
+KIB = 2**10
+
+
+class Capability(NamedTuple):
+    """Holds the properties of a compute capability.
+
+    max_threads: threads per multiprocessor. shared_memory: bytes per multiprocessor. shared_memory_per_block: the most
+    bytes that one thread block may request (cudaDevAttrMaxSharedMemoryPerBlockOptin).
+    """
+
+    max_threads: int
+    shared_memory: int
+    shared_memory_per_block: int
+
+
+CAPABILITIES: dict[tuple[int, int], Capability] = {
+    (7, 0): Capability(2048, 96 * KIB, 96 * KIB),
+    (7, 5): Capability(1024, 64 * KIB, 64 * KIB),
+    (8, 0): Capability(2048, 164 * KIB, 163 * KIB),
+    (8, 6): Capability(1536, 100 * KIB, 99 * KIB),
+    (8, 9): Capability(1536, 100 * KIB, 99 * KIB),
+    (9, 0): Capability(2048, 228 * KIB, 227 * KIB),
+    (10, 0): Capability(2048, 228 * KIB, 227 * KIB),
+    (12, 0): Capability(1536, 100 * KIB, 99 * KIB),
+}
+
+
+# The GPUs that can be simulated, from simgpu/data/gpus.json: names, memory, multiprocessors, context, links, rates.
+# To add a GPU, add it to that file (CONTRIBUTING.md, "A GPU"); what all GPUs of its compute capability share is in
+# `capabilities`. Every figure names its source in `sources`. In the file, `host_link` and `network` are names of
+# `LINKS`, and `peak_flops` is in 10¹² operations per second. The following holds for all of them:
+# - `total_memory` depends on the driver, by up to 2 %: newer drivers reserve more for themselves. The figure here is
+#   that of drivers of CUDA 13.0 (R580), which torch 2.13's default wheels (cu130) need, if it is published. Otherwise,
+#   and for V100, which those wheels no longer support, it is the newest published one.
+# - `context` is everything a process holds outside PyTorch's allocator: the CUDA context, the kernels loaded so far,
+#   the handles of cuBLAS and cuDNN. With lazy loading (CUDA_MODULE_LOADING=LAZY, torch's default since 1.13) it grows
+#   as kernels are first used, so it is not constant; processes differ by ±0.1 GiB. Most figures are derived: PyTorch's
+#   out-of-memory message gives what the process uses, what PyTorch has allocated and what it has reserved in addition,
+#   each rounded to 0.01 GiB. The context is the difference.
+# - `peak_flops` is dense (no sparsity), counts multiply and add as two operations, has fp32 accumulation for float16,
+#   and uses Tensor Cores if they support the type.
 
 __all__ = ["SPECS", "Spec", "cublas_workspace_bytes", "spec"]
 

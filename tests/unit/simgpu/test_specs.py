@@ -6,9 +6,8 @@ import json
 import pytest
 
 from simgpu.clock import achieved_rates
-from simgpu.gpus.capabilities import CAPABILITIES
-from simgpu.gpus.specs import FILE, SPECS, load, spec
-from simgpu.ops import sdpa
+from simgpu.gpus.specs import CAPABILITIES, FILE, SPECS, load, spec
+from simgpu.ops import attention
 
 GiB = 2**30
 MiB = 2**20
@@ -243,7 +242,7 @@ def test_every_gpu_has_what_its_compute_capability_says():
     for each in SPECS.values():
         assert each.capability is CAPABILITIES[each.compute_capability]
         assert each.capability.shared_memory_per_block <= each.capability.shared_memory
-        assert (5, 0) <= each.compute_capability <= sdpa.LATEST
+        assert (5, 0) <= each.compute_capability <= attention.LATEST
 
 
 def test_a_spec_cannot_be_changed():
