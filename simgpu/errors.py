@@ -5,7 +5,7 @@ from functools import wraps
 
 import torch
 
-from simgpu.allocator.invalid_free import InvalidFree
+from simgpu.allocator.out_of_memory import InvalidFree
 
 
 class NotModelledError(NotImplementedError):

@@ -26,12 +26,12 @@ from simgpu import handlers, session, unmodeled
 from simgpu.autograd import formulas
 from simgpu.checks import devices, dtypes, missing_cuda_kernels, overlaps
 from simgpu.cpu_reference import execute
-from simgpu.dispatch import costs, extra_flops, fusion, no_mode_guard, op_traits, sorts
+from simgpu.dispatch import costs, fusion, kernel_work, no_mode_guard, op_traits
 from simgpu.distributed import operators as collectives
 from simgpu.op_info import composite_explicit, op_spec
 from simgpu.ops import autocast, custom, dispatcher, op_call
 from simgpu.running.stub import known
-from simgpu.shapes import foreach_lists, in_place, meta_kernels
+from simgpu.shapes import meta_kernels, optimizers
 
 FOLDER = Path(__file__).parent
 NAMESPACES = ("aten", "c10d")
@@ -90,7 +90,7 @@ def _packet(operator) -> tuple:
 
 
 def _is_known_list(operator) -> bool:
-    return foreach_lists._writes(operator) is not None
+    return optimizers._writes(operator) is not None
 
 
 def _opname(operator) -> tuple:
@@ -173,9 +173,9 @@ TABLES = (
     Table("decomposition", "not decomposed", composite_explicit, "_ON_GPU", _opname, composite_explicit.kernel_of),
     Table("shapes", "shapes", meta_kernels, "_FACTORIES", _opname),
     Table("shapes", "shapes", meta_kernels, "_LOOK_AT_THE_FIRST", _opname),
-    Table("shapes", "shapes", in_place, "OPERATORS", _itself),
-    Table("shapes", "shapes", foreach_lists, "_UNARY", _of_each, _is_known_list),
-    Table("shapes", "shapes", foreach_lists, "_MORE", _of_each, _is_known_list),
+    Table("shapes", "shapes", optimizers, "OPERATORS", _itself),
+    Table("shapes", "shapes", optimizers, "_UNARY", _of_each, _is_known_list),
+    Table("shapes", "shapes", optimizers, "_MORE", _of_each, _is_known_list),
     Table("memory", "excluded", unmodeled, "_LIBRARY_OF", _qualified),
     Table("memory", "no memory", unmodeled, "_ASK", _qualified),
     Table("collective", "method", collectives, "_METHODS", _collective),
@@ -185,13 +185,13 @@ TABLES = (
     Table("time", "bytes", costs, "ROWS_READ", _opname),
     Table("time", "bytes", costs, "_ROWS_WRITTEN", _opname),
     Table("time", "bytes", costs, "READ_TWICE", _opname),
-    Table("time", "bytes", sorts, "_ALONG_A_DIM", _opname),
-    Table("time", "bytes", sorts, "OPERATORS", _opname),
+    Table("time", "bytes", kernel_work, "_ALONG_A_DIM", _opname),
+    Table("time", "bytes", kernel_work, "OPERATORS", _opname),
     Table("time", "operations", costs, "_PRODUCTS", _packet),
     Table("time", "operations", costs, "_COUNTED_AS", _packet),
     Table("time", "operations", costs, "flop_registry", _packet),
-    Table("time", "operations", extra_flops, "PRODUCTS", _packet),
-    Table("time", "operations", extra_flops, "FACTORIZATIONS", _packet),
+    Table("time", "operations", kernel_work, "PRODUCTS", _packet),
+    Table("time", "operations", kernel_work, "FACTORIZATIONS", _packet),
     Table("time", "fusion", fusion, "_GENERATED", _opname),
     Table("values=True", "on the CPU", execute, "_IN_SINGLE", _opname),
     Table("stub engine", "known values", known, "FILLED", _plain),

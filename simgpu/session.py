@@ -38,7 +38,6 @@ from simgpu.storage.host_memory import HostMemory
 from simgpu.torch_patches import (
     attributes,
     build,
-    compiled_code,
     compiling,
     cuda,
     fakes,
@@ -229,7 +228,7 @@ class Session:
         self._leave.enter_context(model_files.loaded_in_one_thread())
         self._leave.enter_context(attributes.open_hooks_seen(functions))
         self._leave.enter_context(unraisable_hook.raised_again())
-        self._leave.enter_context(compiled_code.refused(self._patches))
+        self._leave.enter_context(compiling.refused(self._patches))
         threads.patch(self._patches, self.machine, (dispatch, functions))
         self._leave.enter_context(other_handlers_wait(partial(stacks.as_outside, (dispatch, functions))))
         for mode in (dispatch, functions):

@@ -15,7 +15,7 @@ from labkit.gpu import one_rank, requested
 from labkit.timing import stopwatch
 
 if TYPE_CHECKING:
-    from simgpu.distributed.traffic import Traffic
+    from simgpu.distributed.kinds import Traffic
 
 COLUMNS, ROWS, WHOLE = "columns", "rows", "whole"
 """How the matrix A of y = x · A is sharded. A Linear stores A transposed, so A's columns are its weight's rows."""

@@ -25,8 +25,7 @@ from simgpu.allocator import snapshot as snapshots
 from simgpu.allocator.blocks import LARGE, SMALL, Block, BlockPool, Segment
 from simgpu.allocator.event_log import ALL, DEFAULT_POOL, STATE, History
 from simgpu.allocator.expandable import ExpandableSegments
-from simgpu.allocator.invalid_free import InvalidFree
-from simgpu.allocator.out_of_memory import OutOfMemory, out_of_memory, rejected, too_large
+from simgpu.allocator.out_of_memory import InvalidFree, OutOfMemory, out_of_memory, rejected, too_large
 from simgpu.allocator.pending_frees import PendingFrees
 from simgpu.allocator.physical import Device
 from simgpu.allocator.private_pools import PoolId, PrivatePool, PrivatePools

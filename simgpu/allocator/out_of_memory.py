@@ -1,11 +1,12 @@
-"""Defines the error of a failed allocation, with PyTorch's text.
-
-Source of the wording: `malloc` in `c10/cuda/CUDACachingAllocator.cpp`; compared with torch 2.13.0.
-"""
+"""Defines the errors of a failed allocation, and of freeing a part of a segment."""
 
 from __future__ import annotations
 
+from simgpu.allocator.blocks import Block
 from simgpu.allocator.physical import Device
+
+# Defines the error of a failed allocation, with PyTorch's text.
+# Source of the wording: `malloc` in `c10/cuda/CUDACachingAllocator.cpp`; compared with torch 2.13.0.
 
 HINT = (
     " If reserved but unallocated memory is large try setting"
@@ -103,3 +104,23 @@ def rejected(nbytes: int, alloc_size: int) -> OutOfMemory:
 def too_large(nbytes: int) -> OutOfMemory:
     """Returns the error for a tensor of 2**60 bytes or more."""
     return OutOfMemory("CUDA out of memory. Tried to allocate more than 1EB memory.", size=nbytes)
+
+
+# Defines the error of freeing a part of a segment, which PyTorch may do after max_split_size was lowered.
+
+
+class InvalidFree(Exception):
+    """Raised when `cudaFree` is called for a block that is only a part of a segment.
+
+    If a request fails, `release_available_cached_blocks` (`c10/cuda/CUDACachingAllocator.cpp`) frees blocks of at least
+    `max_split_size` without checking whether they are parts. None is, unless the setting was lowered while the program
+    ran. PyTorch 2.13.0 was observed to make this call (on the oracle, whose `cudaFree` accepts every address).
+
+    `inside` says whether the block begins inside its segment. CUDA's documentation of `cudaFree` requires an address
+    that `cudaMalloc` has returned, and names `cudaErrorInvalidValue` for any other. At the start of a segment CUDA
+    would free all of it, with blocks in use.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.inside = block.prev is not None
+        super().__init__(f"cudaFree of {block!r}, a part of a segment")

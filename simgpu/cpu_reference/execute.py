@@ -13,7 +13,7 @@ from simgpu.cpu_reference.cpu_call import Call
 from simgpu.device import machine as machines
 from simgpu.op_info.op_spec import spec
 from simgpu.op_info.per_op_cache import per_op_cache
-from simgpu.storage import buffers, storage_map
+from simgpu.storage import host_memory, storage_map
 from simgpu.storage.expressions import taking_numbers
 
 _aten = torch.ops.aten
@@ -122,7 +122,7 @@ def follow(machine, operator, args, kwargs, outputs) -> None:
             if place is not None and isinstance(result, torch.Tensor):
                 _put(machine, place, output, result)
             elif place is not None:
-                place.values = buffers.zeros(place.nbytes, machine.host_memory)
+                place.values = host_memory.zeros(place.nbytes, machine.host_memory)
         capture = machine.clock.capture
         if capture is not None and machine.stream in capture.streams:
             capture.computed.append(_again(machine, plan, call, new))
@@ -154,7 +154,9 @@ def _taken(operator, args, kwargs, outputs, here) -> Call:
         return argument
 
     named = {
-        name: buffers.CPU if name == "device" else taken(one) for name, one in kwargs.items() if name != "pin_memory"
+        name: host_memory.CPU if name == "device" else taken(one)
+        for name, one in kwargs.items()
+        if name != "pin_memory"
     }
     return Call(operator, [taken(one) for one in args], named, outputs)
 
@@ -163,7 +165,7 @@ def _under(tensor, here) -> torch.Tensor:
     place = storage_map.find(tensor.untyped_storage())
     if place is None or place.values is None:
         if tensor._is_zerotensor():
-            return torch.zeros(tensor.shape, dtype=tensor.dtype, device=buffers.CPU)
+            return torch.zeros(tensor.shape, dtype=tensor.dtype, device=host_memory.CPU)
         raise _UnknownError
     here[id(place)] = place
     if place.values.storage.nbytes() < place.nbytes:
@@ -199,7 +201,7 @@ def _put(machine, place, output, result) -> None:
             return
         result = result.reshape(output.shape)
     if place.values is None:
-        place.values = buffers.holding(result, output, place.nbytes, machine.host_memory)
+        place.values = host_memory.holding(result, output, place.nbytes, machine.host_memory)
     else:
         place.values.under(output).copy_(result)
 
@@ -281,7 +283,7 @@ def _tell(what: str) -> None:
 def _resize(machine, tensor) -> None:
     place = storage_map.find(tensor.untyped_storage())
     if place is not None and place.values is None:
-        place.values = buffers.zeros(place.nbytes, machine.host_memory)
+        place.values = host_memory.zeros(place.nbytes, machine.host_memory)
     elif place is not None and place.values.storage.nbytes() < place.nbytes:
         machine.host_memory.take(place.nbytes)
         place.values.resize(place.nbytes)
@@ -291,7 +293,7 @@ def _leave_undefined(machine, outputs) -> None:
     for output in outputs:
         place = storage_map.find(output.untyped_storage()) if _is_simulated(output) else None
         if place is not None and place.values is None:
-            place.values = buffers.zeros(place.nbytes, machine.host_memory)
+            place.values = host_memory.zeros(place.nbytes, machine.host_memory)
 
 
 def _forget(plan: _Plan, args, kwargs) -> None:

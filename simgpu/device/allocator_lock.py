@@ -11,8 +11,7 @@ from functools import partial, wraps
 from typing import Any
 
 from simgpu.allocator.caching import CachingAllocator
-from simgpu.allocator.invalid_free import InvalidFree
-from simgpu.allocator.out_of_memory import OutOfMemory
+from simgpu.allocator.out_of_memory import InvalidFree, OutOfMemory
 from simgpu.allocator.physical import Device
 from simgpu.errors import NotModelledError, as_cuda_error
 from simgpu.interrupts import between_operators, defers_signals, have_room

@@ -133,7 +133,7 @@ class Machine:
         self.casts: dict = {}  # autocast's copies of weights, until its outermost region ends (ops/autocast.py)
         self.host_bytes = 0  # bytes of tensors copied to the host, which are counted but not allocated there
         self.world: Any = None  # the world that the process is one rank of (distributed/world.py), or None
-        self.traffic: Any = None  # the record of its collectives (distributed/traffic.py)
+        self.traffic: Any = None  # the record of its collectives (distributed/kinds.py)
         self.links: Any = None  # links between the ranks of that world (distributed/links.py)
         self.seeing: Callable = contextlib.nullcontext  # a context in which Python sees the GPU while an operator runs
         self.join: Any = None  # makes a monitored process a rank of a world: join(rank, ranks), from running/child.py

@@ -15,7 +15,7 @@ import torch
 
 from simgpu.clock import achieved_rates, rates
 from simgpu.clock.clock import TO_GPU, TO_HOST
-from simgpu.dispatch import extra_flops, grouped_convolutions, layout_changes, sorts
+from simgpu.dispatch import kernel_work
 from simgpu.gpus.specs import Spec
 from simgpu.op_info import arguments
 from simgpu.op_info.op_spec import mark
@@ -101,7 +101,7 @@ _COUNTED_AS = {
     _aten.addmm_: _aten.addmm, _aten.baddbmm_: _aten.baddbmm, _aten._addmm_activation: _aten.addmm,
     _aten._int_mm: _aten.mm,
 }  # fmt: skip
-_EXTRA = extra_flops.PRODUCTS | extra_flops.FACTORIZATIONS
+_EXTRA = kernel_work.PRODUCTS | kernel_work.FACTORIZATIONS
 _REAL = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 
 
@@ -128,9 +128,9 @@ class Plan:
         self.launches = _KERNELS.get(name, 1)
         self.product = packet in _PRODUCTS
         self.attention = "attention" in name
-        self.sorts = name in sorts.OPERATORS
+        self.sorts = name in kernel_work.OPERATORS
         self.own = packet in _EXTRA
-        self.factorizes = packet in extra_flops.FACTORIZATIONS
+        self.factorizes = packet in kernel_work.FACTORIZATIONS
         self.flops = _EXTRA[packet] if self.own else flop_registry.get(_COUNTED_AS.get(packet, packet))
         self.causal = arguments.has(operator, "is_causal")
         self.roles = []
@@ -319,7 +319,7 @@ def _compute_seconds(spec: Spec, plan: Plan, operator, args, kwargs, outputs) ->
         )
     else:
         key = _of_convolution(spec, args, kwargs)
-        in_groups = grouped_convolutions.seconds(spec, operator, args, kwargs, outputs, flops, key)
+        in_groups = kernel_work.seconds(spec, operator, args, kwargs, outputs, flops, key)
         if in_groups is not None:
             return in_groups
         rate = achieved_rates.rate(spec, key)
@@ -370,7 +370,7 @@ def cost(spec: Spec, operator, args, kwargs, outputs, compiled: bool = False) ->
     if plan.flops is not None:
         return _cost_of_counted(spec, plan, operator, args, kwargs, outputs, compiled)
     if plan.sorts:
-        moved = sorts.moved(spec, plan.name, operator, args, kwargs, outputs)
+        moved = kernel_work.moved(spec, plan.name, operator, args, kwargs, outputs)
     else:
         moved = traffic(plan, args, kwargs, outputs)
     work = moved / achieved_rates.bandwidth(spec)
@@ -420,7 +420,7 @@ def _cost_of_counted(spec: Spec, plan: Plan, operator, args, kwargs, outputs, co
         if convolves and not compiled:
             key = _of_convolution(spec, args, kwargs)
             in_hardware = key in spec.peak_flops  # and is not emulated, as bfloat16 is on a T4
-            changed = layout_changes.changed(operator, args, kwargs, outputs, key) if in_hardware else []
+            changed = kernel_work.changed(operator, args, kwargs, outputs, key) if in_hardware else []
             kernels += len(changed)
             work += 2 * sum(map(size, changed)) / achieved_rates.bandwidth(spec)
         if len(_costs) >= LIMIT:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simgpu.allocator.caching import OutOfMemory
 from simgpu.clock.clock import TO_HOST
 from simgpu.device import machine as machines
-from simgpu.dispatch import costs, op_log, size_probe, stacks, stages
+from simgpu.dispatch import costs, op_log, stacks, stages, unknown_sizes
 from simgpu.dispatch.op_traits import COLLECTIVE, HIGHER_ORDER, KERNEL, QUESTION, VIEW
 from simgpu.dispatch.unknown_sizes import OTHER_LAYOUT
 from simgpu.distributed import operators
@@ -271,7 +271,7 @@ class DispatchMode(TorchDispatchMode):
             if tensor.dtype == torch.bool:
                 line.branches = True
             else:
-                size_probe.look_inside(line, self.functions)
+                unknown_sizes.look_inside(line, self.functions)
             return number
         raise NoValueError(
             f"PyTorch asks for the value of a simulated {tensor.dtype} tensor inside an operator, and it has none: the "

@@ -15,13 +15,11 @@ from simgpu.device.machine import current
 from simgpu.device.streams import Generator
 from simgpu.dispatch import (  # noqa: F401
     assume_finite,
-    deep_copies,
-    from_data,
+    default_devices,
     indexing,
     moves,
-    size_probe,
     stacks,
-    tensor_attributes,
+    unknown_sizes,
     value_access,
 )
 from simgpu.dispatch.default_devices import META, means_gpu
@@ -31,7 +29,7 @@ from simgpu.errors import NoValueError, in_cuda_words
 from simgpu.handlers import handler_of, handles
 from simgpu.interrupts import defers_signals, run_deferring_signals
 from simgpu.op_info.arguments import tensors_in
-from simgpu.ops import cuda_composites, encoder, gradients, meta_shapes, rnn, sdpa  # noqa: F401  (they register what they hold)
+from simgpu.ops import attention, cuda_composites, encoder, gradients, meta_shapes, rnn  # noqa: F401  (they register what they hold)
 from simgpu.storage import side_streams, storage_map
 from simgpu.storage.storage_map import HOST, on_gpu
 from simgpu.tracebacks import as_on_gpu, let_go
@@ -50,7 +48,7 @@ class FunctionMode(TorchFunctionMode):
         self.default_type_on_gpu: Any = None  # torch.cuda.FloatTensor, if passed to torch.set_default_tensor_type
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in tensor_attributes.OF_ITSELF and types in _PLAIN:
+        if function in default_devices.OF_ITSELF and types in _PLAIN:
             return function(*args, **(kwargs or {}))
         dispatch = self.dispatch
         if not dispatch.machine.active or dispatch.machine is not current():
@@ -82,7 +80,7 @@ class FunctionMode(TorchFunctionMode):
             here.given = (args, kwargs and (*kwargs.values(),))
             placeholder_values = dispatch.machine.placeholder_values
             if placeholder_values is not None and placeholder_values.numbers:
-                size_probe.look(function, args, kwargs)
+                unknown_sizes.look(function, args, kwargs)
             if kwargs and kwargs.get("generator") is not None:
                 check_generator(kwargs["generator"], args, kwargs)
             if handler is not None:

@@ -3,7 +3,7 @@
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu import placeholder_numbers
+from simgpu import placeholder_values
 from simgpu.device.machine import remedy
 from simgpu.dispatch import asserts, assume_finite
 from simgpu.dispatch.host_copies import to_host
@@ -84,7 +84,7 @@ def item(mode, function, args, kwargs):
     if not tensor.dtype.is_floating_point:
         raise NoValueError(_no_value("item()", tensor))
     number = values.nan()
-    return placeholder_numbers.exact(number) if function is Tensor.__float__ else number
+    return placeholder_values.exact(number) if function is Tensor.__float__ else number
 
 
 _TRUTH = (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero)
@@ -222,8 +222,8 @@ def with_placeholder(machine, function, args, kwargs):
     )
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         answer = function(*given, **kwargs)
-    answer = placeholder_numbers.given(machine.placeholder_values, f"{function.__name__.strip('_')}()", answer)
-    return placeholder_numbers.exact(answer, function is Tensor.__index__) if function in _EXACT else answer
+    answer = placeholder_values.given(machine.placeholder_values, f"{function.__name__.strip('_')}()", answer)
+    return placeholder_values.exact(answer, function is Tensor.__index__) if function in _EXACT else answer
 
 
 def _or_zeros(tensor):

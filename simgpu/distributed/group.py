@@ -15,10 +15,9 @@ from torch.distributed import ProcessGroup
 
 from simgpu import unmodeled
 from simgpu.device import machine as machines
-from simgpu.distributed import meeting, messages, objects, peer_values, refused, scratch, transfers
-from simgpu.distributed.kinds import kind
-from simgpu.distributed.stashed_tensors import StashedTensors
-from simgpu.distributed.traffic import Collective, Traffic
+from simgpu.distributed import meeting, messages, nccl_memory, objects, peer_values, refused, works
+from simgpu.distributed.kinds import Collective, Traffic, kind
+from simgpu.distributed.nccl_memory import StashedTensors
 from simgpu.distributed.works import Finished
 from simgpu.storage import storage_map
 
@@ -175,7 +174,7 @@ class RankGroup(ProcessGroup):
 
     def _count(
         self, name: str, tensors, nbytes: int, root: bool = True, opts=None, peer: int | None = None, operation=None
-    ) -> transfers.Arrival | None:
+    ) -> works.Arrival | None:
         """Records a collective of `nbytes` on `tensors`, and adds it to the clock; returns when it is done."""
         self._check(name, tensors, operation)
         machine, size = machines.current(), self.size()
@@ -194,7 +193,7 @@ class RankGroup(ProcessGroup):
             self._together.append(arrival)
         return arrival
 
-    def _take_time(self, one: Collective, waited_for: bool, peer: int | None) -> transfers.Arrival | None:
+    def _take_time(self, one: Collective, waited_for: bool, peer: int | None) -> works.Arrival | None:
         """Adds a collective to the clock; returns its arrival, or None if it takes no time.
 
         A collective that Python waits for at once runs on the current stream, any other on the group's, and a message
@@ -205,11 +204,11 @@ class RankGroup(ProcessGroup):
             return None
         if peer is None:
             own = machine.stream if waited_for else self._stream_of("device", machine)
-            return transfers.collective(machine, one, ranks, own)
+            return works.collective(machine, one, ranks, own)
         own = (one.name, ranks, peer) if self._coalescing else self._stream_of(self._pair(peer), machine)
-        return transfers.message(machine, one, ranks, ranks[self.rank()], ranks[peer], own)
+        return works.message(machine, one, ranks, ranks[self.rank()], ranks[peer], own)
 
-    def _work(self, outputs, inputs, opts, done: transfers.Arrival | None) -> Finished:
+    def _work(self, outputs, inputs, opts, done: works.Arrival | None) -> Finished:
         """Returns the handle of a collective, which keeps the inputs until it is waited for, if it is asynchronous."""
         work = Finished(outputs, inputs if getattr(opts, "asyncOp", True) else (), done)
         self._stashed.add(work.kept)
@@ -261,7 +260,7 @@ class RankGroup(ProcessGroup):
         done = self._count("all_gather", [*inputs, *_flat(outputs)], _bytes(_flat(outputs)), opts=opts)
         held = []
         for ones, given in zip(outputs, inputs, strict=True):
-            held += scratch.flat(self, ones)
+            held += nccl_memory.flat(self, ones)
             peer_values.copy_alike(ones, given)
         return self._work(held or _flat(outputs), inputs, opts, done)
 
@@ -298,7 +297,7 @@ class RankGroup(ProcessGroup):
         done = self._count("reduce_scatter", [*outputs, *given], _bytes(given), opts=opts, operation=operation)
         held = []
         for output, ones in zip(outputs, inputs, strict=True):
-            held += scratch.flat(self, ones)
+            held += nccl_memory.flat(self, ones)
             peer_values.reduce(output, ones[self.rank()], operation, self.size())
         return self._work(outputs, [*given, *held], opts, done)
 
@@ -383,7 +382,7 @@ class RankGroup(ProcessGroup):
     def _pair(self, peer: int) -> tuple[int, int]:
         return min(self.rank(), peer), max(self.rank(), peer)
 
-    def _point_to_point(self, tensors, peer: int, done: transfers.Arrival | None) -> Finished:
+    def _point_to_point(self, tensors, peer: int, done: works.Arrival | None) -> Finished:
         """Records these tensors as used on NCCL's stream (pointToPoint records it); a single message's work holds
         them.
         """
@@ -417,7 +416,7 @@ class RankGroup(ProcessGroup):
         """Waits until all ranks have arrived."""
         done = self._count("barrier", (), 0, opts=opts)
         self._meet()
-        kept = scratch.barrier(self, getattr(opts, "device", None), not getattr(opts, "asyncOp", False))
+        kept = nccl_memory.barrier(self, getattr(opts, "device", None), not getattr(opts, "asyncOp", False))
         return Finished(kept=kept, arrival=done)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
@@ -437,7 +436,7 @@ class RankGroup(ProcessGroup):
     def end_coalescing(self, device) -> Finished:
         """Ends such a series."""
         self._coalescing = False
-        return Finished(arrival=transfers.Arrivals(self._together))
+        return Finished(arrival=works.Arrivals(self._together))
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 

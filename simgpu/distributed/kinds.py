@@ -1,19 +1,19 @@
-"""One row per kind of collective: what a rank sends and receives, in how many steps, and how NCCL treats its dtypes.
-
-The bytes sent are those of the ring, the algorithm that NCCL uses for large messages: a message of S bytes is split
-into N parts that go round (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-2009; NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus bandwidth"). In a ring, a
-rank receives as many bytes as it sends. S is the size of the tensor that is equal on all ranks at the start
-(all_reduce, reduce_scatter's input) or at the end (all_gather's output), and for gather and scatter it is one rank's
-part.
-
-Gather and scatter have no ring: their root exchanges a message with every other rank, all at once
-(torch/csrc/cuda/nccl.cpp). All messages pass the root's link and share it, so they are assumed to end together.
-"""
+"""One row per kind of collective, and counts of what a rank's collectives move."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+
+# One row per kind of collective: what a rank sends and receives, in how many steps, and how NCCL treats its dtypes.
+# The bytes sent are those of the ring, the algorithm that NCCL uses for large messages: a message of S bytes is split
+# into N parts that go round (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+# workstations", 2009; NVIDIA, nccl-tests, doc/PERFORMANCE.md, where the same factors turn a time into "bus
+# bandwidth"). In a ring, a rank receives as many bytes as it sends. S is the size of the tensor that is equal on all
+# ranks at the start (all_reduce, reduce_scatter's input) or at the end (all_gather's output), and for gather and
+# scatter it is one rank's part.
+#
+# Gather and scatter have no ring: their root exchanges a message with every other rank, all at once
+# (torch/csrc/cuda/nccl.cpp). All messages pass the root's link and share it, so they are assumed to end together.
 
 Factor = Callable[[int, bool], Fraction | int]
 
@@ -109,3 +109,85 @@ def kind(name: str) -> Kind:
     if name not in KINDS:
         raise ValueError(f"{name!r} is not a known collective; known are {', '.join(KINDS)}")
     return KINDS[name]
+
+
+# Counts what one rank's collectives move: their number per kind, the bytes of their messages, and the bytes sent.
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective that a rank took part in.
+
+    `nbytes` is its message's size as in `kinds`, `ranks` its group's size, and `sent` the bytes that this rank sends by
+    the ring.
+    """
+
+    name: str
+    nbytes: int
+    ranks: int
+    sent: int
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The count of one kind of collective, the bytes of its messages, and the bytes that this rank sent for them."""
+
+    count: int
+    nbytes: int
+    sent: int
+
+
+class Traffic:
+    """The collectives of one rank in order, and their sums by kind.
+
+    `traffic["all_reduce"].sent` and `traffic.sent` are in bytes. Iterating yields each `Collective`, and `clear()`
+    starts afresh.
+    """
+
+    def __init__(self) -> None:
+        self._collectives: list[Collective] = []
+
+    def add(self, collective: Collective) -> None:
+        """Records one collective."""
+        self._collectives.append(collective)
+
+    def clear(self) -> None:
+        """Drops what was recorded."""
+        self._collectives.clear()
+
+    def __iter__(self):
+        return iter(tuple(self._collectives))
+
+    def __len__(self) -> int:
+        return len(self._collectives)
+
+    def __getitem__(self, kind: str) -> Sum:
+        """Returns the sum of one kind, zeros if there were none. Raises KeyError, which lists the kinds, for an unknown
+        one.
+        """
+        if kind not in KINDS:
+            raise KeyError(f"{kind!r} is not a kind of collective; the kinds are {', '.join(KINDS)}")
+        return self.by_kind().get(kind, Sum(0, 0, 0))
+
+    def by_kind(self) -> dict[str, Sum]:
+        """Returns the sums of the kinds that ran, in the order in which they first did."""
+        sums: dict[str, Sum] = {}
+        for one in self._collectives:
+            old = sums.get(one.name, Sum(0, 0, 0))
+            sums[one.name] = Sum(old.count + 1, old.nbytes + one.nbytes, old.sent + one.sent)
+        return sums
+
+    @property
+    def sent(self) -> int:
+        """Returns the bytes that this rank has sent."""
+        return sum(one.sent for one in self._collectives)
+
+    def __str__(self) -> str:
+        lines = [f"{'collective':<16}{'count':>8}{'message bytes':>18}{'bytes sent':>18}"]
+        for kind, total in self.by_kind().items():
+            lines.append(f"{kind:<16}{total.count:>8,}{total.nbytes:>18,}{total.sent:>18,}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Traffic of {len(self)} collectives, {self.sent:,} bytes sent>"

@@ -15,7 +15,7 @@ import torch
 from simgpu.device import machine as machines
 from simgpu.device.machine import Machine
 from simgpu.distributed import dtensor_handlers, meeting, objects, pipelines, processes, world
-from simgpu.distributed.traffic import Traffic
+from simgpu.distributed.kinds import Traffic
 from simgpu.patches import Patches
 
 TIMEOUT = timedelta(minutes=10)

@@ -11,7 +11,7 @@ import torch
 
 from simgpu.device import machine as machines
 from simgpu.distributed import clear_caches, links, meeting, messages
-from simgpu.distributed.traffic import Traffic
+from simgpu.distributed.kinds import Traffic
 
 PER_NODE = 8
 """GPUs per machine, as on the HGX boards of A100, H100, H200 and B200 (NVIDIA's datasheets)."""

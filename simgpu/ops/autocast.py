@@ -1,23 +1,124 @@
-"""autocast("cuda") on the simulated GPU.
-
-In PyTorch's C++ a kernel at the dispatch key AutocastCUDA casts the arguments of each listed operator and calls the
-operator again below that key (aten/src/ATen/autocast_mode.h). It skips tensors that are not `is_cuda()`, and a
-simulated tensor is not. So the same operators get a kernel of this module at a key of the same height,
-AutocastPrivateUse1. autocast("cuda") switches that key on and off in each thread. Operators that C++ calls inside
-others are cast too, and backward runs in the dtype that forward chose. While autocast is off, the kernels cost nothing.
-"""
+"""autocast(\"cuda\") on the simulated GPU, for PyTorch's operators and for those of libraries."""
 
 import re
+import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import torch
+from torch.utils import _pytree as pytree
 
 from simgpu.device import machine as machines
-from simgpu.ops import dispatcher, library_casts
+from simgpu.ops import dispatcher
 from simgpu.storage import storage_map
+
+# autocast("cuda") for operators of libraries: calls the kernel that they registered in Python or in C++.
+# `torch.library.register_autocast`, or a C++ library such as torchvision, registers a kernel at the key AutocastCUDA.
+# That kernel checks whether a tensor is on CUDA before it casts it, but a simulated tensor is a meta tensor. So the
+# kernel is called with tensors that report "cuda" and hold a simulated one (`_OnCUDA`). What the kernel calls with
+# them, the casts and the operator itself, is then called with the simulated tensors. Autograd works as if there were
+# no such kernel.
+
+_CUDA = "AutocastCUDA"
+_keys_of_libraries = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _CUDA))
+_TO_COPY = torch.ops.aten._to_copy.default
+_make = torch.Tensor._make_wrapper_subclass  # PyTorch's function, saved because a simulated GPU patches it
+
+_known: set[str] = set()  # names of operators that have a kernel already
+_looked: tuple[int, ...] = ()
+
+
+def forget() -> None:
+    """Resets the module: no operator has a kernel."""
+    global _looked
+    _known.clear()
+    _looked = ()
+
+
+def new_ones() -> Iterator[torch._ops.OpOverload]:
+    """Yields operators of libraries that have a kernel for autocast("cuda") and were not yielded before.
+
+    Only a new module, a shared library or a registration from Python can add one. Asking the dispatcher costs 5 ms, so
+    it is asked only after one of these.
+    """
+    global _looked
+    now = len(sys.modules), len(torch.ops.loaded_libraries), len(torch.library._impls)
+    if now == _looked:
+        return
+    _looked = now
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key(_CUDA):
+        if not name.startswith("aten::") and name not in _known:
+            _known.add(name)
+            space, _, rest = name.partition("::")
+            packet, _, overload = rest.partition(".")
+            yield getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+
+
+def policy(cast: Callable):
+    """Returns the autocast policy for operators of libraries.
+
+    `cast(tensor, dtype)` casts as C++ does, with the cache of weights.
+    """
+
+    def call(operator, args, kwargs):
+        tls = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        around = sys._getframe().f_code
+
+        def below(function, given, named):
+            """Calls what the registered kernel calls, with the simulated tensors."""
+            from_cpp = sys._getframe(2).f_code is around  # Python's register_autocast has no cache
+            with torch._C._ForceDispatchKeyGuard(*tls):
+                if function is _TO_COPY and from_cpp and set(named) <= {"dtype"}:
+                    return cast(given[0], named["dtype"])
+                return function(*given, **named)
+
+        def dressed(one):
+            return _OnCUDA(one, below) if one.is_meta else one
+
+        kernel = torch.library.get_kernel(operator, _CUDA)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, dressed, (args, kwargs))
+        return _undressed(kernel.call_boxed(_keys_of_libraries, *args, **kwargs))
+
+    return call
+
+
+class _OnCUDA(torch.Tensor):
+    """Wraps a simulated tensor and reports "cuda"; `below` runs the calls made with it."""
+
+    inside: torch.Tensor
+    below: Callable
+
+    @staticmethod
+    def __new__(cls, inside: torch.Tensor, below: Callable):
+        form = {"dtype": inside.dtype, "device": torch.device("cuda")}
+        made = _make(cls, inside.shape, inside.stride(), inside.storage_offset(), **form)
+        made.inside, made.below = inside, below
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+        below = next(one.below for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, cls))
+        args, kwargs = _undressed((args, kwargs or {}))
+        result = below(function, args, {name: one for name, one in kwargs.items() if name != "device"})
+        return pytree.tree_map_only(torch.Tensor, lambda one: cls(one, below) if one.is_meta else one, result)
+
+
+def _undressed(arguments):
+    return pytree.tree_map_only(_OnCUDA, lambda one: one.inside, arguments)
+
+
+# autocast("cuda") on the simulated GPU.
+# In PyTorch's C++ a kernel at the dispatch key AutocastCUDA casts the arguments of each listed operator and calls the
+# operator again below that key (aten/src/ATen/autocast_mode.h). It skips tensors that are not `is_cuda()`, and a
+# simulated tensor is not. So the same operators get a kernel of this module at a key of the same height,
+# AutocastPrivateUse1. autocast("cuda") switches that key on and off in each thread. Operators that C++ calls inside
+# others are cast too, and backward runs in the dtype that forward chose. While autocast is off, the kernels cost
+# nothing.
 
 KEY = "AutocastPrivateUse1"
 _key = getattr(torch._C.DispatchKey, KEY)
@@ -196,7 +297,7 @@ def _refuse(operator, args, kwargs):
     return operator(*args, **kwargs)
 
 
-_OF_LIBRARIES = library_casts.policy(cast)
+_OF_LIBRARIES = policy(cast)
 
 
 def _name(operator) -> str:
@@ -240,12 +341,12 @@ def register() -> None:
     casting = dispatcher.library(KEY)
     for operator, kernel in _kernels():
         casting.impl(operator, kernel)
-    library_casts.forget()
+    forget()
 
 
 def _follow_libraries() -> None:
     """Gives operators of libraries imported since the last call a kernel that calls what they registered."""
-    for operator in library_casts.new_ones():
+    for operator in new_ones():
         dispatcher.library(KEY, operator.namespace).impl(operator, _kernel(operator, _OF_LIBRARIES))
 
 

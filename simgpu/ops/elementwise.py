@@ -7,7 +7,7 @@ import torch
 from simgpu.errors import NotModelledError
 from simgpu.op_info.inplace_out_variants import resized
 from simgpu.ops.op_call import OpCall, decomposition, rule
-from simgpu.ops.reduction_scratch import reduce_all
+from simgpu.ops.reductions import reduce_all
 from simgpu.storage import storage_map
 
 decomposition("isinf.default")  # aten/src/ATen/native/TensorCompare.cpp: abs, then a comparison

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend
 from simgpu.device import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.handlers import handles
-from simgpu.ops import sdpa
+from simgpu.ops import attention
 from simgpu.ops.op_call import decomposition
 from simgpu.storage import storage_map
 
@@ -89,8 +89,8 @@ def self_attention(
     size = embed_dim // num_head
     if query is key is value and mask is None and not need_weights:
         heads = query.view(batch, -1, num_head, size).transpose(1, 2)
-        call = sdpa.Call(heads, heads, heads, None, 0.0, False, False)
-        if sdpa.choose(call, machines.on()) in FUSED:
+        call = attention.Call(heads, heads, heads, None, 0.0, False, False)
+        if attention.choose(call, machines.on()) in FUSED:
             parts = torch._C._nn.linear(query, qkv_weight, qkv_bias).chunk(3, -1)  # pyright: ignore[reportAttributeAccessIssue]
             parts = [part.view(batch, -1, num_head, size).transpose(1, 2) for part in parts]
             found = torch._C._nn.scaled_dot_product_attention(*parts)  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,7 +9,7 @@ from simgpu.checks.scalar_types import legacy_name, name, read_as
 from simgpu.device import machine as machines
 from simgpu.ops import cub
 from simgpu.ops.op_call import OpCall, decomposition, preprocess_args, rule
-from simgpu.ops.reduction_scratch import reduce_all
+from simgpu.ops.reductions import reduce_all
 from simgpu.storage import layout, storage_map
 
 ROWS_PER_PARTIAL = 10  # EmbeddingBackwardKernel.cu, NROWS_PER_THREAD

@@ -8,8 +8,8 @@ some layouts.
 import torch
 from torch._prims_common import suggest_memory_format
 
-from simgpu.ops.batch_norm import channels_last
 from simgpu.ops.dispatcher import meta
+from simgpu.ops.norms import channels_last
 from simgpu.shapes import meta_kernels
 from simgpu.storage.values import deciding
 

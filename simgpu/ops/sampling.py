@@ -3,7 +3,7 @@
 import torch
 
 from simgpu.ops.op_call import OpCall, decomposition, rule
-from simgpu.ops.reduction_scratch import accumulator_of, reduce
+from simgpu.ops.reductions import accumulator_of, reduce
 
 # aten/src/ATen/native/DistributionTemplates.h, normal_impl and normal_out_impl. In each, deviations in a tensor are
 # checked twice. The results of these checks are unknown, so the deviations are assumed to be valid.

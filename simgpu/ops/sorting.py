@@ -1,4 +1,4 @@
-"""Rules for sorting, selecting the largest, cumulative sums, and sampling."""
+"""Rules for sorting, searching in sorted values, and finding distinct ones."""
 
 from math import ceil, log, log2
 
@@ -8,9 +8,12 @@ from simgpu.checks import number_ranges
 from simgpu.checks.overlaps import refuse_within
 from simgpu.checks.scalar_types import name
 from simgpu.errors import NoValueError
+from simgpu.op_info.inplace_out_variants import resized
 from simgpu.ops import cub
 from simgpu.ops.op_call import OpCall, decomposition, rule
-from simgpu.ops.reduction_scratch import accumulator_of, reduce, reduce_all
+from simgpu.ops.reductions import accumulator_of, reduce, reduce_all
+
+# Rules for sorting, selecting the largest, cumulative sums, and sampling.
 
 SHORT = 4096  # rows up to this length are sorted in place: aten/src/ATen/native/cuda/Sort.h, should_use_small_sort
 LARGE_SEGMENT = 1_000_000  # rows from this length on are sorted one by one: SortStable.cu
@@ -377,3 +380,265 @@ def mode(call: OpCall) -> None:
             f"simulated tensor has no values. Rows of up to {FUSED_MODE} elements need none."
         )
     call.contiguous(tensor.transpose(_dim(call), -1))
+
+
+# Rules for searching: sorted boundaries, histograms, membership, nonzero elements.
+
+TILE = 512 * 16  # elements per thread block and turn: Nonzero.cu, nonzero_static_cuda_out_impl
+
+
+@rule("searchsorted.Tensor", "searchsorted.Tensor_out", "searchsorted.Scalar", "searchsorted.Scalar_out")
+@rule("bucketize.Tensor", "bucketize.Tensor_out", "bucketize.Scalar", "bucketize.Scalar_out")
+def searchsorted(call: OpCall) -> None:
+    """Rule of searchsorted: a number becomes a tensor on the device, and operands are made contiguous and of one dtype.
+
+    (aten/src/ATen/native/cuda/Bucketization.cu, BucketizationUtils.h)
+    """
+    boundaries = call.get("sorted_sequence", None)
+    boundaries = call["boundaries"] if boundaries is None else boundaries
+    searched, sorter = call["self"], call.get("sorter")
+    common = torch.result_type(boundaries, searched)
+    if not isinstance(searched, torch.Tensor):
+        searched = torch.tensor(searched, dtype=torch.float64 if isinstance(searched, float) else None, device="meta")
+        call.scratch_like(searched)
+    if sorter is not None and sorter.numel():
+        _check_range(call, sorter)
+    call.allocate_outputs(*call.outputs)
+    if searched.numel() == 0:
+        return
+    given = [searched, boundaries, sorter]
+    copies = call.contiguous(*given)
+    for place, tensor in enumerate(given[:2]):
+        if tensor.dtype != common:
+            copy, copies[place] = copies[place], call.scratch_like(tensor, common)
+            call.release(copy)
+    call.release(*reversed(copies))
+
+
+def _check_range(call: OpCall, indices: torch.Tensor) -> None:
+    """Allocates the smallest and the largest of indices, which the host compares with the size that they index."""
+    call.release(*reversed(_extremes(call, indices)))
+
+
+def _extremes(call: OpCall, tensor: torch.Tensor, since: tuple[int, int] = (2, 0), before: int = 2) -> tuple:
+    """Allocates aminmax of all of a tensor; returns the blocks of the extremes, which the caller frees.
+
+    Before torch `since` they are found one after the other, and the host reads each, so that no block remains. `before`
+    is the number of them.
+    """
+    together = call.machine.torch_version >= since
+    element = tensor.element_size()
+    for wanted in (2,) if together else (1,) * before:
+        found = tuple(call.scratch(element) for _ in range(wanted))
+        copy = call.contiguous(tensor)
+        reduce(call, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), None, wanted * element, element)
+        call.release(*copy)
+        if together:
+            return found
+        call.release(*found)
+    return ()
+
+
+@decomposition("histc.out")
+def histc_into(tensor, bins=100, min=0, max=0, *, out):
+    """Decomposes _histc_out_cuda: a separate result, which is copied (aten/src/ATen/native/cuda/SummaryOps.cu)."""
+    return resized(out, torch.ops.aten.histc.default(tensor, bins, min, max))
+
+
+@rule("histc.default", only=True)
+def histc(call: OpCall) -> None:
+    """Rule of _histc_cuda_template: without a given range, the values' extremes (SummaryOps.cu)."""
+    call.allocate_outputs(*call.outputs)
+    tensor, least, most = call["self", "min", "max"]
+    if least != most or tensor.numel() == 0:
+        return
+    call.release(*_extremes(call, tensor, since=(2, 12)))
+
+
+@rule("bincount.default", only=True)
+def bincount(call: OpCall) -> None:
+    """Rule of _bincount_cuda (aten/src/ATen/native/cuda/SummaryOps.cu).
+
+    It converts weights that are neither float32 nor float64 to float64, finds the smallest and the largest value, which
+    the host reads, and then allocates the counts while it still holds all of these.
+    """
+    tensor, weights = call["self"], call.get("weights")
+    if tensor.numel() == 0:
+        return call.allocate_outputs(*call.outputs)
+    floats = torch.float32, torch.float64
+    as_double = None if weights is None or weights.dtype in floats else call.scratch_like(weights, torch.float64)
+    extremes = _extremes(call, tensor, since=(2, 13), before=1 if tensor.dtype == torch.uint8 else 2)
+    call.allocate_outputs(*call.outputs)
+    call.release(*extremes, as_double)
+
+
+@rule("nonzero_static.default", "nonzero_static.out")
+def nonzero_static(call: OpCall) -> None:
+    """Rule of nonzero_static_cuda_out_impl: counts per thread block, and their sums
+    (aten/src/ATen/native/cuda/Nonzero.cu).
+
+    There are at most as many blocks as multiprocessors.
+    """
+    call.allocate_outputs(*call.outputs)
+    tensor, size = call["self", "size"]
+    if size == 0 or tensor.numel() == 0 or tensor.dim() == 0:
+        return
+    call.contiguous(tensor)
+    tiles = ceil(tensor.numel() / TILE)
+    blocks = ceil(tiles / ceil(tiles / call.machine.spec.multiprocessors))
+    call.scratch(4 * blocks)
+    call.scratch(8 * blocks)
+
+
+@decomposition("isin.Tensor_Tensor", "isin.Tensor_Tensor_out")
+def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None):
+    """Decomposes isin: compares all pairs if few elements are searched for, else sorts both together.
+
+    (aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu and isin_sorting)
+    """
+    found = _place(elements, out)
+    if elements.numel() == 0:
+        return found
+    if test_elements.numel() < 10.0 * elements.numel() ** 0.145:
+        return _among_few(found, elements, test_elements, invert)
+    if assume_unique:
+        together, order = torch.cat([elements.ravel(), test_elements.ravel()]), None
+    else:
+        flat, order = torch._unique(elements, sorted=False, return_inverse=True)
+        tested, _ = torch._unique(test_elements, sorted=False)
+        together = torch.cat([flat, tested])
+        del flat, tested
+    return _among_many(found, together, order, invert)
+
+
+def _place(elements, out):
+    """Returns the tensor of results."""
+    if out is None:
+        return torch.empty(elements.shape, dtype=torch.bool, device=elements.device)
+    return out if out.shape == elements.shape else out.resize_(elements.shape)
+
+
+def _among_few(found, elements, tested, invert):
+    tested = tested.view([1] * elements.dim() + [-1])
+    compared = elements.unsqueeze(-1).ne(tested) if invert else elements.unsqueeze(-1).eq(tested)
+    result = compared.all(-1) if invert else compared.any(-1)
+    found.copy_(result)
+    del result, compared
+    return found
+
+
+def _among_many(found, together, order, invert):
+    ordered, places = together.sort(stable=True, dim=0, descending=False)
+    duplicate = torch.empty_like(ordered, dtype=torch.bool)
+    first, second = ordered[1:], ordered[:-1]
+    duplicate[:-1].copy_(first.ne(second) if invert else first.eq(second))
+    duplicate[-1:].fill_(invert)
+    mask = torch.empty_like(duplicate)
+    mask.index_copy_(0, places, duplicate)
+    if order is None:
+        found.copy_(mask[: found.numel()].view_as(found))
+    else:
+        found.copy_(torch.ops.aten.index.Tensor(mask, [order]))
+    del mask, duplicate, first, second, ordered, places
+    return found
+
+
+@decomposition("isin.Tensor_Scalar", "isin.Tensor_Scalar_out")
+def isin_scalar(elements, test_element, *, assume_unique=False, invert=False, out=None):
+    """Decomposes isin of one number: a comparison (aten/src/ATen/native/TensorCompare.cpp)."""
+    compare = torch.ne if invert else torch.eq
+    if out is None:
+        return compare(elements, test_element)
+    return compare(elements, test_element, out=_place(elements, out))
+
+
+# Rules for distinct values (torch.unique). Their number depends on values, so these have to be known.
+
+INT = 4  # bytes
+INDEX = 8
+
+
+@rule("_unique.default", "_unique2.default", only=True)
+def unique(call: OpCall) -> None:
+    """Rule of unique_cuda_template: the elements sorted, and with `return_inverse` also where each was.
+
+    (aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu)
+    """
+    tensor, inverse = call["self", "return_inverse"]
+    n, element, spec = tensor.numel(), tensor.element_size(), call.machine.spec
+    if n == 0:
+        return
+    call.contiguous(tensor)
+    call.scratch(n * element)
+    if inverse:
+        ramp, _ = call.scratch(n * INDEX), call.scratch(n * INDEX)
+        call.release(call.scratch(cub.radix_sort(n, element, INDEX, spec)), ramp)
+    else:
+        if element == 1 and spec.compute_capability >= (9, 0):
+            call.machine.unmodeled.add(
+                "torch.unique of bytes", "how this GPU's sort of keys of 1 byte is tiled", lower_bound=False
+            )
+        call.release(call.scratch(cub.radix_sort(n, element, 0, spec)))
+    _of_sorted(call, n, INDEX if inverse else 0, call.get("return_counts", False))
+
+
+@rule("unique_consecutive.default", only=True)
+def unique_consecutive(call: OpCall) -> None:
+    """Rule of unique_consecutive: compute_unique of adjacent elements (aten/src/ATen/native/cuda/UniqueCub.cu)."""
+    tensor, inverse, counts, dim = call["self", "return_inverse", "return_counts", "dim"]
+    if tensor.numel() == 0 or dim is not None:
+        return
+    call.contiguous(tensor)
+    _of_sorted(call, tensor.numel(), INT if inverse else 0, counts)
+
+
+@rule("embedding_renorm_.default")
+def embedding_renorm(call: OpCall) -> None:
+    """Rule of embedding_renorm_cuda_ (`max_norm` of an embedding), which scales each row that is looked up once.
+
+    So the indices are sorted, and their distinct values taken (aten/src/ATen/native/cuda/Embedding.cu). Order and sizes
+    were read from oracle traces.
+    """
+    indices = call["indices"]
+    n, element = indices.numel(), indices.element_size()
+    if n == 0:
+        return
+    of_a_row = call.machine.torch_version < (2, 13)  # each row separately, in its layout; since then all together
+    copies = [] if of_a_row else [*call.contiguous(indices), call.scratch(n * element)]
+    ordered, places = call.scratch(n * element), call.scratch(n * INDEX)
+    if of_a_row:
+        sort_along(call, indices, indices.dim() - 1, indices)
+    else:
+        sort_one_row(call, n, element)
+    call.release(places)
+    distinct, count = call.scratch(n * element), call.scratch(INDEX)
+    call.release(call.scratch(cub.unique(n, element, call.machine.spec)))
+    call.release(count, distinct, ordered, *reversed(copies))
+
+
+def _of_sorted(call: OpCall, n: int, inverse: int, counts: bool) -> None:
+    """Allocates as compute_unique: results as long as the input, which are truncated afterwards.
+
+    `inverse` is the bytes of the number that says where an element went, or 0 without it.
+    """
+    distinct, where, *rest = call.outputs
+    spec = call.machine.spec
+    if inverse:
+        call.allocate_outputs(where)
+        places = call.scratch(n * inverse)
+        call.release(call.scratch(cub.inclusive_sum(n, spec)), places)
+    _as_long_as(n, distinct)
+    call.allocate_outputs(distinct)
+    count = call.scratch(INDEX)
+    if counts:
+        _as_long_as(n, *rest)
+        call.allocate_outputs(*rest)
+        call.release(call.scratch(cub.run_lengths(n)))
+    else:
+        call.release(call.scratch(cub.unique(n, distinct.element_size(), spec)))
+    call.release(count)
+
+
+def _as_long_as(n: int, *outputs: torch.Tensor) -> None:
+    for output in outputs:
+        output.untyped_storage().resize_(n * output.element_size())

@@ -16,7 +16,7 @@ import torch
 import torch._meta_registrations as registrations
 
 from simgpu.op_info.per_op_cache import per_op_cache
-from simgpu.shapes import foreach_lists, in_place
+from simgpu.shapes import optimizers
 from simgpu.storage import meta_cache
 
 _META = torch._C.DispatchKey.Meta
@@ -126,7 +126,7 @@ class _Plan:
         self.takes_number = operator in _take_numbers
         self.takes_number_first = operator in _take_number_first
         self.looks_at_the_first = operator._opname in _LOOK_AT_THE_FIRST
-        self.increments_versions = foreach_lists.increments_versions(operator)
+        self.increments_versions = optimizers.increments_versions(operator)
 
 
 _plan_of = per_op_cache(_Plan)
@@ -141,9 +141,9 @@ def run(operator, args, kwargs) -> Any:
         plan = _plan_of(operator)
     kernel = plan.kernel
     if kernel is None:
-        made = foreach_lists.results(operator, args, kwargs)
+        made = optimizers.results(operator, args, kwargs)
         if made is NotImplemented:
-            made = in_place.result(operator, args, kwargs)
+            made = optimizers.result(operator, args, kwargs)
         if made is NotImplemented:
             made = meta_cache.run(operator, args, kwargs)
         if plan.increments_versions:

@@ -14,7 +14,7 @@ import torch
 
 from simgpu.device import machine as machines
 from simgpu.interrupts import defers_signals, have_room, raise_later, run_deferring_signals
-from simgpu.storage.buffers import Buffer
+from simgpu.storage.host_memory import Buffer
 
 HOST = "host"
 _LINE = 64  # the alignment in bytes of PyTorch's host memory (c10/core/alignment.h, gAlignment)

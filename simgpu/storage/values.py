@@ -14,15 +14,15 @@ from typing import NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from simgpu import placeholder_numbers
+from simgpu import placeholder_values
 from simgpu.device import machine as machines
 from simgpu.errors import NoValueError
 from simgpu.op_info import arguments
 from simgpu.op_info.op_spec import mark, spec
 from simgpu.op_info.per_op_cache import per_op_cache
-from simgpu.storage import buffers, storage_map
-from simgpu.storage.buffers import Buffer
+from simgpu.storage import host_memory, storage_map
 from simgpu.storage.expressions import Call, Expression, taking_numbers, view
+from simgpu.storage.host_memory import Buffer
 from simgpu.storage.layout import is_dense
 
 LIMIT = 2**20  # elements; larger masks would cost the simulation more time than their values are worth
@@ -51,7 +51,7 @@ def nan() -> float:
     """
     machine = machines.on()
     if machine.placeholder_values is not None:
-        return placeholder_numbers.given(machine.placeholder_values, "item()", 0.0)
+        return placeholder_values.given(machine.placeholder_values, "item()", 0.0)
     machine.unmodeled.say(
         "nan", "simulated tensors have no values: item(), float() and formatting give nan on the simulated GPU"
     )
@@ -135,7 +135,7 @@ def _copy(source, copy, place) -> None:
         if known is None:
             return
         if place.values is None:
-            place.values = buffers.zeros(place.nbytes, memory)
+            place.values = host_memory.zeros(place.nbytes, memory)
         place.values.under(copy).copy_(known)
 
 

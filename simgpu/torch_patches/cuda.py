@@ -13,9 +13,9 @@ from simgpu.device.machine import Machine
 from simgpu.errors import NotModelledError
 from simgpu.patches import Patches
 from simgpu.torch_patches import build, cuda_c_api
+from simgpu.torch_patches.cuda_c_api.answers import refusal
 from simgpu.torch_patches.cuda_c_api.graphs import Graph
-from simgpu.torch_patches.cuda_c_api.pools import POOLS, MemPool
-from simgpu.torch_patches.cuda_c_api.refused import refusal
+from simgpu.torch_patches.cuda_c_api.memory import POOLS, MemPool
 from simgpu.torch_patches.properties import CudaDeviceProperties, properties
 from simgpu.torch_patches.rebased import rebased
 

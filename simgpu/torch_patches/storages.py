@@ -14,7 +14,7 @@ from simgpu.errors import NotModelledError, NoValueError
 from simgpu.interrupts import defers_signals
 from simgpu.patches import Patches
 from simgpu.storage import storage_map
-from simgpu.storage.buffers import Buffer
+from simgpu.storage.host_memory import Buffer
 from simgpu.storage.storage_map import CPU
 
 

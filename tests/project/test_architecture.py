@@ -38,7 +38,7 @@ LAYERS = (
     ("simgpu.gpus",),
     ("simgpu.stub", "simgpu.engines"),
     ("simgpu.clock",),
-    ("simgpu.tracebacks", "simgpu.unmodeled", "simgpu.uses", "simgpu.placeholder_values", "simgpu.placeholder_numbers"),
+    ("simgpu.tracebacks", "simgpu.unmodeled", "simgpu.uses", "simgpu.placeholder_values", "simgpu.placeholder_values"),
     ("simgpu.device",),
     ("simgpu.op_info",),
     ("simgpu.storage",),

@@ -33,7 +33,7 @@ COUNTERS = (
 UNSTEADY = ("zero_bubble", "zbv", "ddp_fp16_hook", "ddp_bf16_hook", "ddp_power_sgd")
 """Kinds that free in another order in each run of the oracle: split backward goes through sets of autograd's nodes,
 whose order is that of addresses (torch/distributed/pipelining/_backward.py); and what DDP's hooks send is let go when
-NCCL's watchdog looks, which on a busy machine is in the middle of a backward pass (distributed/stashed_tensors.py)."""
+NCCL's watchdog looks, which on a busy machine is in the middle of a backward pass (distributed/nccl_memory.py)."""
 
 
 class Stage(NamedTuple):

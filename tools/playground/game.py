@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simgpu.allocator.caching import Block, CachingAllocator, OutOfMemory
-from simgpu.allocator.invalid_free import InvalidFree
+from simgpu.allocator.out_of_memory import InvalidFree
 from simgpu.allocator.physical import Device
 from simgpu.allocator.settings import AllocatorSettings, SettingsError
 from simgpu.report import sizes

@@ -25,7 +25,7 @@ clock is too slow.
 
 No constant was fitted to any row. One rule was chosen with a table in view, the RTX 4090's contiguous table of
 torch 2.4: convolutions of single pixels read contiguous images as they are
-([layout_changes.py](../simgpu/dispatch/layout_changes.py)). The tables that are *kept out* influenced no choice of a
+([kernel_work.py](../simgpu/dispatch/kernel_work.py)). The tables that are *kept out* influenced no choice of a
 rate or rule, with two reservations. The RTX 5090's contiguous table was 14.9 % off, always too fast, while only the
 data sheet of that card's memory was known. We then searched for copies measured by others and use their rate, which
 does not come from the table, and the compiled table had not been looked at before. The RTX 4090's table of torch
@@ -83,8 +83,8 @@ WHY = """\
   ([simgpu/dispatch/fusion.py](../simgpu/dispatch/fusion.py)), with channels last for convolutions. What Inductor gains
   by trying kernels is not modelled.
 - **Not in any table**: factorizations (`torch.linalg`) run on the clock at the rate of large matmuls, but real ones
-  take far longer ([extra_flops.py](../simgpu/dispatch/extra_flops.py)). Sorts and selections are counted by their
-  passes ([sorts.py](../simgpu/dispatch/sorts.py)), and FFTs by one pass, although long ones need several. A V100's
+  take far longer ([kernel_work.py](../simgpu/dispatch/kernel_work.py)). Sorts and selections are counted by their
+  passes (in the same file), and FFTs by one pass, although long ones need several. A V100's
   copies reach some 750 of 900 GB/s in the program that measured the RTX 5090's (ginkgo-project/ginkgo issue 164),
   whereas the clock uses 0.9 of the data sheet's rate, and no row here is from a V100.
 """

@@ -22,7 +22,7 @@ from simgpu.patches import Patches
 from simgpu.running.files.calls import everywhere, replacing
 from simgpu.running.files.overlay import MAGIC, Overlay, quiet
 from simgpu.storage import storage_map, values
-from simgpu.storage.buffers import Buffer
+from simgpu.storage.host_memory import Buffer
 
 
 def patch(patches: Patches, machine: Machine) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 import simgpu
 from simgpu import patches
 from simgpu.errors import OTHER_ENGINE, NotModelledError
-from simgpu.torch_patches import compiled_code
+from simgpu.torch_patches import compiling
 
 TRACED = {  # peak above what was there before the trace, B; None where the check of the trace has it, which is left out
     "BatchNorm2d": (lambda: nn.BatchNorm2d(3), (2, 3, 4, 4), 1536),
@@ -142,7 +142,7 @@ def test_triton_is_refused_where_it_is_imported_later(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     changed = patches.Patches()
-    with compiled_code.refused(changed):
+    with compiling.refused(changed):
         jit = importlib.import_module("triton.runtime.jit")
         driver = importlib.import_module("triton.backends.nvidia.driver")
         refused(jit.JITFunction().run, "the Triton kernel 'add_kernel'")

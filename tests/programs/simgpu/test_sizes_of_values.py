@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu import placeholder_numbers, simulated_gpu
+from simgpu import placeholder_values, simulated_gpu
 from simgpu.placeholder_values import PlaceholderLine, PlaceholderValues
 from simgpu.report import placeholder_values as section
 
@@ -171,7 +171,7 @@ def test_a_program_that_fails_without_one_does_not(run):
 
 def number(value):
     line = PlaceholderLine("item()", "train.py", 1)
-    return placeholder_numbers.depending(value, (line,)), line
+    return placeholder_values.depending(value, (line,)), line
 
 
 @pytest.mark.parametrize(
@@ -227,18 +227,18 @@ def test_arithmetic_is_the_plain_one_and_keeps_the_line(value, other, two):
     found, wanted = compute(made, other), compute(value, other)
     assert found == wanted
     for one in found if isinstance(found, tuple) else (found,):
-        assert placeholder_numbers.of(one) == (line,)
+        assert placeholder_values.of(one) == (line,)
     if value and (isinstance(value, float) or isinstance(other, int)):
         back = compute(other, made)
         assert back == compute(other, value)
-        assert all(map(placeholder_numbers.of, back if isinstance(back, tuple) else (back,)))
+        assert all(map(placeholder_values.of, back if isinstance(back, tuple) else (back,)))
 
 
 @given(st.floats(-99, 99))
 def test_rounding_keeps_the_line(value):
     made, line = number(value)
     for do in (math.floor, math.ceil, math.trunc, round, abs, lambda one: round(one, 1), lambda one: -one):
-        assert do(made) == do(value) and placeholder_numbers.of(do(made)) == (line,)
+        assert do(made) == do(value) and placeholder_values.of(do(made)) == (line,)
 
 
 def test_records_are_counted_by_line():

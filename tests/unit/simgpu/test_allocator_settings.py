@@ -7,8 +7,7 @@ import torch
 
 import simgpu
 from simgpu.allocator.physical import MIB
-from simgpu.allocator.settings import AllocatorSettings, SettingsError
-from simgpu.allocator.settings_text import signed
+from simgpu.allocator.settings import AllocatorSettings, SettingsError, signed
 from simgpu.errors import NotModelledError
 from tools.oracle import settings_texts
 

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import labkit
 from simgpu.device import machine
-from simgpu.ops import sdpa
+from simgpu.ops import attention
 
 MATH, FLASH, EFFICIENT, CUDNN = (
     SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION,
@@ -46,7 +46,7 @@ def inputs(dtype=torch.float16, size=64, value_size=None, length=512, keys=None,
 
 def chosen(dropout=0.0, causal=False, **case):
     with torch._C.DisableTorchFunction():
-        return sdpa.choose(sdpa.Call(*inputs(**case), dropout, causal, False), machine.current())
+        return attention.choose(attention.Call(*inputs(**case), dropout, causal, False), machine.current())
 
 
 @pytest.mark.skipif(VERSION != (2, 13), reason="the oracle's answers are those of torch 2.13")

@@ -5,7 +5,7 @@ import torch
 
 import simgpu
 from simgpu.errors import NotModelledError
-from simgpu.ops import reduction_scratch, sorting
+from simgpu.ops import reductions, sorting
 from simgpu.storage import storage_map
 
 
@@ -76,9 +76,9 @@ def test_a_storage_goes_to_the_host_and_to_the_gpu_and_nowhere_else(gpu):
 
 def test_a_reduction_out_of_reach_is_halved_where_it_reaches_farthest():
     """TensorIteratorBase::get_dim_to_split (aten/src/ATen/TensorIterator.cpp): the largest (size - 1) × stride."""
-    rows = reduction_scratch.Dim(3, 1_000_000_000, None)
-    columns = reduction_scratch.Dim(1_000_000_000, 1, None)
-    found = [[dim.size for dim in part] for part in reduction_scratch.pieces([rows, columns], 4, 4)]
+    rows = reductions.Dim(3, 1_000_000_000, None)
+    columns = reductions.Dim(1_000_000_000, 1, None)
+    found = [[dim.size for dim in part] for part in reductions.pieces([rows, columns], 4, 4)]
     assert found[:2] == [[1, 500_000_000], [1, 500_000_000]]
     assert len(found) == 6 and {sizes[0] for sizes in found} == {1}
 

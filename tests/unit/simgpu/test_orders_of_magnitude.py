@@ -10,7 +10,7 @@ import simgpu
 from simgpu.clock import achieved_rates, rates
 from simgpu.clock.workers import WorkerHost
 from simgpu.device.machine import current
-from simgpu.dispatch import costs, extra_flops, sorts
+from simgpu.dispatch import costs, kernel_work
 from simgpu.gpus.specs import SPECS, spec
 
 aten = torch.ops.aten
@@ -97,7 +97,7 @@ def test_factorizations_have_the_operations_of_textbooks(operator):
     assert costs.operations(operator, batch, named, outputs) >= 2.9 * cubes * n**3 or "solve" in operator._schema.name
 
 
-@pytest.mark.parametrize("packet", [*extra_flops.PRODUCTS, *extra_flops.FACTORIZATIONS], ids=str)
+@pytest.mark.parametrize("packet", [*kernel_work.PRODUCTS, *kernel_work.FACTORIZATIONS], ids=str)
 def test_a_count_that_cannot_read_a_call_says_nothing(packet):
     operator = getattr(packet, packet.overloads()[0])
     assert costs.operations(operator, (), {}, ()) == 0
@@ -166,7 +166,7 @@ def test_a_permutation_is_sorted_numbers():
         written = 8 * 2**24 / achieved_rates.bandwidth(spec("A100-80GB"))
         assert 10 * written < timing.seconds < 100 * written
         torch.randperm(0, device="cuda")
-    assert {"sort", "topk", "randperm"} <= sorts.OPERATORS
+    assert {"sort", "topk", "randperm"} <= kernel_work.OPERATORS
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])

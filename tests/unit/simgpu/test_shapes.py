@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simgpu
-from simgpu.shapes import foreach_lists, in_place
+from simgpu.shapes import optimizers
 from simgpu.storage import layout, meta_cache
 
 _aten = torch.ops.aten
@@ -155,11 +155,11 @@ def test_nor_what_deterministic_algorithms_would_refuse():
 
 def overloads():
     """Every operator on lists whose results `lists` may find, overload by overload."""
-    for name in sorted(foreach_lists._NAMES | {f"{name}_" for name in foreach_lists._NAMES}):
+    for name in sorted(optimizers._NAMES | {f"{name}_" for name in optimizers._NAMES}):
         packet = getattr(_aten, name, None)
         for overload in packet.overloads() if packet else ():
             operator = getattr(packet, overload)
-            if foreach_lists._writes(operator) is not None:
+            if optimizers._writes(operator) is not None:
                 yield operator
 
 
@@ -208,9 +208,9 @@ def test_lists_come_out_as_pytorch_s(operator):
         writes = operator._opname.endswith("_") and operator._opname != "_foreach_zero_"
         if writes and any(map(is_expanded, args[0])):  # meta tensors would take it
             with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
-                foreach_lists.results(operator, args, {})
+                optimizers.results(operator, args, {})
             return
-        ours = foreach_lists.results(operator, args, {})
+        ours = optimizers.results(operator, args, {})
         if ours is not NotImplemented:
             theirs = operator(*args)
             assert described(ours) == described(None if theirs is None else list(theirs))
@@ -221,7 +221,7 @@ def test_lists_come_out_as_pytorch_s(operator):
 @pytest.mark.parametrize("operator", OVERLOADS, ids=str)
 def test_lists_as_optimizers_have_them_are_answered(operator):
     alike = [[torch.empty(3, 4, device="meta"), torch.empty(5, device="meta")] for _ in range(4)]
-    assert foreach_lists.results(operator, operands(operator, alike), {}) is not NotImplemented
+    assert optimizers.results(operator, operands(operator, alike), {}) is not NotImplemented
 
 
 @pytest.mark.parametrize(
@@ -239,19 +239,19 @@ def test_other_lists_are_left_to_pytorch(change):
         changed = [[change(one[0])] if i == position else one for i, one in enumerate(alike)]
         if position == 0 and is_expanded(changed[0][0]):
             with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
-                foreach_lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {})
+                optimizers.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {})
         elif position == 0 or change(alike[0][0]).shape != (3, 4) or not change(alike[0][0]).is_meta:
-            assert foreach_lists.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {}) is NotImplemented
-        assert foreach_lists.results(_aten._foreach_addcmul.Scalar, (*changed, 0.5), {}) is NotImplemented
+            assert optimizers.results(_aten._foreach_addcmul_.Scalar, (*changed, 0.5), {}) is NotImplemented
+        assert optimizers.results(_aten._foreach_addcmul.Scalar, (*changed, 0.5), {}) is NotImplemented
 
 
-@given(st.data(), st.sampled_from(in_place.OPERATORS), st.sampled_from(FLOATS), st.lists(sizes, max_size=4))
+@given(st.data(), st.sampled_from(optimizers.OPERATORS), st.sampled_from(FLOATS), st.lists(sizes, max_size=4))
 @settings(deadline=None)
 def test_what_writes_in_place_returns_what_it_wrote_to(data, operator, dtype, shape):
     last = 0.5 if operator is _aten.lerp_.Scalar else data.draw(tensors(shape, dtype))
     args = data.draw(tensors(shape, dtype)), data.draw(tensors(shape, dtype)), last
     before = described(args[0])
-    found = in_place.result(operator, args, {})
+    found = optimizers.result(operator, args, {})
     if found is NotImplemented:  # a tensor with gaps or expanded, which PyTorch may refuse to write to
         assert not layout.is_dense(args[0])
     else:
@@ -261,6 +261,6 @@ def test_what_writes_in_place_returns_what_it_wrote_to(data, operator, dtype, sh
 def test_what_is_not_alike_is_left_to_pytorch():
     x, y = torch.empty(3, 4, device="meta"), torch.empty(4, device="meta")
     for args in ((x, x, y), (y, x, x), (x, x, x.double()), (x.long(), x, x), (x, x, torch.empty(3, 4)), (x, x)):
-        assert in_place.result(_aten.addcmul_.default, args, {}) is NotImplemented
-    assert in_place.result(_aten.addcmul_.default, (x, x, x), {"value": 2}) is x
-    assert in_place.result(_aten.add_.Tensor, (x, x, x), {}) is NotImplemented
+        assert optimizers.result(_aten.addcmul_.default, args, {}) is NotImplemented
+    assert optimizers.result(_aten.addcmul_.default, (x, x, x), {"value": 2}) is x
+    assert optimizers.result(_aten.add_.Tensor, (x, x, x), {}) is NotImplemented

@@ -1,13 +1,13 @@
 """The table of GPUs: its figures agree with each other and with what torch is known to print."""
 
 import dataclasses
+import json
 
 import pytest
 
 from simgpu.clock import achieved_rates
-from simgpu.gpus.capabilities import CAPABILITIES
-from simgpu.gpus.specs import SPECS, spec
-from simgpu.ops import sdpa
+from simgpu.gpus.specs import CAPABILITIES, FILE, SPECS, load, spec
+from simgpu.ops import attention
 
 GiB = 2**30
 MiB = 2**20
@@ -242,7 +242,7 @@ def test_every_gpu_has_what_its_compute_capability_says():
     for each in SPECS.values():
         assert each.capability is CAPABILITIES[each.compute_capability]
         assert each.capability.shared_memory_per_block <= each.capability.shared_memory
-        assert (5, 0) <= each.compute_capability <= sdpa.LATEST
+        assert (5, 0) <= each.compute_capability <= attention.LATEST
 
 
 def test_a_spec_cannot_be_changed():
@@ -375,3 +375,26 @@ def test_a_block_of_threads_may_have_all_shared_memory_but_a_kibibyte():
         assert one.shared_memory - one.shared_memory_per_block == (1024 if number >= (8, 0) else 0)
     of_guide = {(8, 0): 164, (9, 0): 228, (10, 0): 228, (12, 0): 100}
     assert {number: CAPABILITIES[number].shared_memory // 1024 for number in of_guide} == of_guide
+
+
+def _drop(row, key):
+    del row[key]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: _drop(row, "l2_cache"), "T4: wanted the fields"),
+        (lambda row: row.update(colour="green"), "T4: wanted the fields"),
+        (lambda row: _drop(row["sources"], "context"), "T4: wanted a source for each of"),
+        (lambda row: row["sources"].update(context=""), "T4: wanted a source for each of"),
+        (lambda row: row.update(host_link="PCIe 9.0 x16"), "T4: wanted one of the links .* not 'PCIe 9.0 x16'"),
+    ],
+)
+def test_an_entry_without_all_fields_or_sources_is_an_error(tmp_path, change, message):
+    rows = json.loads(FILE.read_text(encoding="utf-8"))
+    change(rows["T4"])
+    path = tmp_path / "gpus.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load(path)

@@ -7,8 +7,7 @@ import torch
 
 import simgpu
 from simgpu.allocator.caching import CachingAllocator
-from simgpu.allocator.invalid_free import InvalidFree
-from simgpu.allocator.out_of_memory import OutOfMemory
+from simgpu.allocator.out_of_memory import InvalidFree, OutOfMemory
 from simgpu.allocator.physical import Device
 from simgpu.errors import NotModelledError
 from simgpu.recording.workloads import WORKLOADS

@@ -1,16 +1,45 @@
-"""Computes result shapes of operators on lists of tensors (torch._foreach_*), for lists such as optimizers use.
-
-PyTorch has no meta kernels for these: each tensor is passed to the ordinary operator, for some in Python. If
-corresponding tensors are alike, floating point and without gaps, the result is known. A tensor written in place stays
-as it is, and a new result is like its first operand (aten/src/ATen/native/ForeachUtils.h, the fast route). Everything
-else is left to PyTorch.
-"""
+"""Computes result shapes of operators that optimizers call, on lists of tensors and in place."""
 
 import torch
 
 from simgpu.checks.overlaps import refuse_within
 from simgpu.op_info.per_op_cache import per_op_cache
 from simgpu.storage.layout import is_dense
+
+# Computes the results of in-place operators that optimizers call on single tensors, and that have no C++ meta kernel.
+# If all operands are alike and floating point, and the written tensor has no gaps, the result is known: addcmul_,
+# addcdiv_ and lerp_ return the tensor that they wrote to, unchanged in shape (aten/src/ATen/native/PointwiseOps.cpp,
+# Lerp.cpp). Everything else is left to PyTorch, which raises the errors.
+
+_aten = torch.ops.aten
+OPERATORS = (_aten.addcmul_.default, _aten.addcdiv_.default, _aten.lerp_.Scalar, _aten.lerp_.Tensor)
+_IDS = frozenset(map(id, OPERATORS))  # PyTorch computes an OpOverload's hash in Python
+_SINGLE_NUMBERS = {int, float}
+
+
+def result(operator, args, kwargs):
+    """Returns the operator's result, or NotImplemented if PyTorch has to compute it."""
+    if id(operator) not in _IDS or len(args) < 3 or not _is_plain_call(args[0]) or not is_dense(args[0]):
+        return NotImplemented
+    written = args[0]
+    shape, dtype = written.shape, written.dtype
+    for one in (*args[1:], *kwargs.values()):
+        if type(one) in _SINGLE_NUMBERS:
+            continue
+        if not isinstance(one, torch.Tensor) or one.shape != shape or one.dtype != dtype or not _is_plain_call(one):
+            return NotImplemented
+    return written
+
+
+def _is_plain_call(tensor) -> bool:
+    return tensor.is_meta and tensor.dtype.is_floating_point and tensor.layout is torch.strided
+
+
+# Computes result shapes of operators on lists of tensors (torch._foreach_*), for lists such as optimizers use.
+# PyTorch has no meta kernels for these: each tensor is passed to the ordinary operator, for some in Python. If
+# corresponding tensors are alike, floating point and without gaps, the result is known. A tensor written in place
+# stays as it is, and a new result is like its first operand (aten/src/ATen/native/ForeachUtils.h, the fast route).
+# Everything else is left to PyTorch.
 
 _UNARY = (
     "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
