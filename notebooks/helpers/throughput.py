@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -10,8 +11,7 @@ from torch import nn
 
 from helpers.plans import Model
 from labkit import published
-from labkit.gpu import GPU, current
-from labkit.timing import Timing
+from labkit.gpu import current
 from simgpu.clock.clock import Reading
 from simgpu.clock.estimates import TimeEstimate, digits, estimated
 from simgpu.gpus.specs import spec
@@ -22,7 +22,7 @@ PUBLISHED = "published"
 
 
 def speeds(
-    steps: Mapping[str, tuple[int, Timing | float]],
+    steps: Mapping[str, tuple[int, Any]],
     model: Callable[[], nn.Module] | nn.Module | Model | Shape,
     length: int,
     precision: str = "bfloat16",
@@ -46,7 +46,7 @@ def speeds(
     shape = Shape(shape.trained, shape.frozen, shape.attention or attention, shape.experts)
     rows = {}
     for name, (tokens, time) in steps.items():
-        gpu = time.gpu if isinstance(time, Timing) else current()
+        gpu = current() if isinstance(time, float) else time.gpu
         taken = estimate_of(time, gpu)
         rows[name] = _row(
             speed(shape, length, tokens, taken, _peak(gpu.name, precision)), "" if gpu.simulated else "measured"
@@ -57,12 +57,12 @@ def speeds(
     return pd.DataFrame(rows, index=list(COLUMNS)).T.rename_axis(str(current()))
 
 
-def estimate_of(time: Timing | float, gpu: GPU) -> TimeEstimate:
+def estimate_of(time: Any, gpu: Any) -> TimeEstimate:
     """Returns the estimate of a step's time; on a real GPU the measured time, without a range.
 
     Seconds of the clock count as time in which the GPU works.
     """
-    if isinstance(time, Timing):
+    if not isinstance(time, float):
         return time.estimate or TimeEstimate(time.seconds, time.seconds, time.seconds, time.seconds, "measured", 0)
     found = estimated(Reading(time, busy=time, backward=time), gpu.name)
     if found is None:
