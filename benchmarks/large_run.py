@@ -2,36 +2,17 @@
 
     python -m benchmarks.large_run [STAGE]
 
-The plan is torchtitan's of 2024 (FSDP 8, TP 8, PP 8; 8 micro-batches of 4 sequences of 8192 tokens), the code that of
-the cells of chapter 22, up to its function `simulate`. STAGE, 0 unless said, is 0 to 7. The whole depth of the stage is
-simulated, on an H100 with 96 GB.
+The plan is torchtitan's of 2024 (FSDP 8, TP 8, PP 8; 8 micro-batches of 4 sequences of 8192 tokens), and chapter 22
+runs the same function. STAGE is 0 to 7 (default: 0). The whole depth of the stage is simulated, on an H100 with 96 GB.
 """
 
-import contextlib
-import io
 import sys
 import time
 
-import nbformat
-
-import labkit
 from benchmarks.large_model import GIB, resident
-from helpers import plans
+from helpers import plans, ranks
 
-CHAPTER = "notebooks/22_planning_a_large_run.ipynb"
 PLAN = plans.Plan(pipeline=8, shards=8, tensor=8, sequences=4, micro_batches=8)
-
-
-def cells() -> dict:
-    """The names that the chapter's cells define, up to the one that `simulate` calls last."""
-    names: dict = {}
-    for cell in nbformat.read(labkit.course_file(CHAPTER), as_version=4).cells:
-        if cell.cell_type == "code":
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(cell.source, CHAPTER, "exec"), names)
-        if "take_step" in names:
-            return names
-    raise SystemExit(f"{CHAPTER} has no cell that defines take_step any more")
 
 
 def main(stage: str = "0"):
@@ -39,9 +20,8 @@ def main(stage: str = "0"):
     layers = plans.layers_of(model.layers, PLAN.pipeline)
     if not stage.isdecimal() or int(stage) >= PLAN.pipeline:
         raise SystemExit(f"STAGE is 0 to {PLAN.pipeline - 1}; {stage!r} was given")
-    simulate = cells()["simulate"]
     before, start = resident(), time.perf_counter()
-    one = simulate(model, PLAN, layers[int(stage)], int(stage))
+    one = ranks.simulate(model, PLAN, layers[int(stage)], int(stage))
     rank = PLAN.first_rank(int(stage))
     print(f"405B, {PLAN}: stage {stage} of {layers[int(stage)]} layers, rank {rank} of {PLAN.gpus}")
     print(f"simulated peak {one.peak / GIB:.2f} GiB allocated, {one.reserved / GIB:.2f} GiB reserved")
