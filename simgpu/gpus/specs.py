@@ -5,11 +5,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
+from importlib.resources import files
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from simgpu.gpus.cublas_workspace import cublas_workspace_bytes
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 # Properties shared by all GPUs of a compute capability: threads and shared memory of a multiprocessor.
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
@@ -167,7 +170,7 @@ LINKS = {
 }
 
 
-def load(path: Path) -> Mapping[str, Spec]:
+def load(path: "Traversable") -> Mapping[str, Spec]:
     """Returns the GPUs of a JSON file by their keys, in its order.
 
     Raises ValueError, which names the GPU, for a missing or unknown field, an unknown link, or a figure without source.
@@ -189,6 +192,6 @@ def load(path: Path) -> Mapping[str, Spec]:
 
 _FIELDS = {each.name for each in fields(Spec)} - {"key"}
 _SOURCES = {"total_memory", "context", "l2_cache", "bandwidth", "peak_flops", "links", "hardware"}
-FILE = Path(__file__).parents[1] / "data" / "gpus.json"
+FILE = files("simgpu") / "data" / "gpus.json"  # the playground reads it from an archive
 SPECS = load(FILE)
 _KEYS = {_plain(name): each.key for each in SPECS.values() for name in (each.key, each.name, *each.also)}

@@ -189,7 +189,7 @@ def test_labkit_asks_for_what_it_imports():
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module.split(".")[0])
-    assert imported - sys.stdlib_module_names - {"labkit", "helpers"} == set(needs.PACKAGES)
+    assert imported - sys.stdlib_module_names - {"labkit", "helpers", "simgpu"} == set(needs.PACKAGES)
     brought = {module_of(line) for line in [*PROJECT["project"]["dependencies"], *EXTRAS["course"]]}
     assert set(needs.PACKAGES) <= brought
 

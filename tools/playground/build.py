@@ -21,6 +21,7 @@ ARCHIVE = "playground.zip"
 MODULES = (
     "simgpu/__init__.py",
     "simgpu/allocator/*.py",
+    "simgpu/data/gpus.json",
     "simgpu/gpus/*.py",
     "simgpu/report/__init__.py",
     "simgpu/report/sizes.py",
