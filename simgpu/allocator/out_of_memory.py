@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from simgpu.allocator.blocks import Block
+from typing import TYPE_CHECKING
+
 from simgpu.allocator.physical import Device
+
+if TYPE_CHECKING:  # the recorder imports this module on machines without sortedcontainers
+    from simgpu.allocator.blocks import Block
 
 # Defines the error of a failed allocation, with PyTorch's text.
 # Source of the wording: `malloc` in `c10/cuda/CUDACachingAllocator.cpp`; compared with torch 2.13.0.
