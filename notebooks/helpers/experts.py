@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers import models
-from labkit.gpu import one_rank
+from labkit.gpu import current, one_rank
 from labkit.ledger import Ledger
 from labkit.timing import stopwatch
 from labkit.units import MiB
@@ -115,7 +115,7 @@ def passes(ledger: Ledger, i: int, forward: Callable[[], Tensor]) -> None:
 def table(rows: dict[str, dict[str, float]], heading: str) -> pd.DataFrame:
     """Returns a table of what `measure` returned, in MiB."""
     names = {"parameters": "parameters (M)", "held": "held (MiB)", "saved": "saved per layer (MiB)"}
-    names |= {"peak": "peak (MiB)", "ms": "ms (simulated)"}
+    names |= {"peak": "peak (MiB)", "ms": "ms (simulated)" if current().simulated else "ms"}
     units = {"parameters": 1e6, "ms": 1}
     made = {name: {names[key]: size / units.get(key, MiB) for key, size in row.items()} for name, row in rows.items()}
     return pd.DataFrame(made).T.round().astype(int).rename_axis(heading)

@@ -24,7 +24,7 @@ FLASH_CAPABILITY = (8, 0)
 
 
 def check_capability(gpu: Spec, least: tuple[int, int], what: str) -> None:
-    """Raises ValueError if a GPU has not the compute capability that `what` needs."""
+    """Raises ValueError if a GPU lacks the compute capability that `what` needs."""
     if gpu.compute_capability < least:
         have = ", ".join(name for name, one in SPECS.items() if one.compute_capability >= least)
         (major, minor), (first, second) = gpu.compute_capability, least

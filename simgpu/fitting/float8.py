@@ -96,7 +96,7 @@ def convert(model: nn.Module, engine: str) -> nn.Module:
 
 
 def check_tokens(batch: int, length: int | None) -> None:
-    """Raises ValueError if the tokens of a batch, which the gradient of a weight sums over, are no multiple of 16."""
+    """Raises ValueError if the tokens of a batch, over which a weight's gradient sums, are not a multiple of 16."""
     if length is not None and batch * length % MULTIPLE:
         tokens = batch * length
         raise ValueError(

@@ -23,17 +23,22 @@ class Adapted(nn.Module):
         return self.base(x) + self.b(self.a(x))
 
 
-def adapt(model: nn.Module, rank: int) -> nn.Module:
-    """Freezes the model, adds adapters and returns it. Raises ValueError if it has no linear layer."""
-    model.requires_grad_(False)
+def linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """Returns the linear layers of a model, each with the module that holds it and its name there, without the head."""
     embeddings: Any = getattr(model, "get_output_embeddings", None)
     head = embeddings() if embeddings is not None else None
-    linear = [
+    return [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
         if isinstance(child, nn.Linear) and child is not head
     ]
+
+
+def adapt(model: nn.Module, rank: int) -> nn.Module:
+    """Freezes the model, adds adapters and returns it. Raises ValueError if it has no linear layer."""
+    model.requires_grad_(False)
+    linear = linear_layers(model)
     if not linear:
         raise ValueError("LoRA adapts linear layers, and the model has none")
     for parent, name, child in linear:

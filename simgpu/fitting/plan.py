@@ -169,7 +169,7 @@ class Plan:
         if self.length is not None and self.length % (2 * shared):
             raise ValueError(
                 f"PyTorch cuts a sequence into 2 × {shared} equal parts for context_parallel={shared}, "
-                f"and {self.length} is no multiple of {2 * shared}"
+                f"and {self.length} is not a multiple of {2 * shared}"
             )
         if self.attention == "eager":
             raise ValueError("context parallelism runs scaled_dot_product_attention: leave eager attention out")

@@ -9,6 +9,8 @@ expands weights in registers, so the input stays in 16 bits. The memory is that 
 import torch
 from torch import nn
 
+from simgpu.fitting.lora import linear_layers
+
 GROUP = 128
 WEIGHTS = ("int8", "int4", "fp8")
 NOTE = (
@@ -51,19 +53,13 @@ def quantize(model: nn.Module, kind: str) -> nn.Module:
     """Replaces every linear layer except the head by a quantised one, and returns the model.
 
     Raises ValueError for a model without linear layers, and for one with experts in parameters of three dimensions,
-    which are most of its weights and no linear layers.
+    which are most of its weights and not linear layers.
     """
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    linear = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, nn.Linear) and child is not head
-    ]
+    linear = linear_layers(model)
     if not linear:
         raise ValueError("quantised weights are those of linear layers, and the model has none")
     if any(one.ndim == 3 for one in model.parameters()):
-        raise ValueError("the experts of this model are no linear layers, and fit does not quantise their weights")
+        raise ValueError("the experts of this model are not linear layers, and fit does not quantise their weights")
     for parent, name, child in linear:
         setattr(parent, name, Quantized(child, kind))
     return model

@@ -30,19 +30,9 @@ from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
 from simgpu.report.sizes import parse, size
 from tests.pinned import of_pinned_torch
 from tests.unit.simgpu.four_layers import WEIGHTS, layers, steps
+from tests.unit.simgpu.small_llama import LLAMA
 
 MIB = 2**20
-LLAMA = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 1024,
-    "max_position_embeddings": 512,
-}
 
 
 LIBRARIES = {

@@ -11,16 +11,7 @@ from simgpu.fitting.float8 import Float8Linear, convert
 from simgpu.fitting.plan import Plan
 from simgpu.report.owners import PARAMETERS, STATES
 from tests.unit.simgpu.four_layers import WEIGHTS, layers
-
-LLAMA = {
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 1024,
-    "max_position_embeddings": 512,
-}
+from tests.unit.simgpu.small_llama import LLAMA
 
 
 def fitted(dtype="fp8", gpu="H100", **options):
@@ -78,7 +69,7 @@ def test_gpus_without_it_are_named(capsys, tmp_path):
 )
 def test_what_cannot_be_gets_one_line(arguments, said, tmp_path, capsys):
     path = tmp_path / "config.json"
-    transformers.LlamaConfig(**LLAMA, architectures=["LlamaForCausalLM"]).to_json_file(path)
+    transformers.LlamaConfig(**LLAMA).to_json_file(path)
     assert main(["fit", str(path), "--dtype", "fp8", "--gpu", "H100", *arguments]) == 2
     written = capsys.readouterr()
     assert said in written.err and written.err.count("\n") == 1

@@ -12,23 +12,13 @@ import simgpu
 from simgpu.command import main
 from simgpu.fitting.quantized import Quantized, quantize
 from simgpu.report.owners import KV_CACHE, PARAMETERS
+from tests.unit.simgpu.small_llama import LLAMA
 
 GIB = 2**30
 LOGS = json.loads((Path(__file__).parents[2] / "data" / "vllm_logs.json").read_text(encoding="utf-8"))["rows"]
 WITHIN = 0.03
 """Share of the published figure by which the number of blocks may differ (docs/will_it_fit.md names it)."""
 
-LLAMA = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 1024,
-    "max_position_embeddings": 512,
-}
 TOKEN = 2 * 2 * 2 * 32 * 2  # keys and values, layers, heads, elements, bytes of bf16
 
 
@@ -167,7 +157,7 @@ def test_experts_are_not_quantised():
     config = transformers.MixtralConfig(
         hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, num_local_experts=4
     )
-    with pytest.raises(ValueError, match="the experts of this model are no linear layers"):
+    with pytest.raises(ValueError, match="the experts of this model are not linear layers"):
         simgpu.fit(config, optimizer=None, gpu="H100", weights="fp8", length=64)
 
 

@@ -115,7 +115,7 @@ def test_the_command(tmp_path, capsys):
     [
         ({"context_parallel": 2}, r"context_parallel=2 of how many ranks\? Say ranks= too"),
         ({"ranks": 4, "context_parallel": 3}, "context_parallel=3 does not divide ranks=4"),
-        ({"ranks": 4, "context_parallel": 4, "length": 1020}, "1020 is no multiple of 8"),
+        ({"ranks": 4, "context_parallel": 4, "length": 1020}, "1020 is not a multiple of 8"),
         ({"ranks": 4, "context_parallel": 4, "train": None}, "context parallelism is for training"),
         ({"ranks": 4, "context_parallel": 4, "attention": "eager"}, "leave eager attention out"),
         ({"ranks": 4, "rotate": "alltoall"}, "of context_parallel=, not 'alltoall'"),
