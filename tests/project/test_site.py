@@ -265,6 +265,7 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": str(ROOT), **more}
 
 
+@pytest.mark.site
 def test_every_chapter_is_a_page_and_no_link_is_dead(site):
     """Built without a warning: that is what the fixture asserts."""
     wanted = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
@@ -273,6 +274,7 @@ def test_every_chapter_is_a_page_and_no_link_is_dead(site):
     assert check.dead_links(site) == []
 
 
+@pytest.mark.site
 @pytest.mark.parametrize("former", MOVED)
 def test_the_page_of_a_merged_chapter_leads_to_its_section(site, former):
     assert not (ROOT / f"{former}.ipynb").exists()
@@ -283,6 +285,7 @@ def test_the_page_of_a_merged_chapter_leads_to_its_section(site, former):
     assert f'href="{page}#{section}"' in text
 
 
+@pytest.mark.site
 def test_answers_are_folded(site):
     for path in (site / "notebooks").glob("*.html"):
         if f"notebooks/{path.stem}" in MOVED:
@@ -294,6 +297,7 @@ def test_answers_are_folded(site):
         assert folded == [""] * len([cell for cell in solutions if cell["cell_type"] == "code"]), path.name
 
 
+@pytest.mark.site
 def test_pages_fetch_nothing(site):
     """Scripts, styles, fonts and pictures all come with the site."""
     for path in site.rglob("*.html"):
@@ -304,6 +308,7 @@ def test_pages_fetch_nothing(site):
             assert [one for one in loaded if one.startswith(("http:", "https:", "//"))] == [], path
 
 
+@pytest.mark.site
 def test_launch_buttons_lead_to_the_notebook(site):
     page = (site / "notebooks" / "03_a_linear_model.html").read_text(encoding="utf-8")
     where = "owner/name/blob/main/notebooks/03_a_linear_model.ipynb"
@@ -312,6 +317,7 @@ def test_launch_buttons_lead_to_the_notebook(site):
     assert f"https://kaggle.com/kernels/welcome?src=https://github.com/{where}" in page
 
 
+@pytest.mark.site
 def test_the_notebook_that_a_page_offers_is_the_readers(site):
     offered = json.loads((site / "_sources" / "notebooks" / "03_a_linear_model.ipynb").read_text(encoding="utf-8"))
     code_cells = [cell for cell in offered["cells"] if cell["cell_type"] == "code"]

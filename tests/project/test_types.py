@@ -16,6 +16,7 @@ def test_a_package_says_that_it_has_types(package):
     assert (ROOT / package / "py.typed").exists()
 
 
+@pytest.mark.everywhere
 @of_pinned_torch
 def test_types():
     pytest.importorskip("basedpyright")

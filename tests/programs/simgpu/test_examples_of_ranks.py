@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.usefixtures("forked_programs")
 SCHEMES = ["data", "fsdp", "tensor", "pipeline", "experts", "context"]
 
 
