@@ -64,6 +64,7 @@ LONGEST = (
     "tests/programs/simgpu/test_findings.py",
     "notebooks/20_tensor_parallel.ipynb",
 )
+SECOND_GPU = ("test_op_info.py", "test_rules.py", "test_simulated.py")
 SCHEDULED = ("everywhere", "browser", "site")  # marks of tests that run only with the option of that name
 PROPERTY = "exactness"
 CHAPTER = "24_how_exact_is_this.ipynb"  # it shows the page, so it is not on it
@@ -106,9 +107,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def is_on_a_second_gpu(item) -> bool:
-    """Returns whether a test compares with the oracle on a GPU other than the H100; most allocations are equal."""
+    """Returns whether a test of SECOND_GPU compares an A100, whose allocations are mostly those of the H100."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return item.path.parent.name == "oracle" and parameters.get("gpu", "H100") != "H100"
+    return item.path.name in SECOND_GPU and parameters.get("gpu") == "A100-80GB"
 
 
 @pytest.fixture(scope="module", autouse=True)

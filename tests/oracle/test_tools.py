@@ -2,6 +2,8 @@
 
 import gzip
 import random
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from simgpu.gpus import specs
 from simgpu.recording.trace import Event, Stage, Trace
 from simgpu.stub import devices
+from tools import course
+from tools.oracle import __main__ as command
 from tools.oracle import labels
 from tools.oracle.align import hunks
 from tools.oracle.report import Comparison, report
@@ -154,3 +158,17 @@ def test_the_stubs_can_be_any_gpu(gpu):
 def test_an_unknown_gpu_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"A100-80GB.*H100"):
         devices.environment("Voodoo2")
+
+
+def test_the_notebooks_run_on_the_oracle_as_course_py_runs_them_on_a_gpu(monkeypatch):
+    def in_this_process(version, gpu, arguments):
+        monkeypatch.setattr(sys, "argv", ["-c", *arguments[2:]])
+        with pytest.raises(SystemExit) as end:
+            exec(arguments[1], {})
+        return end.value.code
+
+    given = []
+    monkeypatch.setattr(command.runner, "run", in_this_process)
+    monkeypatch.setattr(course, "command_gpu", lambda python, arguments: given.append((python, arguments)) or 3)
+    assert command.main(["notebooks", "--gpu", "H100", "notebooks/03_a.ipynb", "-x"]) == 3
+    assert given == [(Path(sys.executable), ["notebooks/03_a.ipynb", "-x"])]

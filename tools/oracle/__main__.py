@@ -144,7 +144,8 @@ def _run(options) -> int:
 
 
 def _notebooks(options) -> int:
-    job = "import sys, course; sys.exit(course.command_gpu(course.Path(sys.executable), sys.argv[1:]))"
+    call = "course.command_gpu(course.Path(sys.executable), sys.argv[1:])"
+    job = f"import sys; from tools import course; sys.exit({call})"
     return runner.run(options.torch, options.gpu, ["-c", job, *options.arguments])
 
 
