@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from helpers.rooflines import roofline
 
-PRODUCT, REDUCTION, ELEMENTWISE = "product", "reduction", "elementwise"
+MATMUL, REDUCTION, ELEMENTWISE = "matmul", "reduction", "elementwise"
 # Parts of the names of operators that reduce over a dimension or over all elements.
 _REDUCING = ("softmax", "norm", "sum", "mean", "var", "loss", "max", "min", "any", "all")
 # Operators that allocate memory or report on it, and start no kernel.
@@ -81,7 +81,7 @@ class _Counter(TorchDispatchMode):
 
 def _called(operator, name: str, args, kwargs, out) -> Operator:
     flop = _flop(operator, args, kwargs, out)
-    kind = PRODUCT if flop else REDUCTION if any(word in name for word in _REDUCING) else ELEMENTWISE
+    kind = MATMUL if flop else REDUCTION if any(word in name for word in _REDUCING) else ELEMENTWISE
     written = _nbytes(out)
     left = args[1:] if name in (*_LOOKS_UP, *_OVERWRITES) else args
     read = _nbytes((left, kwargs)) + (written if name in _LOOKS_UP else 0)

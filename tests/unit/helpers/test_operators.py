@@ -18,8 +18,8 @@ def gpu():
 
 def test_kinds_operations_and_bytes():
     x, w = torch.zeros(64, 32, device="cuda"), torch.zeros(32, 16, device="cuda")
-    product, added, summed = operators(lambda: ((x @ w).add(1).t().sum(), x.view(-1)))
-    assert product == ("mm", "product", 2 * 64 * 32 * 16, x.nbytes + w.nbytes, 4 * 64 * 16)
+    matmul, added, summed = operators(lambda: ((x @ w).add(1).t().sum(), x.view(-1)))
+    assert matmul == ("mm", "matmul", 2 * 64 * 32 * 16, x.nbytes + w.nbytes, 4 * 64 * 16)
     assert added == ("add", "elementwise", 0, 4 * 64 * 16, 4 * 64 * 16)
     assert summed[:2] == ("sum", "reduction")
     assert summed.nbytes == 4 * 64 * 16 + 4
@@ -71,7 +71,7 @@ def test_what_is_no_roofline_is_refused(given):
 
 
 def test_a_figure_has_the_ridge_and_the_dots():
-    dots = {"elementwise": {"add": (1 / 6, 3e11)}, "product": {"4096": (1365, 2.5e14)}}
+    dots = {"elementwise": {"add": (1 / 6, 3e11)}, "matmul": {"4096": (1365, 2.5e14)}}
     figure = plot_roofline(dots, 2.5e14, 1.8e12, "half precision")
     figure.canvas.draw()
     assert "139 FLOP per byte" in figure.description
