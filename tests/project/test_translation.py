@@ -261,12 +261,12 @@ def test_without_translations_the_edition_is_the_english_notebook(page):
 
 def test_all_but_the_markdown_is_the_english_one():
     ours, theirs = english(FIRST), json.loads(edition.content("zh_CN", FIRST))
-    changed = 0
+    changed = []
     for cell, other in zip(ours["cells"], theirs["cells"], strict=True):
         if cell["cell_type"] == "markdown":
-            changed += cell.pop("source") != other.pop("source")
+            changed.append(cell.pop("source") != other.pop("source"))
         assert cell == other
-    assert changed > 20
+    assert sum(changed) > 0.9 * len(changed) > 0
     assert {key: ours[key] for key in ours if key != "cells"} == {key: theirs[key] for key in theirs if key != "cells"}
     nbformat.validate(nbformat.from_dict(json.loads(edition.content("zh_CN", FIRST))))
 
