@@ -64,8 +64,9 @@ class Plan:
     """Describes how a step is divided: GPUs by `KINDS`, outermost first, and the batch by sequences and micro-batches.
 
     A micro-batch is `sequences` sequences, and each group of ranks works on `micro_batches` of them. `shards` is FSDP.
-    With `replicas` it is HSDP, where an all-reduce sums the copies of each shard. `checkpointed` says that each layer
-    saves only its input. Raises ``ValueError`` for a number below 1, and for fewer micro-batches than stages.
+    With `replicas` it is HSDP, where an all-reduce sums the copies of each shard once per step, as with
+    `set_requires_all_reduce(False)` for all micro-batches but the last. `checkpointed` says that each layer saves only
+    its input. Raises ``ValueError`` for a number below 1, and for fewer micro-batches than stages.
     """
 
     pipeline: int = 1
@@ -213,8 +214,8 @@ def sent(model: Model, plan: Plan) -> dict[str, int]:
 
     "tensor": four all-gathers and four reduce-scatters of the activations per layer and micro-batch, and three more to
     recompute it. "context": keys and values to all other ranks of the group, again for backward, and their gradients.
-    "data": FSDP's weights and gradients. "replicas": the all-reduce of shards between replicas. "pipeline": activations
-    in one direction, gradients in the other.
+    "data": FSDP's weights and gradients. "replicas": the all-reduce of shards between replicas, once per step.
+    "pipeline": activations in one direction, gradients in the other.
     """
     layers, micro = max(layers_of(model.layers, plan.pipeline)), plan.micro_batches
     tokens = plan.sequences * model.length // plan.context
@@ -227,7 +228,7 @@ def sent(model: Model, plan: Plan) -> dict[str, int]:
         "tensor": layers * micro * (8 + 3 * plan.checkpointed) * whole * (plan.tensor - 1) // plan.tensor,
         "context": layers * micro * (3 + plan.checkpointed) * keys * (plan.context - 1),
         "data": times * own * (gathers + FLOAT) * (shards - 1) // shards,
-        "replicas": times * own * 2 * FLOAT * (plan.replicas - 1) // (shards * plan.replicas),
+        "replicas": own * 2 * FLOAT * (plan.replicas - 1) // (shards * plan.replicas),
         "pipeline": micro * 2 * whole // plan.tensor * (plan.pipeline > 1),
     }
 
@@ -249,7 +250,7 @@ def seconds(model: Model, plan: Plan, gpu: str, rate: float, per_node: int = 8) 
         "context": layers * micro * (3 + plan.checkpointed),
         "pipeline": 2 * micro,
         "data": layers * (2 if plan.pipeline > 1 else 3 * micro),
-        "replicas": layers * (1 if plan.pipeline > 1 else micro),
+        "replicas": layers,
     }
     found = {"compute": micro * operations(model, plan) / rate}
     for name, count in counts.items():
@@ -268,14 +269,18 @@ def _paths(plan: Plan, gpu: str, per_node: int) -> dict:
     from simgpu.gpus.specs import spec
 
     links = Links(spec(gpu), world_of(0, plan.gpus, min(per_node, plan.gpus)))
-    groups = {
+    return {name: links.path(ranks) for name, ranks in _groups(plan).items()}
+
+
+def _groups(plan: Plan) -> dict[str, list[int]]:
+    """Returns the ranks with which rank 0 communicates, by the purposes of `sent`; in a pipeline, its neighbour."""
+    return {
         "tensor": plan.group("tensor"),
         "context": plan.group("context"),
         "pipeline": [0, plan.first_rank(1)] if plan.pipeline > 1 else [0],
         "data": plan.group("shards", "context"),
         "replicas": plan.group("replicas"),
     }
-    return {name: links.path(ranks) for name, ranks in groups.items()}
 
 
 def candidates(
@@ -332,13 +337,14 @@ def of_each_kind(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def links(model: Model, plan: Plan, per_node: int = 8) -> tuple[int, int]:
-    """Returns the bytes that a rank of a middle stage sends per step inside its machine, and between machines.
+    """Returns the bytes that a GPU of a middle stage sends per step inside its machine, and over its network card.
 
-    It sorts the figures of `sent`. A group of ranks on several machines counts as sending between them, because in a
-    ring each rank sends the same amount.
+    It divides the figures of `sent`. A group with k GPUs in each of several machines has k rings, each of which leaves
+    a machine by a network card of its own, so a card carries 1/k of what a GPU sends.
     """
-    groups = {"data": ("shards", "context")}
-    inside = {kind: max(plan.group(*groups.get(kind, (kind,)))) < per_node for kind in sent(model, plan)}
-    sizes = sent(model, plan)
-    near = sum(size for kind, size in sizes.items() if inside[kind])
-    return near, sum(sizes.values()) - near
+    groups, near, far = _groups(plan), 0, 0
+    for kind, size in sent(model, plan).items():
+        inside = sum(rank < per_node for rank in groups[kind])
+        across = 0 if inside == len(groups[kind]) else size // inside
+        near, far = near + size - across, far + across
+    return near, far

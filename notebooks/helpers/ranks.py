@@ -42,15 +42,31 @@ ENDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Step:
-    """Holds the bytes of a rank's training step: allocated before it and at its peak, and reserved after it."""
+    """Holds the bytes of a rank's training step: allocated before it and at its peak, and reserved after it.
+
+    `trace` has an event per kernel, as in a trace of torch.profiler, if it was requested.
+    """
 
     before: int
     peak: int
     reserved: int
+    trace: tuple[dict[str, Any], ...] = ()
 
 
-def simulate(model: Model, plan: Plan, layers: int, stage: int = 0) -> Step:
+def simulate(
+    model: Model,
+    plan: Plan,
+    layers: int,
+    stage: int = 0,
+    *,
+    expandable: bool = False,
+    trace: bool = False,
+    link: str | float | None = None,
+) -> Step:
     """Returns the training step of the first rank of a stage that has ``layers`` layers, as a simulated GPU runs it.
+
+    `expandable` switches the allocator's `expandable_segments` on. `trace` records the step's kernels at the times of
+    the simulated clock, which are estimates. `link` is that of `simgpu.one_rank`.
 
     AdamW's states exist before the step. A pipeline runs as many micro-batches as it has stages, any other plan at most
     two, because more of them need no more memory. With context parallelism it runs one micro-batch, whose keys and
@@ -60,7 +76,8 @@ def simulate(model: Model, plan: Plan, layers: int, stage: int = 0) -> Step:
     if plan.context > 1 and plan.pipeline * plan.replicas > 1:
         raise ValueError(f"context parallelism with a pipeline or replicas is only estimated; {plan} was given")
     micro = plan.pipeline if plan.pipeline > 1 else 1 if plan.context > 1 else min(2, plan.micro_batches)
-    with labkit.simulated_gpu(GPU, MEMORY), labkit.one_rank(plan.first_rank(stage), of=plan.gpus):
+    with labkit.simulated_gpu(GPU, MEMORY), labkit.one_rank(plan.first_rank(stage), of=plan.gpus, link=link):
+        torch.cuda.memory._set_allocator_settings(f"expandable_segments:{expandable}")
         ledger, _ = labkit.Ledger(), dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", plan.dims, mesh_dim_names=KINDS)
         part = build(model, plan, layers, stage, mesh)
@@ -71,11 +88,19 @@ def simulate(model: Model, plan: Plan, layers: int, stage: int = 0) -> Step:
         ids = torch.zeros(micro * plan.sequences, model.length, dtype=torch.long, device="cuda")
         schedule = _schedule(model, plan, part, stage, mesh, micro) if plan.pipeline > 1 else None
         shorter = _own_tokens(part, ids, mesh) if plan.context > 1 else nullcontext()
-        with shorter, ledger("step"), tp.loss_parallel() if plan.tensor > 1 else nullcontext():
+        loss = tp.loss_parallel() if plan.tensor > 1 else nullcontext()
+        with shorter, ledger("step"), labkit.stopwatch(lanes=trace) as timing, loss:
             _forward_and_backward(part, schedule, ids, micro, stage, plan.pipeline)
             adam.step(), adam.zero_grad()
         step = ledger["step"]
-        return Step(step.before, step.peak, step.reserved)
+        return Step(step.before, step.peak, step.reserved, tuple(map(_event, timing.lanes)) if trace else ())
+
+
+def _event(one: Any) -> dict[str, Any]:
+    """Returns an interval of a lane as torch.profiler stores it: start and duration in µs, and kernels by category."""
+    name = f"ncclDevKernel_{one.name}" if one.lane == "communication" else one.name
+    kind = "kernel" if one.lane in ("compute", "communication") else one.lane
+    return {"ph": "X", "cat": kind, "name": name, "ts": 1e3 * one.start, "dur": 1e3 * (one.end - one.start)}
 
 
 def build(model: Model, plan: Plan, layers: int, stage: int, mesh: DeviceMesh) -> nn.Module:

@@ -42,7 +42,7 @@ def speeds(
     MFU is counted by `simgpu.report.speed`, for published rows by the same formula and by bfloat16's peak. Raises
     KeyError if no published speed has such a name.
     """
-    shape = model if isinstance(model, Shape) else _shape(model)
+    shape = _shape(model)
     shape = Shape(shape.trained, shape.frozen, shape.attention or attention, shape.experts)
     rows = {}
     for name, (tokens, time) in steps.items():
@@ -70,7 +70,48 @@ def estimate_of(time: Any, gpu: Any) -> TimeEstimate:
     return found
 
 
-def _shape(model: Callable[[], nn.Module] | nn.Module | Model) -> Shape:
+def ranges(
+    model: Callable[[], nn.Module] | nn.Module | Model | Shape,
+    length: int,
+    tokens: int,
+    time: Any,
+    precision: str = "bfloat16",
+    *,
+    attention: int = 0,
+) -> list[str]:
+    """Returns a step's seconds, its tokens per second per GPU and its MFU in %, each as "middle (low to high)".
+
+    `tokens` and `time` are one GPU's in a step, and the other arguments are those of `speeds`. MFU is "unknown" where
+    the peak of `precision` is.
+    """
+    gpu, shape = current() if isinstance(time, float) else time.gpu, _shape(model)
+    shape = Shape(shape.trained, shape.frozen, shape.attention or attention, shape.experts)
+    taken = estimate_of(time, gpu)
+    one = speed(shape, length, tokens, taken, _peak(gpu.name, precision))
+    shares = (one.mfu, one.mfu_low, one.mfu_high)
+    return [
+        _range(taken.seconds, taken.low, taken.high),
+        _range(one.tokens_per_second, one.low, one.high),
+        "unknown" if one.mfu is None else _range(*(100 * share for share in shares if share is not None)),
+    ]
+
+
+def as_published(name: str) -> dict[str, list[str]]:
+    """Returns the published speeds whose names begin so, each with the cells of `ranges`: no time, tokens/s and MFU.
+
+    Those that had no part in fitting the clock's factors are included. Raises KeyError if there is none.
+    """
+    found = {f"{one['source']}: {one['what']}": _published(one) for one in _like(name)}
+    return {label: ["", f"{figure} ({what})", mfu] for label, (figure, what, mfu) in found.items()}
+
+
+def _range(middle: float, low: float, high: float) -> str:
+    return f"{digits(middle)} ({digits(low)} to {digits(high)})"
+
+
+def _shape(model: Callable[[], nn.Module] | nn.Module | Model | Shape) -> Shape:
+    if isinstance(model, Shape):
+        return model
     if isinstance(model, Model):
         return Shape(model.parameters - model.of_words, 0, model.layers * model.hidden, experts=False)
     if isinstance(model, nn.Module):
@@ -93,7 +134,7 @@ def _row(one: Speed, kind: str = "") -> list[str]:
 
 
 def _like(name: str) -> list[Mapping]:
-    every = published.values("training speeds")
+    every = {**published.values("training speeds"), **published.values("training speeds kept out")}
     found = [every[one] for one in every if one.startswith(name)]
     if not found:
         raise KeyError(f"no published speed is named {name!r}...; there are {', '.join(every)}")

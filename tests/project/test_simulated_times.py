@@ -15,7 +15,6 @@ TIME = re.compile(r"(?<![\w.,])(\d[\d,]*(?:\.\d+)?) ?(µs|ms|s|seconds)\b(?![·/
 NOT_SIMULATED = {
     ("14", "cell-14-069"): "bytes divided by a rate that the text gives",
     ("14b", "cell-14b-032"): "bytes divided by a rate that the text gives",
-    ("21", "c21-063"): "bytes divided by a rate that the text gives",
 }
 """Cells that print times of more digits that are not the simulated clock's."""
 

@@ -1,5 +1,7 @@
 """Plans of large runs: their arithmetic, beside what PyTorch's own code takes and sends as one rank."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -107,8 +109,6 @@ def test_shards_divide_states_only_and_behind_a_pipeline_nothing_whole():
 
 
 def test_a_longer_sequence_on_as_many_more_gpus_of_context_takes_the_same():
-    from dataclasses import replace
-
     m = MODELS["70B"]
     short, long = Plan(shards=16), Plan(shards=8, context=2)
     assert plans.peak(m, short) == plans.peak(replace(m, length=2 * m.length), long)
@@ -132,12 +132,21 @@ def test_the_bubble_is_the_share_of_a_pipelines_time_that_the_formula_says():
     assert found["bubble"] / sum(found.values()) == pytest.approx(3 / 11)
 
 
-def test_a_group_on_several_machines_sends_between_them():
+def test_a_ring_over_several_machines_leaves_each_by_as_many_cards_as_it_has_gpus_there():
     m = MODELS["70B"]
-    sent = plans.sent(m, Plan(shards=8, tensor=8))
+    sent = plans.sent(m, Plan(shards=16))["data"]
+    assert plans.links(m, Plan(shards=16)) == (sent - sent // 8, sent // 8)
+    assert plans.links(m, Plan(shards=16), per_node=16) == (sent, 0)
+    sent = plans.sent(m, Plan(shards=8, tensor=8))  # the ranks of a shard group are each on a machine of their own
     assert plans.links(m, Plan(shards=8, tensor=8)) == (sent["tensor"], sent["data"])
-    assert plans.links(m, Plan(shards=8))[1] == 0
-    assert plans.links(m, Plan(shards=8), per_node=4)[0] == 0
+
+
+def test_hybrid_shards_in_a_machine_send_only_sums_of_gradients_over_the_network():
+    m, plan = MODELS["70B"], Plan(replicas=8, shards=8, micro_batches=8)
+    sent = plans.sent(m, plan)
+    assert plans.links(m, plan) == (sent["data"], sent["replicas"])
+    assert sent["replicas"] == plans.sent(m, replace(plan, micro_batches=1))["replicas"]  # once per step
+    assert sent["replicas"] == m.layers * m.of_layer * 2 * 4 * 7 // (8 * 8)
 
 
 def sent_by(traffic, mesh):
@@ -149,12 +158,13 @@ def sent_by(traffic, mesh):
     return sums
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_fsdp_sends_what_the_plan_says(replicas):
+@pytest.mark.parametrize(("replicas", "micro"), [(1, 1), (1, 2), (2, 1), (2, 3)])
+def test_fsdp_sends_what_the_plan_says(replicas, micro):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    plan, half = Plan(shards=4, replicas=replicas), MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    plan = Plan(shards=4, replicas=replicas, micro_batches=micro)
+    half = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     m = SMALL
     with labkit.simulated_gpu("A100-80GB"), labkit.one_rank(0, of=plan.gpus) as me:
         dist.init_process_group("nccl")
@@ -167,7 +177,9 @@ def test_fsdp_sends_what_the_plan_says(replicas):
             fully_shard(layer, mesh=data, mp_policy=half)
         fully_shard(net, mesh=data, mp_policy=half).to_empty(device="cuda")
         x = torch.zeros(1, m.length, m.hidden, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        net(x).sum().backward()
+        for number in range(micro):
+            net.set_requires_all_reduce(number == micro - 1)
+            net(x).sum().backward()
         found, paper = sent_by(me.traffic, mesh), plans.sent(m, plan)
     assert found["shards"] == paper["data"]
     assert found["replicas"] == paper["replicas"]

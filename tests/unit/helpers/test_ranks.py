@@ -49,3 +49,23 @@ def test_context_parallelism_in_a_pipeline_is_refused():
 def test_the_ends_of_a_stage_have_a_plan_for_their_modules():
     assert set(ranks.ENDS) == {"tokens", "norm", "head"}
     assert plans.KINDS[-1] == "tensor"  # the ranks of a tensor group are neighbours
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_has_the_kernels_of_the_step_and_slower_links_send_longer():
+    plan, sending = Plan(shards=4, micro_batches=2), []
+    assert ranks.simulate(SMALL, plan, 1).trace == ()
+    for link in (None, 1e9):
+        kernels = [one for one in ranks.simulate(SMALL, plan, 1, trace=True, link=link).trace if one["cat"] == "kernel"]
+        assert any(one["name"] == "mm" for one in kernels)
+        sending.append(sum(one["dur"] for one in kernels if one["name"].startswith("ncclDevKernel_")))
+    assert 0 < sending[0] < sending[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_expandable_segments_change_what_is_reserved_and_not_the_peak():
+    default, expandable = (
+        ranks.simulate(SMALL, Plan(shards=4, micro_batches=2), 2, expandable=value) for value in (False, True)
+    )
+    assert expandable.peak == pytest.approx(default.peak, rel=0.01)
+    assert expandable.reserved != default.reserved

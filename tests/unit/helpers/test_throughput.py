@@ -6,7 +6,7 @@ from torch import nn
 
 import labkit
 from helpers.plans import MODELS
-from helpers.throughput import estimate_of, speeds
+from helpers.throughput import as_published, estimate_of, ranges, speeds
 from labkit import published
 from simgpu.report.speed import Shape
 from tools.times.published import rows
@@ -64,6 +64,27 @@ def test_a_model_of_the_plans_counts_as_the_published_one(gpu):
     of_shape = speeds({"it": (1, 0.01)}, Shape(403752042496, 0, 2064384, experts=False), 8192)
     assert ours.equals(of_shape)
     assert published.values("training speeds")["Llama 405B, 1F1B"]["parameters"] == big.parameters - big.of_words
+
+
+def test_ranges_are_those_of_the_table(gpu):
+    table = speeds({"one": (1000, 0.1)}, SHAPE, 512)
+    seconds, rate, mfu = ranges(SHAPE, 512, 1000, 0.1)
+    middle, reach, share = table.loc["one"]
+    assert rate == f"{middle} ({reach})"
+    assert mfu.startswith(f"{share} (")
+    taken = estimate_of(0.1, gpu)
+    assert float(seconds.partition(" ")[0]) == pytest.approx(taken.seconds, rel=0.05)
+    with labkit.simulated_gpu("T4"):
+        assert ranges(SHAPE, 512, 1000, 0.1)[2] == "unknown"
+
+
+def test_published_speeds_have_the_cells_of_ranges(gpu):
+    assert as_published("Llama 70B") == {"torchtitan: 70B, 256 × H100, TP 8": ["", "597.3 (published)", "25"]}
+    [(_, rate, mfu)] = as_published("Llama 3 70B").values()
+    assert rate == "331 (published)"
+    assert float(mfu) == pytest.approx(51.7, rel=0.03)  # as printed there, with the embedding counted
+    with pytest.raises(KeyError, match="no published speed is named"):
+        as_published("no such model")
 
 
 def test_names_that_begin_alike(gpu):
