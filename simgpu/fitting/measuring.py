@@ -17,7 +17,18 @@ from simgpu.device import machine as machines
 from simgpu.dispatch.costs import precision
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
-from simgpu.fitting import experts, float8, lora, on_stub, optimizers, parallel, quantized, serving
+from simgpu.fitting import (
+    chunked_loss,
+    experts,
+    float8,
+    lora,
+    on_stub,
+    optimizers,
+    parallel,
+    quantized,
+    serving,
+    tensor_parallel,
+)
 from simgpu.fitting.dtypes import DTYPES, FLOAT8, check_capability
 from simgpu.fitting.plan import Plan
 from simgpu.fitting.progress import Silent
@@ -175,7 +186,8 @@ def _speed(
 
 def model_of(subject: Subject, plan: Plan) -> nn.Module:
     """Creates the model on the GPU according to the plan."""
-    device = "meta" if plan.sharded or plan.weights or plan.expert_parallel else "cuda"
+    of_a_server = plan.ranks is not None and plan.requests is not None
+    device = "meta" if plan.sharded or plan.weights or plan.expert_parallel or of_a_server else "cuda"
     try:
         with torch.device(device):
             model = subject.build(plan.weights_dtype)
@@ -190,8 +202,14 @@ def model_of(subject: Subject, plan: Plan) -> nn.Module:
         model = lora.adapt(model, plan.lora)
     if plan.dtype == FLOAT8:
         model = float8.convert(model, plan.engine)
+    if of_a_server:
+        model = tensor_parallel.divide(model, subject.config, plan.ranks or 1)
     if plan.weights:
-        return parallel.materialized(quantized.quantize(model, plan.weights))
+        model = quantized.quantize(model, plan.weights)
+    if plan.weights or of_a_server:
+        return parallel.materialized(model)
+    if plan.chunked_loss:
+        model = chunked_loss.apply(model, subject, plan.chunked_loss)
     if plan.checkpoint and plan.train:
         _checkpoint(model, every=1 if plan.checkpoint is True else 2)
     return model if plan.ranks is None else _of_a_rank(model, plan)
@@ -313,9 +331,11 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
     plan = found.plan
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
     said += [float8.NOTE] if plan.dtype == FLOAT8 else []
+    said += [chunked_loss.NOTE] if plan.chunked_loss else []
     said += [quantized.NOTE] if plan.weights else []
     said += [experts.NOTE] if plan.expert_parallel is not None else []
     said += [serving.NOTE] if plan.requests is not None else []
+    said += [tensor_parallel.NOTE] if plan.requests is not None and plan.ranks is not None else []
     if not plan.four_bit:
         return dataclasses.replace(found, short=dataclasses.replace(found.short, notes=(*found.short.notes, *said)))
     report = found.report
