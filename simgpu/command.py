@@ -171,6 +171,7 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--attention", choices=["eager", "sdpa"])
     chunks = "the logits and the loss of a few tokens at a time, as Liger's kernel does: in N chunks, or as many as it"
     add("--chunked-loss", nargs="?", const="auto", type=_chunks, metavar="N", help=chunks)
+    add("--dpo", action="store_true", help="pairs of sequences, and a frozen reference (with LoRA the model itself)")
     add("--weights", metavar="TYPE", help="with --serve: int8, int4 or fp8 in all linear layers except the head")
     _add_server(parser)
     _add_world(parser, "one rank of N GPUs that train it together; with --requests: GPUs that share a server's model")
@@ -207,7 +208,7 @@ def _fit_it(options) -> int:
     from simgpu.report import folder, provenance, stored
 
     plan = {name: getattr(options, name) for name in ("dtype", "autocast", "accumulate", "checkpoint", "offload")}
-    plan["chunked_loss"] = options.chunked_loss
+    plan |= {"chunked_loss": options.chunked_loss, "dpo": options.dpo}
     plan |= {
         "attention": options.attention,
         "lora": options.qlora or options.lora,

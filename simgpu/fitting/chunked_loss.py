@@ -28,26 +28,30 @@ def apply(model: nn.Module, subject, chunks: int | str) -> nn.Module:
     `chunks`: their number, or AUTO for that of Liger. Raises ValueError for other models, for a head that is not a
     linear layer without bias, and for a loss that the caller gave.
     """
-    if subject.cache is None or subject.own_loss:
-        raise ValueError(
-            f"a chunked loss is for language models of transformers with their own loss, not {subject.name}"
-        )
-    head: Any = model.get_output_embeddings()  # pyright: ignore[reportCallIssue]
-    if not isinstance(head, nn.Linear) or head.bias is not None:
-        raise ValueError(
-            f"a chunked loss needs a head that is a linear layer without bias, and {subject.name} has none"
-        )
+    check_head(model, subject, "a chunked loss")
     model.forward = MethodType(_with_loss(chunks), model)
     return model
+
+
+def check_head(model: nn.Module, subject, what: str) -> None:
+    """Raises ValueError for a subject that is not a language model with its own loss, and for a head with a bias."""
+    if subject.cache is None or subject.own_loss:
+        raise ValueError(f"{what} is for language models of transformers with their own loss, not {subject.name}")
+    head: Any = model.get_output_embeddings()  # pyright: ignore[reportCallIssue]
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        raise ValueError(f"{what} needs a head that is a linear layer without bias, and {subject.name} has none")
 
 
 def _with_loss(chunks: int | str):
     """Returns a forward pass that returns the loss and no logits."""
 
-    def forward(self, labels: torch.Tensor, **inputs):
+    def forward(self, labels: torch.Tensor | None = None, **inputs):
+        if labels is None:
+            raise ValueError("a chunked loss needs labels in the batch")
         outputs = self.base_model(**inputs)
         hidden, head = outputs.last_hidden_state, self.get_output_embeddings()
-        following = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:].contiguous()
+        labels = nn.functional.pad(labels, (0, 1), value=IGNORED)
+        following = labels[..., 1:].contiguous()
         loss = LinearCrossEntropy.apply(hidden.view(-1, hidden.shape[-1]), head.weight, following.view(-1), chunks)
         kind = importlib.import_module("transformers.modeling_outputs").CausalLMOutputWithPast
         return kind(loss=loss, past_key_values=outputs.past_key_values)
@@ -76,14 +80,14 @@ class LinearCrossEntropy(torch.autograd.Function):
         of_hidden = torch.zeros_like(hidden)
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         losses = torch.zeros(tokens, dtype=torch.float32, device=hidden.device)
-        counted = (labels != IGNORED).sum()
+        present = labels != IGNORED
         alike = hidden.dtype == weight.dtype and not torch.is_autocast_enabled(hidden.device.type)
         buffer = hidden.new_empty(size, len(weight)) if alike else None
         for start in range(0, tokens, size):
             part = slice(start, min(start + size, tokens))
             rows = hidden[part]
             logits = rows @ weight.t() if buffer is None else torch.mm(rows, weight.t(), out=buffer[: len(rows)])
-            losses[part] = _differentiate(logits, labels[part], counted)
+            losses[part] = _differentiate(logits, labels[part], present[part] / present.sum())
             if buffer is None:
                 of_hidden[part] = logits @ weight
             else:
@@ -114,12 +118,8 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
         total += torch.mm(left, right).float()
 
 
-def _differentiate(logits: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    """Returns the loss of each token divided by `counted`, and replaces the logits by its gradient, as one kernel does.
-
-    Tokens with an ignored label have neither.
-    """
-    share = (labels != IGNORED) / counted
+def _differentiate(logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Returns the loss of each token times its `share`, and replaces the logits by the gradient, as one kernel does."""
     places = labels.clamp(min=0).unsqueeze(1)
     largest = logits.amax(dim=1, keepdim=True)
     right = logits.gather(1, places) - largest

@@ -58,6 +58,7 @@ class Plan:
     `checkpoint`: False, True (each layer), or "half" (every second one). `offload`: activations wait on the host.
     `attention`: "eager", "sdpa", or None for the model's own. `chunked_loss`: the number of chunks of tokens in which
     the logits and the loss are computed, "auto" for Liger's number, or None (see simgpu.fitting.chunked_loss).
+    `dpo`: preference training, whose batch is of pairs of sequences (see simgpu.fitting.preferences).
     `four_bit`: frozen weights of linear layers in 4 bits (by formula).
 
     `ranks`: the GPUs that train it together, of which this is `rank` (default 0), each with its own batch. `parallel`:
@@ -93,6 +94,7 @@ class Plan:
     offload: bool = False
     attention: str | None = None
     chunked_loss: int | str | None = None
+    dpo: bool = False
     four_bit: bool = False
     ranks: int | None = None
     rank: int | None = None
@@ -134,6 +136,8 @@ class Plan:
             raise ValueError(f'checkpoint is False, True or "half", not {self.checkpoint!r}')
         if self.chunked_loss is not None:
             self._check_chunks()
+        if self.dpo:
+            self._check_dpo()
         if self.four_bit and self.lora is None:
             raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
         self._check_engine()
@@ -142,6 +146,13 @@ class Plan:
         self._check_serving()
         self._check_context()
         self._check_experts()
+
+    def _check_dpo(self) -> None:
+        if self.train is None:
+            raise ValueError("DPO is training: leave --serve out")
+        for name in ("chunked_loss", "context_parallel", "expert_parallel"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"fit does not combine DPO with {name}={getattr(self, name)!r}")
 
     def _check_chunks(self) -> None:
         chunks = self.chunked_loss
@@ -311,6 +322,7 @@ class Plan:
         parts += {True: ["checkpoints"], "half": ["checkpoints of every second layer"]}.get(self.checkpoint, [])
         parts += ["activations on the host"] if self.offload else []
         parts += [f"{self.attention} attention"] if self.attention else []
+        parts += ["DPO"] if self.dpo else []
         parts += {None: [], AUTO: ["chunked loss"]}.get(self.chunked_loss, [f"loss in {self.chunked_loss} chunks"])
         parts += ["compiled"] if self.compile else []
         parts += [f"{self.weights} weights"] if self.weights else []
