@@ -143,6 +143,10 @@ def _link(text: str) -> str | float:
         return text
 
 
+def _chunks(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
 def _world(options) -> dict:
     return {name: getattr(options, name) for name in ("ranks", "rank", "per_node", "link")}
 
@@ -165,9 +169,12 @@ def _fit(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", nargs="?", const=True, default=False, choices=["half"], help="each layer, or half of them")
     add("--offload", action="store_true", help="activations wait on the host")
     add("--attention", choices=["eager", "sdpa"])
+    chunks = "the logits and the loss of a few tokens at a time, as Liger's kernel does: in N chunks, or as many as it"
+    add("--chunked-loss", nargs="?", const="auto", type=_chunks, metavar="N", help=chunks)
+    add("--dpo", action="store_true", help="pairs of sequences, and a frozen reference (with LoRA the model itself)")
     add("--weights", metavar="TYPE", help="with --serve: int8, int4 or fp8 in all linear layers except the head")
     _add_server(parser)
-    _add_world(parser, "one rank of N GPUs that train it together")
+    _add_world(parser, "one rank of N GPUs that train it together; with --requests: GPUs that share a server's model")
     add("--parallel", choices=["fsdp", "ddp"], help="with --ranks: FSDP2 (default) or DDP")
     add("--context-parallel", type=int, metavar="N", help="N ranks share a sequence, of which each computes length / N")
     add("--expert-parallel", type=int, metavar="N", help="N ranks share the experts of each layer")
@@ -201,6 +208,7 @@ def _fit_it(options) -> int:
     from simgpu.report import folder, provenance, stored
 
     plan = {name: getattr(options, name) for name in ("dtype", "autocast", "accumulate", "checkpoint", "offload")}
+    plan |= {"chunked_loss": options.chunked_loss, "dpo": options.dpo}
     plan |= {
         "attention": options.attention,
         "lora": options.qlora or options.lora,

@@ -223,7 +223,7 @@ RESULTS = """`results` has an entry for each question that was asked:
 | `--every-gpu` | `gpus`: the outcome by GPU |
 | `--requests` | `serving`: bytes (`budget`, `context`, `weights`, `activations`, `available`, `block_bytes`, \
 `token_bytes`), `blocks`, `tokens`, `block_size`, `request_blocks`, `concurrency`, `requests` (how many fit), `asked`, \
-`length`, `chunk` |
+`length`, `chunk`, `gpus` (with several, the bytes are those of each) |
 | `--techniques`, `--budget` | `techniques`: rows with `applied`, `peak`, `nvidia_smi`, `step`, `time`, `fits`; `best` |
 """
 

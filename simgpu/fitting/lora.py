@@ -4,6 +4,8 @@ Adapters have the dtype of the weights and no dropout. (The package peft keeps t
 and by default adapts fewer layers.)
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -14,13 +16,26 @@ class Adapted(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
-        self.base = base
+        self.base, self.enabled = base, True
         like = {"bias": False, "dtype": base.weight.dtype, "device": base.weight.device}
         self.a = nn.Linear(base.in_features, rank, **like)
         self.b = nn.Linear(rank, base.out_features, **like)
 
     def forward(self, x):
-        return self.base(x) + self.b(self.a(x))
+        return self.base(x) + self.b(self.a(x)) if self.enabled else self.base(x)
+
+
+@contextlib.contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Runs a model as it is without its adapters."""
+    adapted = [one for one in model.modules() if isinstance(one, Adapted)]
+    for one in adapted:
+        one.enabled = False
+    try:
+        yield
+    finally:
+        for one in adapted:
+            one.enabled = True
 
 
 def linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:

@@ -17,9 +17,21 @@ from simgpu.device import machine as machines
 from simgpu.dispatch.costs import precision
 from simgpu.engines import STUB
 from simgpu.errors import NoValueError
-from simgpu.fitting import experts, float8, lora, on_stub, optimizers, parallel, quantized, serving
+from simgpu.fitting import (
+    chunked_loss,
+    experts,
+    float8,
+    lora,
+    on_stub,
+    optimizers,
+    parallel,
+    preferences,
+    quantized,
+    serving,
+    tensor_parallel,
+)
 from simgpu.fitting.dtypes import DTYPES, FLOAT8, check_capability
-from simgpu.fitting.plan import Plan
+from simgpu.fitting.plan import OF_TRAINING, Plan
 from simgpu.fitting.progress import Silent
 from simgpu.fitting.subject import Subject
 from simgpu.gpus.specs import Spec, spec
@@ -104,8 +116,8 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         with Watch(machine) as watch:
             try:
                 tell.stage("makes the model")
-                model = model_of(subject, plan)
-                watch.owners.roots = [model]
+                model, reference = model_of(subject, plan), reference_of(subject, plan)
+                watch.owners.roots = [model] if reference is None else [model, reference]
                 dtype = next((one.dtype for one in model.parameters()), None)
                 shape = shape_of(model)
                 saved = lora.quantized(model) if plan.four_bit else saved
@@ -120,7 +132,7 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
                         model, subject, plan, note, lambda tensor: watch.owners.claim(tensor, KV_CACHE)
                     )
                 else:
-                    (train if plan.train else serve)(model, subject, plan, note)
+                    train(model, subject, plan, note, reference) if plan.train else serve(model, subject, plan, note)
             except torch.OutOfMemoryError:
                 ending = OUT_OF_MEMORY
             except NoValueError as error:
@@ -165,8 +177,8 @@ def _speed(
 ) -> Speed | None:
     """Returns the speed of a step of training, None for inference and for models without a length."""
     length = plan.length or subject.length
-    if not plan.train or length is None or dtype is None or plan.expert_parallel is not None:
-        return None  # the parameters of a rank are not those of a token
+    if not plan.train or length is None or dtype is None or plan.expert_parallel is not None or plan.dpo:
+        return None  # the parameters of a rank are not those of a token, and a reference computes too
     computed = DTYPES[plan.autocast] if plan.autocast else dtype
     peak = None if plan.dtype == FLOAT8 else gpu.peak_flops.get(precision(gpu, computed))
     tokens = plan.batch * length * plan.accumulate // (plan.context_parallel or 1)
@@ -175,7 +187,8 @@ def _speed(
 
 def model_of(subject: Subject, plan: Plan) -> nn.Module:
     """Creates the model on the GPU according to the plan."""
-    device = "meta" if plan.sharded or plan.weights or plan.expert_parallel else "cuda"
+    of_a_server = plan.ranks is not None and plan.requests is not None
+    device = "meta" if plan.sharded or plan.weights or plan.expert_parallel or of_a_server else "cuda"
     try:
         with torch.device(device):
             model = subject.build(plan.weights_dtype)
@@ -190,8 +203,16 @@ def model_of(subject: Subject, plan: Plan) -> nn.Module:
         model = lora.adapt(model, plan.lora)
     if plan.dtype == FLOAT8:
         model = float8.convert(model, plan.engine)
+    if of_a_server:
+        model = tensor_parallel.divide(model, subject.config, plan.ranks or 1)
     if plan.weights:
-        return parallel.materialized(quantized.quantize(model, plan.weights))
+        model = quantized.quantize(model, plan.weights)
+    if plan.weights or of_a_server:
+        return parallel.materialized(model)
+    if plan.dpo:
+        model = preferences.apply(model, subject)
+    if plan.chunked_loss:
+        model = chunked_loss.apply(model, subject, plan.chunked_loss)
     if plan.checkpoint and plan.train:
         _checkpoint(model, every=1 if plan.checkpoint is True else 2)
     return model if plan.ranks is None else _of_a_rank(model, plan)
@@ -245,7 +266,7 @@ def _checkpointed(forward):
 
 def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     """Returns the positional and keyword arguments of a call, and the whole batch."""
-    batch = subject.batch(plan.batch, plan.length or subject.length)
+    batch = subject.batch(2 * plan.batch if plan.dpo else plan.batch, plan.length or subject.length)
     on_gpu = {name: one.to("cuda") for name, one in batch.items()}
     on_gpu = {
         name: one.to(plan.weights_dtype) if plan.weights_dtype and one.is_floating_point() else one
@@ -255,8 +276,20 @@ def _inputs(subject: Subject, plan: Plan) -> tuple[tuple, dict, dict]:
     return ((on_gpu[""],) if "" in on_gpu else ()), named, on_gpu
 
 
-def train(model, subject: Subject, plan: Plan, tell) -> None:
-    """Trains for STEPS steps; `tell` receives each of them, and "" at the end."""
+def reference_of(subject: Subject, plan: Plan) -> nn.Module | None:
+    """Creates the reference of a DPO plan, or None if there is none; with LoRA it is the model itself.
+
+    FSDP2 shards it, and with DDP each rank has the whole. As in TRL, its parameters require gradients that nobody
+    computes, so autocast caches their casts during a forward pass.
+    """
+    if not plan.dpo or plan.lora is not None:
+        return None
+    alone: dict[str, Any] = {} if plan.sharded else dict.fromkeys(("ranks", *OF_TRAINING))
+    return model_of(subject, dataclasses.replace(plan, checkpoint=False, **alone)).eval()
+
+
+def train(model, subject: Subject, plan: Plan, tell, reference: nn.Module | None = None) -> None:
+    """Trains for STEPS steps; `tell` receives each of them, and "" at the end. `reference`: of `reference_of`."""
     model.train()
     assert plan.train is not None
     optimizer = optimizers.made(plan.train, model)
@@ -269,8 +302,11 @@ def train(model, subject: Subject, plan: Plan, tell) -> None:
             args, named, batch = _inputs(subject, plan)
             sync = parallel.without_sync(model, last=part == plan.accumulate - 1)
             with parallel.told_of_unused(), sync, parallel.shared_sequences(mesh, batch):
-                with _around(plan):
-                    loss = subject.loss(model(*args, **named), batch) / plan.accumulate
+                if plan.dpo:
+                    loss = preferences.loss_of(model, reference, named, lambda: _around(plan)) / plan.accumulate
+                else:
+                    with _around(plan):
+                        loss = subject.loss(model(*args, **named), batch) / plan.accumulate
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -313,9 +349,12 @@ def _with_formulas(found: Measured, total: int, saved: tuple[int, int]) -> Measu
     plan = found.plan
     said = [EIGHT_BIT] if plan.train == "adamw-8bit" else []
     said += [float8.NOTE] if plan.dtype == FLOAT8 else []
+    said += [preferences.NOTE] if plan.dpo else []
+    said += [chunked_loss.NOTE] if plan.chunked_loss else []
     said += [quantized.NOTE] if plan.weights else []
     said += [experts.NOTE] if plan.expert_parallel is not None else []
     said += [serving.NOTE] if plan.requests is not None else []
+    said += [tensor_parallel.NOTE] if plan.requests is not None and plan.ranks is not None else []
     if not plan.four_bit:
         return dataclasses.replace(found, short=dataclasses.replace(found.short, notes=(*found.short.notes, *said)))
     report = found.report

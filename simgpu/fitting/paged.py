@@ -73,9 +73,10 @@ class KVLayout:
         return blocks
 
 
-def kv_layout(config) -> KVLayout:
-    """Returns the layout for a configuration of transformers with attention in all of its layers.
+def kv_layout(config, gpus: int = 1) -> KVLayout:
+    """Returns the layout on one of `gpus` for a configuration of transformers with attention in all of its layers.
 
+    GPUs share the key and value heads, each has at least one, and the vectors of latent attention are whole on each.
     Raises ValueError for a model whose cache has parts that are not modelled: states of recurrent layers, heads of
     different sizes, or layers that share their keys and values.
     """
@@ -86,7 +87,7 @@ def kv_layout(config) -> KVLayout:
     try:
         kinds = getattr(config, "layer_types", None) or [SLIDING if window else FULL] * config.num_hidden_layers
         latent = bool(getattr(config, "kv_lora_rank", None))
-        elements = _latent(config) if latent else _heads(config)
+        elements = _latent(config) if latent else _heads(config, gpus)
     except (AttributeError, TypeError) as error:
         raise ValueError(
             f"the configuration names no attention heads and layers, so it has no KV cache: {error}"
@@ -98,9 +99,22 @@ def kv_layout(config) -> KVLayout:
     return KVLayout(elements, len(kinds) - sliding, sliding, window if sliding else None, latent)
 
 
-def _heads(config) -> int:
+def key_heads(config, gpus: int = 1) -> int:
+    """Returns the key heads of a layer on each GPU. Raises ValueError if they are not the same number on each."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return 2 * heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    if heads % gpus and gpus % heads:
+        raise ValueError(
+            f"{gpus} GPUs can neither share {heads} key heads equally nor hold equally many copies of them"
+        )
+    return max(1, heads // gpus)
+
+
+def _heads(config, gpus: int) -> int:
+    return (
+        2
+        * key_heads(config, gpus)
+        * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    )
 
 
 def _latent(config) -> int:
@@ -117,7 +131,8 @@ class Capacity:
     """Computes how many blocks and requests fit, from bytes: `budget` − `context` − `weights` − `activations`.
 
     `activations`: the most that a chunk of prefill and the sampler allocate above the weights. `length`: tokens of a
-    request, prompt and answer. `asked`: the requests that were asked about.
+    request, prompt and answer. `asked`: the requests that were asked about. With several `gpus` that share the model
+    by tensor parallelism, the bytes are those of each, and all hold the same tokens.
     """
 
     layout: KVLayout
@@ -130,6 +145,7 @@ class Capacity:
     block_size: int
     chunk: int
     itemsize: int
+    gpus: int = 1
 
     @property
     def available(self) -> int:
@@ -169,6 +185,6 @@ class Capacity:
     def document(self) -> dict:
         """Returns the figures for JSON; sizes in bytes."""
         names = ("budget", "context", "weights", "activations", "available", "block_bytes", "blocks", "tokens")
-        more = ("request_blocks", "concurrency", "requests", "asked", "length", "block_size", "chunk")
+        more = ("request_blocks", "concurrency", "requests", "asked", "length", "block_size", "chunk", "gpus")
         token = self.layout.token_bytes(self.itemsize)
         return {name: getattr(self, name) for name in (*names, *more)} | {"token_bytes": token}

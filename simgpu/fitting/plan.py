@@ -8,6 +8,7 @@ import torch
 
 from simgpu.distributed.world import world_of
 from simgpu.engines import META, STUB
+from simgpu.fitting.chunked_loss import AUTO
 from simgpu.fitting.dtypes import DTYPES, FLASH_CAPABILITY, FLOAT8, FLOAT8_CAPABILITY, KV_DTYPES
 from simgpu.fitting.optimizers import OPTIMIZERS
 from simgpu.fitting.paged import BLOCK_SIZE, CHUNK, UTILIZATION
@@ -15,6 +16,9 @@ from simgpu.fitting.parallel import ROTATIONS, WAYS
 from simgpu.fitting.quantized import WEIGHTS
 
 CHECKPOINTS = (False, True, "half")
+OF_TRAINING = ("rank", "per_node", "link", "parallel", "context_parallel", "expert_parallel")
+"""Settings of the ranks of a training."""
+
 _COUNTS = (
     "batch",
     "length",
@@ -52,8 +56,10 @@ class Plan:
     `dtype`: of the weights, None for the model's own. `autocast`: the dtype around the forward pass, or None. `batch`
     and `length`: of a micro-batch. `accumulate`: micro-batches per step. `lora`: the adapters' rank, or None.
     `checkpoint`: False, True (each layer), or "half" (every second one). `offload`: activations wait on the host.
-    `attention`: "eager", "sdpa", or None for the model's own. `four_bit`: frozen weights of linear layers in 4 bits (by
-    formula).
+    `attention`: "eager", "sdpa", or None for the model's own. `chunked_loss`: the number of chunks of tokens in which
+    the logits and the loss are computed, "auto" for Liger's number, or None (see simgpu.fitting.chunked_loss).
+    `dpo`: preference training, whose batch is of pairs of sequences (see simgpu.fitting.preferences).
+    `four_bit`: frozen weights of linear layers in 4 bits (by formula).
 
     `ranks`: the GPUs that train it together, of which this is `rank` (default 0), each with its own batch. `parallel`:
     "fsdp" (FSDP2, the default) or "ddp". `per_node`, `link`: as in `simgpu.one_rank`. With FSDP2 `autocast` is its
@@ -62,7 +68,8 @@ class Plan:
 
     `weights`: "int8", "int4" or "fp8", for inference. `requests`: a server with a paged KV cache for so many requests
     of `length` tokens, in blocks of `block_size` tokens (default 16), with `utilization` of the GPU (default 0.9), that
-    prefills `prefill_chunk` tokens at once (default 2048). `kv_dtype`: of the cache, None for the model's own.
+    prefills `prefill_chunk` tokens at once (default 2048). `kv_dtype`: of the cache, None for the model's own. `ranks`
+    of a server are GPUs that share the model by tensor parallelism.
 
     `context_parallel`: how many ranks share a sequence, of which each computes `length` / `context_parallel` tokens;
     `batch` is then theirs together. `rotate`: how its attention brings keys and values, "allgather" (PyTorch's default)
@@ -86,6 +93,8 @@ class Plan:
     checkpoint: bool | str = False
     offload: bool = False
     attention: str | None = None
+    chunked_loss: int | str | None = None
+    dpo: bool = False
     four_bit: bool = False
     ranks: int | None = None
     rank: int | None = None
@@ -125,6 +134,10 @@ class Plan:
             raise ValueError(f"train is one of {', '.join(OPTIMIZERS)}, not {self.train!r}{near}")
         if self.checkpoint not in CHECKPOINTS:
             raise ValueError(f'checkpoint is False, True or "half", not {self.checkpoint!r}')
+        if self.chunked_loss is not None:
+            self._check_chunks()
+        if self.dpo:
+            self._check_dpo()
         if self.four_bit and self.lora is None:
             raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
         self._check_engine()
@@ -133,6 +146,20 @@ class Plan:
         self._check_serving()
         self._check_context()
         self._check_experts()
+
+    def _check_dpo(self) -> None:
+        if self.train is None:
+            raise ValueError("DPO is training: leave --serve out")
+        for name in ("chunked_loss", "context_parallel", "expert_parallel"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"fit does not combine DPO with {name}={getattr(self, name)!r}")
+
+    def _check_chunks(self) -> None:
+        chunks = self.chunked_loss
+        if chunks != AUTO and (isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1):
+            raise ValueError(f'chunked_loss is a number of chunks of 1 or more, "{AUTO}" or None, not {chunks!r}')
+        if self.train is None:
+            raise ValueError("a chunked loss is for training, and inference has no loss")
 
     def _check_experts(self) -> None:
         shared = self.expert_parallel
@@ -163,7 +190,7 @@ class Plan:
         if shared is None:
             return
         if self.train is None:
-            raise ValueError("context parallelism is for training: fit serves on one GPU")
+            raise ValueError("context parallelism is for training")
         if (self.ranks or 0) % shared:
             raise ValueError(f"context_parallel={shared} does not divide ranks={self.ranks} into equal groups")
         if self.length is not None and self.length % (2 * shared):
@@ -197,6 +224,12 @@ class Plan:
                     raise ValueError(f"{name}={getattr(self, name)!r} is of a server's KV cache: say requests= too")
             return
         self._only_serving("requests", "requests are those of a server: --serve, in Python optimizer=None")
+        for name in OF_TRAINING:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is of training: the ranks of a server share the model by tensor "
+                    "parallelism, and all need the same memory"
+                )
         if self.batch != 1:
             raise ValueError(f"requests are what a server runs at once, so leave batch={self.batch} out")
         share = self.utilization
@@ -207,8 +240,10 @@ class Plan:
         """Raises ValueError if a setting of inference is combined with another way of running."""
         if self.train is not None:
             raise ValueError(reason)
-        if self.ranks is not None or self.engine == STUB or self.lora is not None or self.offload:
-            raise ValueError(f"{name}= is for one GPU on the meta engine, without LoRA and without offload")
+        if self.ranks is not None and self.requests is None:
+            raise ValueError(f"{name}= of several ranks is for a server: say requests= too")
+        if self.engine == STUB or self.lora is not None or self.offload:
+            raise ValueError(f"{name}= is for the meta engine, without LoRA and without offload")
 
     def _check_engine(self) -> None:
         if self.engine not in (META, STUB):
@@ -220,7 +255,7 @@ class Plan:
 
     def _check_ranks(self) -> None:
         if self.ranks is None:
-            for name in ("rank", "per_node", "link", "parallel", "context_parallel", "expert_parallel"):
+            for name in OF_TRAINING:
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}={getattr(self, name)!r} of how many ranks? Say ranks= too")
             return
@@ -268,7 +303,13 @@ class Plan:
     @property
     def sharded(self) -> bool:
         """Returns whether each rank keeps a shard of the parameters (FSDP2)."""
-        return self.ranks is not None and self.parallel != "ddp"
+        return self.ranks is not None and self.requests is None and self.parallel != "ddp"
+
+    @property
+    def _way(self) -> str:
+        if self.requests is not None:
+            return "tensor parallelism"
+        return "FSDP2" if self.sharded else "DDP"
 
     def __str__(self) -> str:
         """Returns the plan in words: "adamw, bf16, batch 8 × 2048, LoRA 16, checkpoints"."""
@@ -281,10 +322,12 @@ class Plan:
         parts += {True: ["checkpoints"], "half": ["checkpoints of every second layer"]}.get(self.checkpoint, [])
         parts += ["activations on the host"] if self.offload else []
         parts += [f"{self.attention} attention"] if self.attention else []
+        parts += ["DPO"] if self.dpo else []
+        parts += {None: [], AUTO: ["chunked loss"]}.get(self.chunked_loss, [f"loss in {self.chunked_loss} chunks"])
         parts += ["compiled"] if self.compile else []
         parts += [f"{self.weights} weights"] if self.weights else []
         parts += [f"{self.kv_dtype} KV cache"] if self.kv_dtype else []
-        parts += [f"{self.ranks} ranks of {'FSDP2' if self.sharded else 'DDP'}"] if self.ranks else []
+        parts += [f"{self.ranks} ranks of {self._way}"] if self.ranks else []
         parts += [f"context parallel {self.context_parallel}"] if self.context_parallel else []
         parts += [f"expert parallel {self.expert_parallel}"] if self.expert_parallel else []
         parts += [f"imbalance {self.imbalance:g}"] if self.imbalance else []

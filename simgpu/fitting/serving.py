@@ -19,11 +19,14 @@ NOTE = (
 )
 
 
-def layout_of(subject: Subject) -> KVLayout:
-    """Returns the layout of a subject's KV cache. Raises ValueError for a model that has none."""
+def layout_of(subject: Subject, plan: Plan) -> KVLayout:
+    """Returns the layout of a subject's KV cache on one of the plan's GPUs.
+
+    Raises ValueError for a model that has none.
+    """
     if subject.config is None or subject.cache is None:
         raise ValueError(f"{subject.name} has no KV cache: --requests is for language models of transformers")
-    return kv_layout(subject.config)
+    return kv_layout(subject.config, plan.ranks or 1)
 
 
 def serve(model: nn.Module, subject: Subject, plan: Plan, tell, claim) -> tuple[int, int]:
@@ -36,7 +39,7 @@ def serve(model: nn.Module, subject: Subject, plan: Plan, tell, claim) -> tuple[
     model.eval()
     weights = torch.cuda.memory_allocated()
     tell("allocates the KV cache")
-    layout = layout_of(subject)
+    layout = layout_of(subject, plan)
     dtype = next(one.dtype for one in model.parameters())
     blocks = plan.requests * layout.request_blocks(length_of(subject, plan), plan.block, plan.chunk)
     nbytes = blocks * layout.block_bytes(plan.block, kv_itemsize(plan.kv_dtype, dtype)) // layout.group
@@ -66,7 +69,10 @@ def _profile(model: nn.Module, plan: Plan) -> None:
     model.set_attn_implementation(ATTENTION)  # pyright: ignore[reportCallIssue]
     tokens = torch.zeros(1, plan.chunk, dtype=torch.long, device="cuda")
     last = min(plan.requests or 1, plan.chunk)
-    _sample(model(input_ids=tokens, use_cache=False, logits_to_keep=last).logits[0])
+    hidden = []  # a server holds them, and the logits, until a token is sampled
+    with model.base_model.register_forward_hook(lambda module, args, output: hidden.append(output)):  # pyright: ignore
+        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=last).logits[0]
+    _sample(logits)
 
 
 def _sample(logits: torch.Tensor) -> torch.Tensor:
@@ -95,5 +101,5 @@ def capacity_of(subject: Subject, plan: Plan, total: int, context: int, measured
     """
     assert plan.requests is not None
     length, itemsize = length_of(subject, plan), kv_itemsize(plan.kv_dtype, dtype)
-    sizes = plan.requests, length, plan.block, plan.chunk, itemsize
-    return Capacity(layout_of(subject), plan.budget(total), context, *measured, *sizes)
+    sizes = plan.requests, length, plan.block, plan.chunk, itemsize, plan.ranks or 1
+    return Capacity(layout_of(subject, plan), plan.budget(total), context, *measured, *sizes)

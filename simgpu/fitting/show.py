@@ -159,8 +159,10 @@ def _server(fit: Fit, found: Capacity) -> str:
     """Returns how many KV blocks and requests a server holds, and from which sizes that follows."""
     plan = fit.plan
     share = plan.utilization or UTILIZATION
+    each = f" on each of {found.gpus} GPUs" if found.gpus > 1 else ""
+    token = f"{found.layout.token_bytes(found.itemsize):,} B a token{each}"
     rows = [
-        (f"{share:g} of {mib(fit.capacity)} MiB", found.budget),
+        (f"{share:g} of {mib(fit.capacity)} MiB{each}", found.budget),
         ("− CUDA context", -found.context),
         ("− weights", -found.weights),
         (f"− prefill of {found.chunk:,} tokens, and sampling", -found.activations),
@@ -172,7 +174,7 @@ def _server(fit: Fit, found: Capacity) -> str:
             f"KV cache, estimate: {found.blocks:,} blocks of {found.block_size} tokens, {found.tokens:,} tokens. "
             f"At once {count} requests of {found.length:,} tokens; {found.asked:,} were asked for.",
             *(f"  {name:<40}{mib(nbytes):>12} MiB" for name, nbytes in rows),
-            f"  {found.layout.token_bytes(found.itemsize):,} B a token, {found.request_blocks:,} blocks a request\n",
+            f"  {token}, {found.request_blocks:,} blocks a request\n",
         ]
     )
 

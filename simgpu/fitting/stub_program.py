@@ -20,8 +20,10 @@ def main() -> None:
     model = measuring.model_of(subject, plan)
     if plan.compile:
         model.compile()
-    run = measuring.train if plan.train else measuring.serve
-    run(model, subject, plan, lambda words: None)
+    if plan.train:
+        measuring.train(model, subject, plan, lambda words: None, measuring.reference_of(subject, plan))
+    else:
+        measuring.serve(model, subject, plan, lambda words: None)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ class Subject:
     `build(dtype)` creates the model on the default device. `batch(size, length)` creates the arguments of one call on
     the host, a dictionary of tensors. `loss(outputs, batch)` is a scalar. `length`: the default length, None for a
     model without one. `longest`: the most that the model accepts. `cache`: bytes of the KV cache per token, or None.
-    `transformers`: whether it is a model of that library. `source`: the path or name from which a
-    different process makes it again, None for an object. `config`: of transformers, that of the text model.
+    `own_loss`: whether the caller gave the loss. `transformers`: whether it is a model of that library. `source`: the
+    path or name from which a different process makes it again, None for an object. `config`: of transformers, that of
+    the text model.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Subject:
     length: int | None = None
     longest: int | None = None
     cache: int | None = None
+    own_loss: bool = False
     transformers: bool = False
     source: str | None = None
     config: Any = None
@@ -99,7 +101,7 @@ def _batches(given):
 
 def _with_own(subject: Subject, batch, loss) -> Subject:
     """Returns the subject with the caller's batch or loss in place of its own. Such a batch has no length."""
-    changed: dict[str, Any] = {} if loss is None else {"loss": loss}
+    changed: dict[str, Any] = {} if loss is None else {"loss": loss, "own_loss": True}
     if batch is not None:
         changed |= {"batch": _batches(batch), "length": None}
     return replace(subject, **changed) if changed else subject
@@ -230,7 +232,7 @@ def of_config(config) -> Subject:
     decoder = "CausalLM" in (named or kind.__name__) or "LMHead" in named
     length = None if images else min(longest or 512, 2048)
     cache = _cache(text, own) if decoder and not images else None
-    return Subject(config.model_type, build, batch, _any_loss, length, longest, cache, True, config=text)
+    return Subject(config.model_type, build, batch, _any_loss, length, longest, cache, transformers=True, config=text)
 
 
 def _cache(config, dtype: torch.dtype) -> int | None:

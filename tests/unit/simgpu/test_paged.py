@@ -31,6 +31,32 @@ def test_the_layout_follows_from_the_configuration(config, expected):
     assert kv_layout(SimpleNamespace(**config)) == expected
 
 
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "elements"),
+    [
+        (GROUPED, 1, 2 * 8 * 128),
+        (GROUPED, 2, 2 * 4 * 128),
+        (GROUPED, 8, 2 * 128),
+        (GROUPED, 32, 2 * 128),  # each head is on four GPUs
+        ({**GROUPED, **LATENT}, 8, 512 + 64),
+        ({**GROUPED, **LATENT}, 1, 512 + 64),
+    ],
+)
+def test_gpus_share_key_heads_and_copy_them_if_there_are_too_few(config, gpus, elements):
+    assert kv_layout(SimpleNamespace(**config), gpus) == replace(
+        kv_layout(SimpleNamespace(**config)), elements=elements
+    )
+
+
+@pytest.mark.parametrize("gpus", [3, 12])
+def test_key_heads_that_cannot_be_shared(gpus):
+    with pytest.raises(ValueError, match=f"{gpus} GPUs can neither share 8 key heads equally"):
+        kv_layout(SimpleNamespace(**GROUPED), gpus)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -133,8 +159,10 @@ def test_more_utilization_never_is_a_smaller_budget(one, other, total):
         ({"train": None, "block_size": 16}, "block_size=16 is of a server's KV cache: say requests= too"),
         ({"train": None, "kv_dtype": "fp8"}, "kv_dtype='fp8' is of a server's KV cache"),
         ({"train": None, "requests": 4, "kv_dtype": "fp4"}, "kv_dtype is one of fp32"),
-        ({"train": None, "requests": 4, "ranks": 2}, "requests= is for one GPU on the meta engine"),
-        ({"train": None, "weights": "fp8", "engine": "stub"}, "weights= is for one GPU on the meta engine"),
+        ({"train": None, "requests": 4, "ranks": 2, "rank": 1}, "rank=1 is of training: the ranks of a server share"),
+        ({"train": None, "requests": 4, "ranks": 2, "parallel": "ddp"}, "parallel='ddp' is of training"),
+        ({"train": None, "weights": "fp8", "ranks": 2}, "weights= of several ranks is for a server: say requests= too"),
+        ({"train": None, "weights": "fp8", "engine": "stub"}, "weights= is for the meta engine, without LoRA"),
         ({"train": None, "dtype": "fp8"}, "for inference with such weights: --weights fp8"),
         ({"dtype": "fp8", "lora": 8}, "fit does not combine matmuls in fp8 with LoRA"),
         ({"dtype": "fp8", "autocast": "fp16"}, "so autocast is bf16 or none, not 'fp16'"),

@@ -86,7 +86,22 @@ def shapes(stage, dtype):
     stage("products")
 
 
+def into_float32(stage):
+    """Products of 16-bit matrices that are added to a float32 matrix in place, as fused losses sum gradients."""
+    for rows, inner, columns in ((64, 96, 48), (1000, 256, 704), (511, 33, 130), (16, 4096, 8)):
+        for dtype in (torch.bfloat16, torch.float16):
+            left = torch.randn(rows, inner, dtype=dtype, device="cuda")
+            right = torch.randn(inner, columns, dtype=dtype, device="cuda")
+            total = torch.zeros(2 * rows, columns, device="cuda")
+            torch.addmm(total[:rows], left, right, out_dtype=torch.float32, out=total[:rows])
+            torch.addmm(total[rows:], left.t().contiguous().t(), right, out_dtype=torch.float32, out=total[rows:])
+            wide = torch.randn(rows, 2 * inner, dtype=dtype, device="cuda")[:, :inner]
+            torch.addmm(total[:rows], wide, right, out_dtype=torch.float32, out=total[:rows])
+        stage(f"{rows} x {inner} x {columns}")
+
+
 WORKLOADS = {
+    "into_float32": into_float32,
     "three_linear": three_linear,
     "half_linear_2": partial(half_linear, repetitions=2),
     "half_linear_10": partial(half_linear, repetitions=10),
