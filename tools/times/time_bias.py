@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from simgpu.clock.estimates import HOST, Factor, digits
+from simgpu.clock.estimates import HOST, NEW, TRAINING, Factor, digits, factor
 from tools.times import candidates, inductor, pairs
-from tools.times.fitted import DOCS, GPU_LIMITS, HOST_LIMITS, Compared
+from tools.times.fitted import DOCS, GPU_LIMITS, HOST_LIMITS, Compared, fit
 from tools.times.pairs import Pair
 
 PAGE, KEPT_OUT = DOCS / "time_bias.md", DOCS / "published_kept_out.json"
@@ -193,9 +193,7 @@ def _of_inductor(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
     heads = ("row", "published", "clock: assumed fusion", "Inductor's kernels", "estimate: assumed fusion")
     heads = (*heads, "Inductor's kernels", "calls of attention", "with a mask")
     counts = {step.row: step.counts for step in steps}
-    ways = [pair for pair in pairs.pairs(compared, known) if pair.way == COMPILED]
-    now = [pair for pair in pairs.pairs(launched, known) if pair.way == COMPILED]
-    moved = [pair for pair in zip(ways, now, strict=True) if pair[0] != pair[1]]
+    moved = _on_two_clocks(compared, launched, known)
     return INDUCTOR.format(
         rows=len(changed),
         table=table(heads, (_of_launched(one, other, counts[one.row.name], known) for one, other in changed)),
@@ -208,9 +206,27 @@ def _of_inductor(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
         right=sum(one.right for _, one in moved),
         was=sum(one.right for one, _ in moved),
         of=len(moved),
+        gpus=NEW,
+        fitted=f"{factor(TRAINING, NEW, known).middle:.2f}",
+        refitted=f"{factor(TRAINING, NEW, fit(launched)).middle:.2f}",
         layered=sum(bool(step.depths) for step in steps if step.row in names),
         others=_of_kept_out_sources(others),
     )
+
+
+def _on_two_clocks(
+    compared: Sequence[Compared], launched: Sequence[Compared], known: Sequence[Factor]
+) -> list[tuple[Pair, Pair]]:
+    """Returns the pairs with a compiled row, on the meta engine's and on the stub engine's clock.
+
+    Compiled rows that did not run on the stub engine are in no pair.
+    """
+    both = zip(compared, launched, strict=True)
+    usable = [(one, other) for one, other in both if one.row.mode == "eager" or one is not other]
+    before, after = (
+        [pair for pair in pairs.pairs(rows, known) if pair.way == COMPILED] for rows in zip(*usable, strict=True)
+    )
+    return [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
 
 
 def _off(one: Compared, known: Sequence[Factor]) -> float:
@@ -280,23 +296,25 @@ steps that it limits take longer by the factor of the host above.
 """
 INDUCTOR = """\
 On the meta engine the clock assumes which operators Inductor fuses. `python -m tools.times.inductor` lets Inductor
-decide: PyTorch's CUDA build compiles and runs the programs of {rows} compiled rows on the [stub engine](engines.md).
-Its clock has the bytes that Inductor counts for each generated kernel, the matmuls and attention that are called, and
-CUDA graphs as one launch. Models of {layered} rows were run with two and four layers, and the times are those on the
+decide: PyTorch's CUDA build compiles and runs the program of a row on the [stub engine](engines.md). Its clock has the
+bytes that Inductor counts for each generated kernel, the matmuls and attention that are called, and CUDA graphs as one
+launch. {rows} rows were run. The models of {layered} of them had two and four layers, and the times are those on the
 line through both. The constants above are fitted to the clock with the assumed fusion.
 
 Times in milliseconds; in parentheses, how far the estimate is from the published time.
 
 {table}
 The median of the absolute errors of these estimates is {before} with the assumed fusion, and {after} with Inductor's
-kernels.
+kernels. Fitted to these clocks, the factor of training on {gpus} would be {refitted} in place of {fitted}.
 
-**The mask.** transformers cannot read the positions of the tokens while Dynamo traces. So it does not know that no
-sequences are packed (masking_utils.py, find_packed_sequence_indices), and gives attention a mask where the eager
-program gives none. Attention with a mask computes the whole square, and causal attention without one computes half.
+**The mask.** In training, transformers reads from the positions of the tokens whether sequences are packed
+(masking_utils.py, find_packed_sequence_indices). It cannot read them while Dynamo traces, so it gives attention a mask
+where the eager program gives none. Attention with a mask computes the whole square, and causal attention without one
+computes half. So a compiled step can have more work than an eager one, and the assumed fusion does not show it.
 
-**Which is faster.** Pairs whose compiled program was run. {right} of {of} signs are right, and {was} were with the
-assumed fusion. Times of eager programs are those of the meta engine.
+**Which is faster.** Pairs whose compiled programs were run. {right} of {of} signs are right, and {was} were with the
+assumed fusion. Times of eager programs are those of the meta engine. The clock has one rate for all kernels of fused
+attention. If those with a mask reach less, the steps with a mask take longer than it says.
 
 {pairs}
 {others}"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simgpu.clock.clock import Reading
-from simgpu.clock.estimates import estimated
+from simgpu.clock.estimates import digits, estimated
 from simgpu.report.sizes import size
 
 SHOWN = 3
@@ -33,16 +33,20 @@ def fields(found: dict[str, Any], gpu: str) -> dict[str, Any]:
 def _without(untimed: dict[str, int]) -> str:
     """Returns why there is no time."""
     names = sorted(untimed, key=lambda name: -untimed[name])
-    shown = [f"{name} (launched {untimed[name]:,} times)" for name in names[:SHOWN]]
+    shown = [f"{name} (launched {_times(untimed[name])})" for name in names[:SHOWN]]
     more = [f"{len(names) - SHOWN} others"] if len(names) > SHOWN else []
     return f"because it is not known of {', '.join([*shown, *more])}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def based_on(found: dict[str, Any]) -> str:
     """Returns what times are based on."""
     parts = [f"{found['operators']:,} calls of PyTorch's operators"] if found["operators"] else []
     if found["kernels"]:
-        nbytes = f"{found['nbytes'] / 1e9:,.3g} GB" if found["nbytes"] >= 1e9 else size(found["nbytes"])
+        nbytes = f"{digits(found['nbytes'] / 1e9, 3)} GB" if found["nbytes"] >= 1e9 else size(found["nbytes"])
         parts.append(
             f"{found['kernels']:,} launches of kernels that Inductor generated, which move {nbytes} by its count"
         )

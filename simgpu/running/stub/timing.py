@@ -22,7 +22,7 @@ from simgpu.gpus.specs import Spec
 from simgpu.op_info import arguments
 from simgpu.op_info.per_op_cache import per_op_cache
 from simgpu.running.stub import launches
-from simgpu.running.stub.reads import SIZES
+from simgpu.running.stub.reads import BRANCH, SIZES
 
 STREAM = 0
 GENERATED = "generated"
@@ -293,7 +293,7 @@ class Timing:
             mask = next((name for name in ("attn_bias", "attn_mask") if arguments.has(operator, name)), None)
             self.masked += mask is not None and arguments.given(operator, mask, args, kwargs) is not None
         self.clock.launch(STREAM, work, kernels, overhead, plan.name)
-        if plan.name in SIZES:
+        if plan.name in SIZES | BRANCH:
             self.clock.synchronize()
         return None
 

@@ -71,4 +71,4 @@ def test_a_kernel_of_the_programs_own_has_no_time_and_so_there_is_no_total(run):
     report = run(OWN_KERNEL)
     assert report.completed, report.ended
     assert report.time is None and report.step_time is None and report.seconds == 0
-    assert "the Triton kernel double (launched 1 times)" in report.timed and report.timed in str(report)
+    assert "the Triton kernel double (launched once)" in report.timed and report.timed in str(report)

@@ -265,7 +265,7 @@ def test_what_has_no_time_is_named_and_there_is_no_total(name, schema, what):
     found = times.fields(timing.document(observed, H100, 0), "H100")
     assert found == {
         "seconds": 0.0,
-        "timed": f"No time is estimated because it is not known of {what} (launched 1 times).",
+        "timed": f"No time is estimated because it is not known of {what} (launched once).",
     }
 
 
