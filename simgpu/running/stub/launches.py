@@ -24,15 +24,17 @@ EVERY = 64  # looks at the trace's size are that far apart
 here: Launches | None = None
 """What is observed in this process."""
 MARK, SEPARATOR = "simgpu mark ", "|"
-_NODE = re.compile(r"^    \{$", re.M)
+_NODE = re.compile(r"^ *\{$", re.M)
+_CALL = re.compile(r'"op_schema", "type": "string", "value": "[^"]')
 KERNEL, OPAQUE, STEP, WAIT = "kernel", "opaque", "step", "wait"
 CAPTURE, CAPTURED, REPLAY = "capture", "captured", "replay"
 
 
 def nodes_of(trace: str) -> list[dict]:
-    """Returns the nodes of a trace. PyTorch does not escape quotes in names, so those nodes that have one are skipped.
+    """Returns the nodes of a trace.
 
-    Operators have none in their names and few in their arguments.
+    PyTorch does not escape quotes in names and arguments. A name that the program gave to a part of its code does not
+    matter, and its node is skipped. A call of an operator that cannot be read has no time.
     """
     try:
         return json.loads(trace)["nodes"]
@@ -45,7 +47,11 @@ def _node(text: str) -> dict | None:
     try:
         return json.JSONDecoder().raw_decode("{" + text)[0]
     except ValueError:
-        return None
+        number = re.search(r'"id": (\d+)', text)
+        if number is None or not _CALL.search(text):
+            return None
+        name = SEPARATOR.join((MARK + OPAQUE, "a call whose arguments cannot be read"))
+        return {"id": int(number[1]), "name": name, "ctrl_deps": 0, "attrs": []}
 
 
 def _plain(word: object) -> str:

@@ -1,6 +1,5 @@
 """What was launched on the stub engine, on a clock: operators, kernels that Inductor generated, and CUDA graphs."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -287,7 +286,13 @@ def test_the_page_has_a_step_where_the_run_was_too_long():
     assert found["time"] is None and found["step_time"].clock > 0 and "too long" in found["timed"]
 
 
-def test_nodes_with_quotes_in_their_names_are_skipped():
-    whole = {"id": 1, "name": "aten::mm"}
-    text = '{"nodes": [\n    {\n' + json.dumps(whole)[1:] + ',\n    {\n"id": 2, "name": "a "quoted" name"}\n  ]\n}'
-    assert launches.nodes_of(text) == [whole]
+READABLE = '"id": 1, "name": "aten::mm", "ctrl_deps": 0\n      }'
+NAMED = '"id": 2, "name": "a "quoted" name", "attrs": [{"name": "op_schema", "type": "string", "value": ""}]\n      }'
+CALL = '"id": 3, "inputs": {"values": [""]"]}, "attrs": [{"name": "op_schema", "type": "string", "value": "a::x"}]\n }'
+
+
+def test_a_name_with_quotes_is_skipped_and_a_call_with_quotes_has_no_time():
+    text = '{\n  "nodes": [\n      {\n        ' + ",\n      {\n        ".join([READABLE, NAMED, CALL]) + "\n  ]\n}"
+    first, last = launches.nodes_of(text)
+    assert first == {"id": 1, "name": "aten::mm", "ctrl_deps": 0}
+    assert last["id"] == 3 and timing.mark_of(last) == [launches.OPAQUE, "a call whose arguments cannot be read"]
