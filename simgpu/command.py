@@ -220,7 +220,7 @@ def _fit_it(options) -> int:
     plan["ranks"] = options.ranks or options.context_parallel or options.expert_parallel
     plan["engine"] = options.engine or ("stub" if options.compile else "meta")
     if plan["engine"] == "stub" and (options.techniques or options.budget):
-        raise ValueError("--techniques and --budget weigh memory against time, and the stub engine has no clock")
+        raise ValueError("--techniques and --budget compare memory with time, which only the meta engine does")
     if options.length is not None:
         plan["length"] = options.length
     train = None if options.serve or options.train == "none" else options.train

@@ -10,7 +10,7 @@ simulated GPU.
 """
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,6 @@ from simgpu.clock.tracks import COMMUNICATION, COMPUTE, COPY_TO_GPU, COPY_TO_HOS
 from simgpu.gpus.specs import Spec
 
 KERNELS, TO_GPU, TO_HOST = "kernels", "to GPU", "to host"
-_graph_task = torch._C._current_graph_task_id
 _COPYING = {TO_GPU: COPY_TO_GPU, TO_HOST: COPY_TO_HOST}
 
 
@@ -113,7 +112,8 @@ class Clock:
     of PyTorch or CUDA. A value that is not a positive number raises ValueError. `host`: the host's time in seconds.
     `streams`: when each stream finishes its work, by its id, or by a name for a stream of NCCL. `lanes`: the record of
     all issued work, or None. `region`: an object whose `flush` puts the kernels of a compiled region on the clock
-    before a time is read, or None. `busy`, `issuing`, `backward`: see `Reading`.
+    before a time is read, or None. `busy`, `issuing`, `backward`: see `Reading`. `graph_task`: returns the number of
+    the backward pass that runs, -1 if none does.
     """
 
     def __init__(self, spec: Spec, slowness: float = 1.0) -> None:
@@ -124,6 +124,7 @@ class Clock:
         self.streams: dict[Hashable, float] = {}
         self.lanes: Lanes | None = None
         self.region: Any = None
+        self.graph_task: Callable[[], int] = torch._C._current_graph_task_id
         self._engines: dict[Hashable, Engine] = {name: Engine() for name in (KERNELS, TO_GPU, TO_HOST)}
         self._kernels = self._engines[KERNELS]
         self._queue: deque[float] = deque(maxlen=rates.QUEUE)
@@ -170,7 +171,7 @@ class Clock:
         whole = work + kernels * rates.KERNEL
         end = begin + whole
         self.busy += whole
-        if _graph_task() != -1:
+        if self.graph_task() != -1:
             self.backward += whole
         if kernels > 1:
             self.host += (kernels - 1) * launch

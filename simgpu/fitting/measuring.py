@@ -99,7 +99,8 @@ def measure(subject: Subject, plan: Plan, gpu: str, memory: int | None = None, t
         _check_context(subject, plan)
     if plan.engine == STUB:
         tell.stage(f"runs {STEPS} steps on the stub engine" if plan.train else "runs on the stub engine")
-        return Measured(plan, on_stub.measured(subject, plan, gpu, memory), 0.0, retried=True)
+        report = on_stub.measured(subject, plan, gpu, memory)
+        return Measured(plan, report, report.step, retried=True, time=report.step_time)
     world = {"ranks": plan.ranks, "rank": plan.rank, "per_node": plan.per_node, "link": plan.link}
     with simulated_gpu(gpu, memory, **world) as on, warnings.catch_warnings():
         warnings.simplefilter("ignore", IncompleteEstimateWarning)  # the report names them

@@ -79,7 +79,7 @@ def numbers(report: Report) -> str:
     text = [
         f"  {f'{sign} {name}'.strip():<24}{mib(nbytes):>12} MiB   {more}".rstrip() for sign, name, nbytes, more in rows
     ]
-    return "\n".join([*(["To spare"] if margin else []), *text, f"  {made(report)}"])
+    return "\n".join([*(["To spare"] if margin else []), *text, *(f"  {line}" for line in made(report).splitlines())])
 
 
 def counters(report: Report) -> list[tuple[str, int, str]]:
@@ -135,9 +135,11 @@ def _at_most(report: Report) -> str:
 
 
 def made(report: Report) -> str:
-    """Returns how many optimizer steps were made, in which time, and by which torch."""
+    """Returns how many optimizer steps were made, in which time, and by which torch; then what times are based on."""
     clock = f" the run takes {report.time};" if report.time else ""
-    return f"{_steps(report.steps)};{clock} torch {report.torch}"
+    if report.step_time and not report.answer:  # the answer of a plan names it
+        clock += f" a step takes {report.step_time};"
+    return "\n".join([f"{_steps(report.steps)};{clock} torch {report.torch}", *filter(None, [report.timed])])
 
 
 def _steps(count: int) -> str:

@@ -82,7 +82,8 @@ class Report:
     `answer`: of `simgpu fit`, the lines with the answer to what was asked, and `results` the same as data; `plan`: the
     plan; `needs`: the bytes that nvidia-smi would show if the GPU were large enough; `step`: seconds of a step on the
     simulated clock. `time`, `step_time`: the estimates from `seconds` and `step`, with their ranges; `speed`: tokens/s
-    and MFU of a training step. These three are None where they are not known.
+    and MFU of a training step. These three are None where they are not known. `timed`: of the stub engine, what times
+    are based on, or why there are none.
     """
 
     what: str
@@ -137,6 +138,7 @@ class Report:
     time: TimeEstimate | None = None
     step_time: TimeEstimate | None = None
     speed: Speed | None = None
+    timed: str = ""
 
     @property
     def verdict(self) -> Verdict:

@@ -241,8 +241,11 @@ def paths(engine: Engine, stubs: Path, environ: Mapping[str, str], *first: str) 
 
 
 def caches(engine: Engine) -> dict[str, str]:
-    """The variables of Inductor's and Triton's caches, apart from those of a GPU, because nothing is timed here."""
-    place = home() / "compiled" / engine.version
+    """The variables of Inductor's and Triton's caches, apart from those of a GPU, because nothing is timed here.
+
+    What is generated there notes its bytes, which older files in other folders do not (`launches.with_bytes`).
+    """
+    place = home() / "compiled" / f"{engine.version}-with-bytes"
     return {"TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"), "TRITON_CACHE_DIR": str(place / "triton")}
 
 

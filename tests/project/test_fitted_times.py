@@ -1,5 +1,6 @@
 """The factors on the clock's times are what the stored readings give, and docs/time_bias.md says what they explain."""
 
+import dataclasses
 import json
 import math
 
@@ -10,7 +11,7 @@ from simgpu.clock.clock import Reading
 from simgpu.clock.estimates import HOST, INFERENCE, NEW, TRAINING, Factor
 from tools.times import fitted, inductor, pairs, published, time_bias
 from tools.times.fitted import Compared
-from tools.times.inductor import Counts
+from tools.times.inductor import Counts, Step
 from tools.times.published import Row
 
 
@@ -114,15 +115,31 @@ def test_the_pairs_of_other_programs_are_published():
     assert all(math.isfinite(one.clock) and one.apart is None for one in found)
 
 
-def test_counts_of_all_layers_are_on_the_line_through_two_depths():
-    few, more = Counts(10, 100, 1, 0, 2, 2), Counts(20, 300, 3, 0, 4, 2)
-    assert inductor.on_line(few, more, (2, 4), 2) == few
-    assert inductor.on_line(few, more, (2, 4), 32) == Counts(160, 3100, 31, 0, 32, 2)
+def of_depth(*values):
+    return Step("a row", (), Reading(*values[:4]), values[4:9], Counts(*values[9:]))
 
 
-def test_what_inductor_launches_is_stored_for_the_row_that_is_compiled():
-    found = inductor.stored()
-    assert (found.row, found.layers, found.depths) == (inductor.row().name, inductor.LAYERS, inductor.DEPTHS)
-    assert found.row in {one.row.name for one in fitted.stored()}
-    assert 0 < found.counts.masked <= found.counts.attentions
-    assert min(found.counts.kernels, found.counts.nbytes, found.counts.matmuls, found.counts.operations) > 0
+def test_a_step_of_all_layers_is_on_the_line_through_two_depths():
+    few, more = of_depth(*map(float, range(15))), of_depth(*map(float, range(2, 17)))
+    assert inductor.of_layers(few, more, (2, 4), 2) == dataclasses.replace(few, depths=(2, 4))
+    assert inductor.of_layers(few, more, (2, 4), 32) == dataclasses.replace(
+        of_depth(*(value + 30.0 for value in range(15))), depths=(2, 4)
+    )
+
+
+def test_steps_of_compiled_rows_are_stored_without_a_time_that_is_kept_out():
+    steps, kept_out = inductor.stored()
+    fit = {one.row.name: one for one in fitted.stored()}
+    assert steps and {one.row for one in steps} <= fit.keys()
+    assert all((fit[one.row].row.mode or "").startswith("compiled") for one in steps)
+    assert all(
+        one.counts.kernels + one.counts.replays > 0 and one.counts.masked <= one.counts.attentions for one in steps
+    )
+    assert all(published.halves()[one.source] == "kept out" for one in kept_out)
+
+
+def test_rows_with_a_step_have_the_stub_engines_clock():
+    rows = [compared(1.0, mode="compiled"), compared(1.0, mode="eager")]
+    step = Step(rows[0].row.name, (), Reading(2.0, 2.0, 0.1), (1.0,), Counts())
+    first, second = time_bias.with_launches(rows, [step])
+    assert (first.reading.seconds, first.parts) == (2.0, (1.0,)) and second is rows[1]

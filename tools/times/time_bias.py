@@ -9,14 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from simgpu.clock.achieved_rates import bandwidth
-from simgpu.clock.estimates import HOST, Factor
-from simgpu.gpus.specs import spec
+from simgpu.clock.estimates import HOST, NEW, TRAINING, Factor, digits, factor
 from tools.times import candidates, inductor, pairs
-from tools.times.fitted import DOCS, GPU_LIMITS, HOST_LIMITS, Compared
+from tools.times.fitted import DOCS, GPU_LIMITS, HOST_LIMITS, Compared, fit
 from tools.times.pairs import Pair
 
 PAGE, KEPT_OUT = DOCS / "time_bias.md", DOCS / "published_kept_out.json"
+COMPILED = "eager or compiled"
 FEW = 5
 """With fewer kept-out rows of a kind, their share within the range says little."""
 
@@ -169,35 +168,91 @@ def page(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
         counts=table(["half", "ways", "sign right", "of those whose ranges are apart"], counts),
         pairs=_of_pairs([*mine, *elsewhere]),
         candidates=_of_candidates(compared),
-        inductor=_of_inductor(compared),
+        inductor=_of_inductor(compared, known),
     )
 
 
-def _of_inductor(compared: Sequence[Compared]) -> str:
-    """Returns what the kernels that Inductor launches say about the pair whose sign is wrong."""
-    found = inductor.stored()
-    compiled = next(one for one in compared if one.row.name == found.row)
-    mode = dataclasses.replace(compiled.row, mode="eager").name
-    eager = next(one for one in compared if one.row.name == mode)
-    memory, attention = (compiled.parts[candidates.PARTS.index(name)] for name in ("memory", "attention"))
-    seconds = compiled.reading.seconds
-    counts = found.counts
+def with_launches(compared: Iterable[Compared], steps: Iterable[inductor.Step]) -> list[Compared]:
+    """Returns the rows, with the stub engine's clock in place of the meta engine's for those that have a step."""
+    by_row = {one.row: one for one in steps}
+    return [
+        dataclasses.replace(one, reading=by_row[one.row.name].reading, parts=by_row[one.row.name].parts)
+        if one.row.name in by_row
+        else one
+        for one in compared
+    ]
+
+
+def _of_inductor(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
+    """Returns what the kernels that Inductor launches say about the compiled rows."""
+    steps, others = inductor.stored()
+    launched = with_launches(compared, steps)
+    changed = [(one, other) for one, other in zip(compared, launched, strict=True) if one is not other]
+    names = [step.row for step in steps]
+    errors = [[abs(_off(one, known)) for one in column] for column in zip(*changed, strict=True)]
+    heads = ("row", "published", "clock: assumed fusion", "Inductor's kernels", "estimate: assumed fusion")
+    heads = (*heads, "Inductor's kernels", "calls of attention", "with a mask")
+    counts = {step.row: step.counts for step in steps}
+    moved = _on_two_clocks(compared, launched, known)
     return INDUCTOR.format(
-        model=compiled.row.model,
-        gpu=compiled.row.gpu,
-        layers=found.layers,
-        kernels=counts.kernels,
-        matmuls=counts.matmuls,
-        size=f"{counts.nbytes / 1e9:.0f}",
-        moved=f"{1e3 * counts.nbytes / bandwidth(spec(compiled.row.simulated_gpu or '')):.0f}",
-        memory=f"{1e3 * memory:.0f}",
-        masked=counts.masked,
-        attentions=counts.attentions,
-        added=f"{1e3 * attention:.0f}",
-        clock=f"{eager.reading.seconds / seconds:.2f}",
-        then=f"{eager.reading.seconds / (seconds + attention):.2f}",
-        published=f"{eager.real / compiled.real:.2f}",
+        rows=len(changed),
+        table=table(heads, (_of_launched(one, other, counts[one.row.name], known) for one, other in changed)),
+        before=f"{statistics.median(errors[0]):.0%}",
+        after=f"{statistics.median(errors[1]):.0%}",
+        pairs=table(
+            ("pair", "published: times faster", "assumed fusion", "Inductor's kernels", "sign right", "ranges apart"),
+            (_of_two_clocks(*pair) for pair in moved),
+        ),
+        right=sum(one.right for _, one in moved),
+        was=sum(one.right for one, _ in moved),
+        of=len(moved),
+        gpus=NEW,
+        fitted=f"{factor(TRAINING, NEW, known).middle:.2f}",
+        refitted=f"{factor(TRAINING, NEW, fit(launched)).middle:.2f}",
+        layered=sum(bool(step.depths) for step in steps if step.row in names),
+        others=_of_kept_out_sources(others),
     )
+
+
+def _on_two_clocks(
+    compared: Sequence[Compared], launched: Sequence[Compared], known: Sequence[Factor]
+) -> list[tuple[Pair, Pair]]:
+    """Returns the pairs with a compiled row, on the meta engine's and on the stub engine's clock.
+
+    Compiled rows that did not run on the stub engine are in no pair.
+    """
+    both = zip(compared, launched, strict=True)
+    usable = [(one, other) for one, other in both if one.row.mode == "eager" or one is not other]
+    before, after = (
+        [pair for pair in pairs.pairs(rows, known) if pair.way == COMPILED] for rows in zip(*usable, strict=True)
+    )
+    return [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+
+
+def _off(one: Compared, known: Sequence[Factor]) -> float:
+    return one.times(known)[0] / one.real - 1
+
+
+def _of_launched(one: Compared, other: Compared, counts: inductor.Counts, known: Sequence[Factor]) -> list[str]:
+    """Returns the line of a row of the table; times in milliseconds."""
+    row = one.row
+    clocks = (digits(1e3 * each.reading.seconds) for each in (one, other))
+    times = (f"{digits(1e3 * each.times(known)[0])} ({_off(each, known):+.0%})" for each in (one, other))
+    name = f"{row.model}, {row.work}, {row.mode}, {row.gpu}"
+    return [name, f"{1e3 * one.real:.4g}", *clocks, *times, f"{counts.attentions:.0f}", f"{counts.masked:.0f}"]
+
+
+def _of_two_clocks(before: Pair, after: Pair) -> list[str]:
+    factors = (f"{value:.2f}" for value in (before.published, before.clock, after.clock))
+    return [before.what, *factors, "yes" if after.right else "**no**", "yes" if after.apart else "no"]
+
+
+def _of_kept_out_sources(found: Sequence[inductor.KeptOut]) -> str:
+    if not found:
+        return KEPT_OUT_NOT_RUN
+    lines = ([one.source, str(one.rows), f"{one.before:.0%}", f"{one.after:.0%}"] for one in found)
+    heads = ("source", "rows", "error of the estimate: assumed fusion", "Inductor's kernels")
+    return KEPT_OUT_RUN + table(heads, lines)
 
 
 def _of_candidates(compared: Sequence[Compared]) -> str:
@@ -240,19 +295,33 @@ a power limit would cause. But no row states the clock rate, so this remains a g
 steps that it limits take longer by the factor of the host above.
 """
 INDUCTOR = """\
-`python -m tools.times.inductor` compiles {model}'s forward and backward, whose sign is wrong above, with PyTorch's CUDA
-build on the stub engine, for a {gpu}. It counts what is launched in two depths. On the line through both, {layers}
-layers launch {kernels} generated kernels and {matmuls} matmuls.
+On the meta engine the clock assumes which operators Inductor fuses. `python -m tools.times.inductor` lets Inductor
+decide: PyTorch's CUDA build compiles and runs the program of a row on the [stub engine](engines.md). Its clock has the
+bytes that Inductor counts for each generated kernel, the matmuls and attention that are called, and CUDA graphs as one
+launch. {rows} rows were run. The models of {layered} of them had two and four layers, and the times are those on the
+line through both. The constants above are fitted to the clock with the assumed fusion.
 
-- **Bytes.** By Inductor's own count, the generated kernels read and write {size} GB, which take {moved} ms at the
-  clock's bandwidth. The clock has {memory} ms for the operators that it assumes to be fused. So the bytes do not
-  explain why the compiled step is slower.
-- **Attention.** Of {attentions} calls of attention, {masked} have a mask. transformers cannot read the positions of the
-  tokens while Dynamo traces, so it does not know that no sequences are packed (masking_utils.py,
-  find_packed_sequence_indices). The eager program has no mask, and its causal attention skips half of the work. The
-  clock runs the eager program, so it does not count that half. If attention took twice as long with the mask,
-  {added} ms would be added, and compiling would make the step {then} times as fast in place of {clock}. The published
-  figure is {published}. The bytes of the mask, which each head reads, are not counted there.
+Times in milliseconds; in parentheses, how far the estimate is from the published time.
+
+{table}
+The median of the absolute errors of these estimates is {before} with the assumed fusion, and {after} with Inductor's
+kernels. Fitted to these clocks, the factor of training on {gpus} would be {refitted} in place of {fitted}.
+
+**The mask.** In training, transformers reads from the positions of the tokens whether sequences are packed
+(masking_utils.py, find_packed_sequence_indices). It cannot read them while Dynamo traces, so it gives attention a mask
+where the eager program gives none. Attention with a mask computes the whole square, and causal attention without one
+computes half. So a compiled step can have more work than an eager one, and the assumed fusion does not show it.
+
+**Which is faster.** Pairs whose compiled programs were run. {right} of {of} signs are right, and {was} were with the
+assumed fusion. Times of eager programs are those of the meta engine. The clock has one rate for all kernels of fused
+attention. If those with a mask reach less, the steps with a mask take longer than it says.
+
+{pairs}
+{others}"""
+KEPT_OUT_NOT_RUN = "No row of the half that is kept out was run in this way.\n"
+KEPT_OUT_RUN = """\
+**The half that is kept out.** No time of its rows is stored, only medians of the absolute errors.
+
 """
 TEXT = """\
 # Why the clock is too fast, and by how much

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from simgpu.report.verdict import OUT_OF_MEMORY
 from simgpu.running.after_import import AfterImport
 from simgpu.running.endings import NOT_OF_VALUES, ended_by, of_memory
 from simgpu.running.script import Script
+from simgpu.running.stub.launches import STEP, Launches
 from simgpu.running.stub.rnn import RECURRENT, WithoutCuDNN
 from simgpu.running.stub.saved import Saved
 
@@ -34,6 +35,7 @@ engine, so a program may end where it checks results. The figures are those up t
 """A hint about an error of a program that has read values which are not known."""
 UNTRACED = (
     "simgpu.running.stub.known",
+    "simgpu.running.stub.launches",
     "simgpu.running.stub.comparisons",
     "simgpu.running.stub.reads",
     "simgpu.uses",
@@ -57,9 +59,10 @@ class Watched:
         self.reads = None
         self.known = None
         self.recurrent = WithoutCuDNN()
+        self.launches = Launches(job["launches"])
         self.runtime = ctypes.CDLL(job["runtime"])
         self.began = False
-        self._offset = self._reset_peak = 0
+        self._offset = self._reset_peak = self._foreign = 0
 
     def torch_imported(self, torch) -> None:
         """Prepares torch: recording begins when the program first uses CUDA, after PyTorch has read its settings."""
@@ -80,6 +83,7 @@ class Watched:
             place = {name: self.job[name] for name in ("rank", "ranks", "per_node")}
             self.leave.enter_context(rank_of(**place))
         self._watch_steps(torch)
+        self.launches.torch_imported(torch)
         real = torch.cuda._lazy_init
 
         def _lazy_init():
@@ -101,7 +105,7 @@ class Watched:
         from simgpu.running.stub.owners import Owners
 
         autograd = torch.autograd
-        self.owners = Owners(self.count)
+        self.owners = Owners(self.count, lambda: self.launches.mark(STEP))
         run = self.owners.backward(autograd.graph._engine_run_backward)
         autograd.graph._engine_run_backward = autograd._engine_run_backward = run
         self.limit = Limit(self.owners, self.job["steps"], self.job["backward_passes"])
@@ -119,8 +123,16 @@ class Watched:
         self._keep_counters(torch)
         if hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):
             torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
-        self.reads = Reads(self.saved.read, lambda: self.known is not None and self.known.reading)
+        self.reads = Reads(self.saved.read, self._is_known)
         self.reads.begin(self.runtime)
+        self._foreign = self.runtime.mock_kernels(0)
+        if not self._without_time(torch):
+            self.launches.begin(torch)
+
+    def _is_known(self) -> bool:
+        """Returns whether the program reads what is known."""
+        self.launches.look()
+        return self.known is not None and self.known.reading
 
     def count(self) -> int:
         """How many allocations the current device has made."""
@@ -165,6 +177,7 @@ class Watched:
         from simgpu.running.stub import findings
 
         self.runtime.mock_on_read(None)
+        self.launches.end()
         device = torch._C._cuda_getDevice()
         count, (peak, reserved) = self.count(), self.peaks()
         self.owners.look()
@@ -182,6 +195,7 @@ class Watched:
             "failing": {name: one for name, one in (self.failure or {}).items() if name != "codes"},
             "reads": [[*key, number] for key, number in self.reads.counts.most_common()],
         }
+        found["times"] = self._times(torch)
         self.saved.patches.undo()
         snapshot: dict = dict(torch.cuda.memory._snapshot())
         if self.job["snapshot"]:
@@ -199,6 +213,26 @@ class Watched:
             gpu=self.job["memory"],
             version=torch.__version__,
         )
+
+    def _without_time(self, torch) -> str:
+        """Returns why no time can be estimated, "" if it can."""
+        if self.job["ranks"] is not None:
+            return "of one rank of several, because the others do not run"
+        known = hasattr(torch._C, "_get_fp32_precision_getter")
+        return "" if known else f"with torch {torch.__version__}, which is too old"
+
+    def _times(self, torch) -> dict:
+        """Returns what is known of the time that the run would take, or why nothing is."""
+        if why := self._without_time(torch):
+            return {"why": why}
+        from simgpu.gpus import specs
+        from simgpu.running.stub import timing
+
+        foreign = self.runtime.mock_kernels(0) - self._foreign
+        try:
+            return timing.document(self.launches, specs.spec(self.job["gpu"]), foreign)
+        except Exception:  # the figures of memory do not need it
+            return {"why": f"because of an error here: {traceback.format_exc().strip().splitlines()[-1]}"}
 
     def called(self) -> list[str]:
         """The libraries with workspaces that only a GPU knows, of which the program has called a function."""
@@ -265,7 +299,7 @@ def main(path: str) -> int:
     os.environ.update(started.environment(job["caches"], os.environ.get("PYTHONPATH", "")))
     then = {"torch": watched.torch_imported, "safetensors.torch": watched.saved.safetensors_imported}
     then |= {"torch._dynamo.trace_rules": _skipped, "torch._dynamo.eval_frame": _hooks_skipped}
-    sys.meta_path.insert(0, AfterImport({**then, **untimed.PATCHES}))
+    sys.meta_path.insert(0, AfterImport(_together(then, untimed.PATCHES, watched.launches.then())))
     script = Script(job["program"], job["arguments"], job["module"])
     error: BaseException | None = None
     with script.as_main() as execute:
@@ -289,6 +323,19 @@ def main(path: str) -> int:
         watched.leave.close()
     sys.stdout.flush()
     return 0
+
+
+def _together(*then: Mapping[str, Callable]) -> dict[str, Callable]:
+    """Returns, by module, a function that calls those of all mappings."""
+    found: dict[str, list[Callable]] = {}
+    for one in then:
+        for name, function in one.items():
+            found.setdefault(name, []).append(function)
+
+    def calls(functions: list[Callable]) -> Callable:
+        return lambda module: [function(module) for function in functions]
+
+    return {name: calls(functions) for name, functions in found.items()}
 
 
 def _skipped(trace_rules) -> None:

@@ -20,11 +20,11 @@ class Owners(owners.Owners):
 
     `marks`: of each look, how many allocations there had been, and the owner of each address. `windows`: of each
     backward pass and each step, its kind and how many allocations there had been at its begin and at its end. `count`
-    returns how many there have been. `made`: how many there had been when `steps` grew. `dtypes`: bytes of the
-    parameters by dtype.
+    returns how many there have been. `made`: how many there had been when `steps` grew; `stepped` is called then.
+    `dtypes`: bytes of the parameters by dtype.
     """
 
-    def __init__(self, count: Callable[[], int]):
+    def __init__(self, count: Callable[[], int], stepped: Callable[[], None]):
         super().__init__()
         self.marks: list[tuple[int, dict[int, str]]] = []
         self.windows: list[tuple[str, int, int]] = []
@@ -34,7 +34,12 @@ class Owners(owners.Owners):
         self._began = self._passes = self._depth = 0
         self._found: dict[int, str] = {}
         self._parameters: set[int] = set()  # addresses that have been counted by dtype
-        self.begin(self._note, lambda steps: self.made.append(self._now()))
+        self._each_step = stepped
+        self.begin(self._note, self._note_step)
+
+    def _note_step(self, steps: int) -> None:
+        self.made.append(self._now())
+        self._each_step()
 
     def _before(self, optimizer, args, kwargs) -> None:
         if not torch.compiler.is_compiling():

@@ -31,6 +31,7 @@ from simgpu.report.verdict import OUT_OF_MEMORY, STOPPED
 from simgpu.running.endings import End
 from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
+from simgpu.running.stub import times
 from simgpu.running.stub.history import FORWARD
 from simgpu.running.stub.reads import A_VALUE, BRANCH_OF, SIZE_OF
 from simgpu.running.stub.rnn import RECURRENT
@@ -94,12 +95,16 @@ def run(
             "workspaces": _workspaces(spec, build.version),
             "libraries": {base: str(path) for base in WORKSPACES for path in stubs.glob(f"{base}.so.*")},
             "snapshot": None if out is None else str(out / folder.SNAPSHOT),
+            "gpu": spec.key,
+            "launches": str(Path(scratch, "launches")),
             "result": str(Path(scratch, "result.json")),
         }
         path, records = Path(scratch, "job.json"), Path(scratch, "processes")
         records.mkdir()
+        Path(job["launches"]).mkdir()
         environ = _environment(build, stubs, gpu, memory, job)
         job["caches"] = [str(engine.home()), environ["TORCHINDUCTOR_CACHE_DIR"], environ["TRITON_CACHE_DIR"]]
+        job["caches"].append(job["launches"])
         path.write_text(json.dumps(job))
         words = [sys.executable, "-m", "simgpu.running.stub.child", str(path)]
         environ["MOCK_RECORDS"] = str(records)
@@ -242,7 +247,6 @@ def _report(found: dict, spec: specs.Spec, total: int, what: str, chosen: Choice
         version=simgpu.__version__,
         unmodeled=_not_modelled(called),
         steps=found.get("steps", 0),
-        seconds=0.0,
         ended=found["text"],
         smallest=found.get("smallest"),
         compared=found.get("compared", ""),
@@ -256,6 +260,7 @@ def _report(found: dict, spec: specs.Spec, total: int, what: str, chosen: Choice
         notes=tuple(notes),
         bounds=bounds,
         engine=str(chosen),
+        **times.fields(found.get("times", {}), spec.key),
     )
     return replace(report, findings=findings(_facts(found, report)))
 

@@ -82,6 +82,8 @@ def test_fit_on_the_stub_engine(tmp_path):
         assert getattr(meta, name) == getattr(stub, name), name
     compiled = simgpu.fit(tmp_path, batch=4, gpu="T4", engine="stub", compile=True)
     assert compiled.fits and "compiled" in compiled.report.what and compiled.peak != stub.peak
+    assert meta.step > 0 and stub.step == pytest.approx(meta.step, rel=0.1)
+    assert 0 < compiled.step < stub.step and f"A step takes {compiled.time}." in str(compiled)
 
 
 @pytest.mark.parametrize("more", [{"ranks": 2}, {"four_bit": True, "lora": 8}, {"engine": "cuda"}])
