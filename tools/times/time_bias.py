@@ -239,7 +239,8 @@ def _of_launched(one: Compared, other: Compared, counts: inductor.Counts, known:
     clocks = (digits(1e3 * each.reading.seconds) for each in (one, other))
     times = (f"{digits(1e3 * each.times(known)[0])} ({_off(each, known):+.0%})" for each in (one, other))
     name = f"{row.model}, {row.work}, {row.mode}, {row.gpu}"
-    return [name, f"{1e3 * one.real:.4g}", *clocks, *times, f"{counts.attentions:.0f}", f"{counts.masked:.0f}"]
+    calls = ("–", "–") if counts.replays else (f"{counts.attentions:.0f}", f"{counts.masked:.0f}")
+    return [name, f"{1e3 * one.real:.4g}", *clocks, *times, *calls]
 
 
 def _of_two_clocks(before: Pair, after: Pair) -> list[str]:
@@ -301,7 +302,8 @@ bytes that Inductor counts for each generated kernel, the matmuls and attention 
 launch. {rows} rows were run. The models of {layered} of them had two and four layers, and the times are those on the
 line through both. The constants above are fitted to the clock with the assumed fusion.
 
-Times in milliseconds; in parentheses, how far the estimate is from the published time.
+Times in milliseconds; in parentheses, how far the estimate is from the published time. Calls inside of a CUDA graph
+that is replayed (–) are not counted.
 
 {table}
 The median of the absolute errors of these estimates is {before} with the assumed fusion, and {after} with Inductor's
