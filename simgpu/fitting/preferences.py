@@ -1,6 +1,6 @@
 """Preference training by DPO: a model and a frozen reference give log-probabilities of pairs of sequences.
 
-The program is that of TRL's DPOTrainer since 1.11 (trl/trainer/dpo_trainer.py, trl/kernels/chunked_logprob.py). The
+The program is that of TRL's DPOTrainer 1.16 (trl/trainer/dpo_trainer.py, trl/kernels/chunked_logprob.py). The
 chosen and the rejected sequences of a batch are one batch of twice the size, which the reference runs too, without
 gradients. With LoRA, the reference is the model without its adapters, so there is no second copy. Logits exist only as
 a tile of 4,096 tokens and 32,768 entries of the vocabulary. The backward pass computes each tile again, and sums the
