@@ -20,6 +20,8 @@ from typing import Any
 
 LIMIT = 150 * 2**20
 """Bytes of the trace after which nothing more is noted, about 120,000 calls."""
+MOST = 2 * LIMIT
+"""Bytes of a trace that is not read, because its calls would need several GB here."""
 EVERY = 64  # looks at the trace's size are that far apart
 here: Launches | None = None
 """What is observed in this process."""
@@ -111,6 +113,10 @@ class Launches:
         running = self._running
         self.end()
         if not os.path.exists(self._path):
+            return []
+        if os.stat(self._path).st_size > MOST:  # a long loop without steps, reads or marks
+            self.whole = False
+            os.unlink(self._path)
             return []
         with open(self._path, encoding="utf-8", errors="replace") as file:
             nodes = nodes_of(file.read())

@@ -296,3 +296,11 @@ def test_a_name_with_quotes_is_skipped_and_a_call_with_quotes_has_no_time():
     first, last = launches.nodes_of(text)
     assert first == {"id": 1, "name": "aten::mm", "ctrl_deps": 0}
     assert last["id"] == 3 and timing.mark_of(last) == [launches.OPAQUE, "a call whose arguments cannot be read"]
+
+
+def test_a_trace_that_is_too_long_is_removed_and_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(launches, "MOST", 10)
+    (tmp_path / "trace.json").write_text("x" * 11)
+    observed = launches.Launches(str(tmp_path))
+    assert observed.taken() == [] and not observed.whole
+    assert list(tmp_path.iterdir()) == []
