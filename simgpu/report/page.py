@@ -137,7 +137,7 @@ def _at_most(report: Report) -> str:
 def made(report: Report) -> str:
     """Returns how many optimizer steps were made, in which time, and by which torch; then what times are based on."""
     clock = f" the run takes {report.time};" if report.time else ""
-    if report.step_time and not report.answer:  # the answer of a plan names it
+    if report.step_time and not report.plan:  # the answer about a plan names it
         clock += f" a step takes {report.step_time};"
     return "\n".join([f"{_steps(report.steps)};{clock} torch {report.torch}", *filter(None, [report.timed])])
 
