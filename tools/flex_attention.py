@@ -64,7 +64,10 @@ print("peaks:", *found)
 
 
 def main() -> None:
-    """Runs each way and stores its row."""
+    """Runs each way on the stub engine, and writes the rows to STORED in place of the old ones.
+
+    Raises RuntimeError for a run that prints no figures, and then writes nothing.
+    """
     from simgpu.stub import engine
 
     rows = []

@@ -2,7 +2,7 @@
 
 Part "8B" has Llama 3.1 8B under FSDP2. The cells of chapter 19b with the tag "large-runs" define the model and its
 step, and are executed for each row. Part "ranks" has ranks of chapter 22's plans, by `helpers.ranks`. All figures are
-those of the simulated H100, whose allocator is exact; a run takes some seconds, and all of them some minutes.
+those of the simulated H100. A run needs some seconds, and all of them need some minutes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def chapter() -> dict[str, Any]:
 
 
 def of_8b(names: dict[str, Any], how: str, sequences: int, gpus: int, chunked: bool) -> dict[str, Any]:
-    """Returns a row of the 8B: bytes with plenty of memory, and the allocator's retries on a card of 80 GB."""
+    """Returns a row of the 8B: bytes and seconds with plenty of memory, and the allocator's retries on 80 GB.
+
+    how: "no", "selective" or "full" checkpointing. sequences: per GPU. chunked: whether the loss is computed in chunks.
+    """
     kind = names["ChunkedLlama"] if chunked else names["models"].Llama
     options = {"sequences": sequences, "checkpointing": how, "kind": kind}
 
@@ -79,7 +82,7 @@ def _retries(run: Any, expandable: bool) -> int | None:
 
 
 def of_a_rank(name: str, plan: Any, layers: int) -> dict[str, Any]:
-    """Returns a row of chapter 22: the first rank of a plan with its whole depth."""
+    """Returns a row of chapter 22, in bytes: the first rank of a plan, with all `layers` of its stage."""
     from helpers import ranks
     from helpers.plans import MODELS
 
@@ -89,7 +92,7 @@ def of_a_rank(name: str, plan: Any, layers: int) -> dict[str, Any]:
 
 
 def measured() -> dict[str, Any]:
-    """Returns all that is stored."""
+    """Returns all that is stored: the version of torch, and the rows of both parts."""
     import torch
 
     from helpers.plans import MODELS, Plan, layers_of
@@ -104,6 +107,7 @@ def measured() -> dict[str, Any]:
 
 
 def main() -> None:
+    """Simulates all runs, and writes their figures to STORED in place of the old ones."""
     sys.path.insert(0, str(ROOT / "notebooks"))
     warnings.simplefilter("ignore")  # about what is not modelled, and that simulated tensors have no values
     STORED.write_text(HEAD + yaml.safe_dump(measured(), sort_keys=False), encoding="utf-8")

@@ -104,7 +104,7 @@ FIELDS: dict[type, dict[str, str]] = {
         "step": "of `simgpu fit` and the stub engine: seconds of a step on the simulated clock, 0 if it is not known",
         "time": "the estimated time of the run with its range (below), null if no GPU time passed or it is not known",
         "step_time": "of `simgpu fit` and the stub engine: the same of a step",
-        "speed": "of `simgpu fit`: tokens per second and MFU of a training step (below), null for other models",
+        "speed": "of `simgpu fit`: tokens per second and MFU of a training step (below), null where it is not known",
         "timed": "of the stub engine: what the times are based on, or why there are none",
     },
     TimeEstimate: {

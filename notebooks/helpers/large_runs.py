@@ -37,7 +37,11 @@ def row(**settings: Any) -> dict[str, Any]:
 
 
 def fits(one: dict[str, Any]) -> str:
-    """Returns "yes", "no", or "after retries", where the allocator had to empty its cache to serve a request."""
+    """Returns whether a row of the 8B fits on an H100 with 80 GB.
+
+    "yes": with the allocator's default settings. "after retries": with these, but it had to empty its cache to serve a
+    request. "expandable only": only with expandable segments. "no": with neither.
+    """
     retries = one["retries"]["default"]
     if retries is None:
         return "no" if one["retries"]["expandable"] is None else "expandable only"

@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 AUTO = "auto"
+"""As many chunks as Liger makes."""
 IGNORED = -100
+"""The label of a token that does not count, as in PyTorch's cross-entropy."""
 HALF = torch.float16, torch.bfloat16
 NOTE = (
     "The loss is computed in chunks of tokens like Liger's fused linear cross-entropy; its kernels for norms, rotary "
@@ -47,7 +49,7 @@ def _with_loss(chunks: int | str):
 
     def forward(self, labels: torch.Tensor | None = None, **inputs):
         if labels is None:
-            raise ValueError("a chunked loss needs labels in the batch")
+            raise ValueError(f"a chunked loss needs labels in the batch, which has only: {', '.join(inputs)}")
         outputs = self.base_model(**inputs)
         hidden, head = outputs.last_hidden_state, self.get_output_embeddings()
         labels = nn.functional.pad(labels, (0, 1), value=IGNORED)
@@ -60,7 +62,7 @@ def _with_loss(chunks: int | str):
 
 
 def chunk_size(tokens: int, width: int, vocabulary: int, chunks: int | str) -> int:
-    """Returns the tokens of a chunk, of a number of chunks or as Liger chooses them (AUTO).
+    """Returns how many tokens a chunk has: of a number of `chunks`, or as many as Liger chooses (AUTO).
 
     Liger's chunks have about as many logits as the batch has hidden states, and a power of two as their size.
     """
@@ -108,7 +110,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Adds left @ right to a total. Tensor Cores since Ampere add to it in place; otherwise the product is a tensor."""
+    """Adds left @ right to a total: in place in 16 bits since Ampere, and otherwise by a tensor for the product."""
     in_place = left.is_cuda and left.dtype in HALF and torch.cuda.get_device_capability(left.device)[0] >= 8
     if in_place and total.dtype == left.dtype:
         torch.addmm(total, left, right.to(left.dtype), out=total)

@@ -16,13 +16,13 @@ BLOCK_SIZE = 16
 """Tokens of a block, as in vLLM."""
 
 UTILIZATION = 0.9
-"""Share of the GPU that the server may use (vLLM's default for years; newer versions have 0.92)."""
+"""Share of the GPU that the server may use: the default of older versions of vLLM. Newer ones have 0.92."""
 
 CHUNK = 2048
 """Tokens of a chunk of prefill. vLLM's default for max_num_batched_tokens depends on version, GPU and use."""
 
 MANY_LAYERS = 1.5
-"""Kinds of layers whose numbers differ by less than this factor share groups as large as the more frequent kind."""
+"""If the more frequent kind has less than this factor times the layers of the other, each kind is a single group."""
 
 _OTHER_SHAPES = ("num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads", "attention_chunk_size")
 

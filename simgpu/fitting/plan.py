@@ -17,7 +17,7 @@ from simgpu.fitting.quantized import WEIGHTS
 
 CHECKPOINTS = (False, True, "half")
 OF_TRAINING = ("rank", "per_node", "link", "parallel", "context_parallel", "expert_parallel")
-"""Settings of the ranks of a training."""
+"""Settings of ranks that train a model together. The ranks of a server do not have them."""
 
 _COUNTS = (
     "batch",
@@ -80,7 +80,7 @@ class Plan:
 
     `dtype` "fp8": training with matmuls in 8-bit floats. Weights are bf16, or fp32 with `autocast`.
 
-    Raises ValueError for invalid values.
+    Raises ValueError for invalid values, and for settings that cannot be combined.
     """
 
     train: str | None = "adamw"
@@ -139,7 +139,7 @@ class Plan:
         if self.dpo:
             self._check_dpo()
         if self.four_bit and self.lora is None:
-            raise ValueError("weights of 4 bits are frozen: say the rank of LoRA's adapters too")
+            raise ValueError("four_bit=True freezes the weights: say the rank of LoRA's adapters too (lora=RANK)")
         self._check_engine()
         self._check_ranks()
         self._check_float8()
@@ -149,7 +149,7 @@ class Plan:
 
     def _check_dpo(self) -> None:
         if self.train is None:
-            raise ValueError("DPO is training: leave --serve out")
+            raise ValueError("DPO is training: leave --serve out, or in Python give an optimizer")
         for name in ("chunked_loss", "context_parallel", "expert_parallel"):
             if getattr(self, name) is not None:
                 raise ValueError(f"fit does not combine DPO with {name}={getattr(self, name)!r}")
@@ -168,7 +168,9 @@ class Plan:
         if shared is None:
             return
         if self.train is None or self.lora is not None:
-            raise ValueError("expert parallelism is for training without LoRA")
+            raise ValueError(
+                f"expert parallelism is for training without LoRA, not for train={self.train!r} with lora={self.lora!r}"
+            )
         if (self.ranks or 0) % shared:
             raise ValueError(f"expert_parallel={shared} does not divide ranks={self.ranks} into equal groups")
         if not self.sharded and shared != self.ranks:
@@ -190,7 +192,7 @@ class Plan:
         if shared is None:
             return
         if self.train is None:
-            raise ValueError("context parallelism is for training")
+            raise ValueError("context parallelism is for training, and --serve (in Python optimizer=None) is inference")
         if (self.ranks or 0) % shared:
             raise ValueError(f"context_parallel={shared} does not divide ranks={self.ranks} into equal groups")
         if self.length is not None and self.length % (2 * shared):
@@ -243,7 +245,10 @@ class Plan:
         if self.ranks is not None and self.requests is None:
             raise ValueError(f"{name}= of several ranks is for a server: say requests= too")
         if self.engine == STUB or self.lora is not None or self.offload:
-            raise ValueError(f"{name}= is for the meta engine, without LoRA and without offload")
+            raise ValueError(
+                f"{name}= is for the meta engine, without LoRA and without offload, "
+                f"not for engine={self.engine!r}, lora={self.lora!r}, offload={self.offload!r}"
+            )
 
     def _check_engine(self) -> None:
         if self.engine not in (META, STUB):

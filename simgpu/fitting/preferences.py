@@ -18,7 +18,11 @@ from simgpu.fitting import lora
 from simgpu.fitting.chunked_loss import HALF, check_head
 
 TOKENS, ENTRIES = 4096, 32_768
+"""Tokens and entries of the vocabulary of a tile, as in TRL."""
+
 BETA = 0.1
+"""TRL's default for the weight of the log-probabilities in the loss."""
+
 NOTE = (
     "DPO: a batch of N pairs is 2 N sequences, all of whose tokens count as the answer's, without padding. What a "
     "trainer computes for its log, a few bytes per token, is not included"
@@ -38,7 +42,8 @@ def apply(model: nn.Module, subject) -> nn.Module:
 def loss_of(model: nn.Module, reference: nn.Module | None, inputs: dict[str, torch.Tensor], around) -> torch.Tensor:
     """Returns the loss of a batch whose first half is chosen and whose second half is rejected.
 
-    `reference`: None for the model without its adapters. `around`: a context for each forward pass.
+    `reference`: None for the model without its adapters. `around`: a function that returns a context for each forward
+    pass, such as autocast.
     """
     with around():
         own = _by_sequence(model(**inputs), inputs)

@@ -32,8 +32,8 @@ def layout_of(subject: Subject, plan: Plan) -> KVLayout:
 def serve(model: nn.Module, subject: Subject, plan: Plan, tell, claim) -> tuple[int, int]:
     """Allocates the KV blocks of all requests, and runs a chunk of prefill and the sampler next to them.
 
-    `claim(tensor)` is called with each part of the cache. Returns the bytes of the weights, and the most bytes that
-    were allocated above weights and cache.
+    `tell(text)` shows what happens. `claim(tensor)` is called with each part of the cache. Returns the bytes of the
+    weights, and the most bytes that were allocated above weights and cache.
     """
     assert plan.requests is not None
     model.eval()

@@ -20,14 +20,20 @@ OUTPUTS = ("q_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj")
 """Linear layers whose outputs the GPUs share."""
 
 KEYS = ("k_proj", "v_proj")
+"""Linear layers whose outputs the GPUs share, or hold copies of with fewer key heads than GPUs."""
+
 INPUTS = ("o_proj", "down_proj")
 """Linear layers whose inputs the GPUs share, so that their results are summed."""
 
 WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "shared_expert_gate")
+"""Linear layers that are whole on each GPU."""
+
 PADDING = 64
+"""The entries of the vocabulary are padded to a multiple of this number, as in vLLM."""
+
 NOTE = (
-    "All GPUs need the same memory. Buffers of NCCL and of a server's own all-reduce are not included: logs of vLLM "
-    "show 0.2 to 0.4 GiB, and older versions subtracted more"
+    "All GPUs need the same memory. Buffers of NCCL and of a server's own all-reduce are not included: 0.25 GiB in a "
+    "log of vLLM of February 2025, and more in older ones"
 )
 
 
@@ -114,7 +120,7 @@ def _sum(module: nn.Module, args, output):
 
 
 def _gather(logits: torch.Tensor) -> torch.Tensor:
-    """Returns the logits of all GPUs' parts of the vocabulary."""
+    """Returns the logits of the whole vocabulary from those of each GPU's part of it."""
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # newer name
     parts = logits.new_empty(dist.get_world_size(), *logits.shape)
     gather(parts, logits.contiguous())

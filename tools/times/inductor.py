@@ -57,7 +57,7 @@ class Counts:
 class Step:
     """Holds a step on the stub engine's clock: its reading, the seconds of `candidates.PARTS`, and its counts.
 
-    row: the name of the row. depths: those that were run, empty if the whole model was.
+    row: the name of the row. depths: the numbers of layers that were run, empty if the whole model was.
     """
 
     row: str
@@ -201,7 +201,7 @@ def _counts(found) -> tuple[float, ...]:
 
 
 def run(row: Row, depths: Sequence[int]) -> list[Step]:
-    """Runs a row on the stub engine, once for each depth. Raises CalledProcessError if that fails."""
+    """Runs a row on the stub engine, once for each depth. Raises CalledProcessError if it writes no steps."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "steps.json")
         words = ["run", "--engine", "stub", "--gpu", row.simulated_gpu or "", __file__, INSIDE, row.name, str(path)]
@@ -244,7 +244,7 @@ def _error(one: Compared) -> float:
 
 
 def main(words: list[str]) -> None:
-    """Runs the rows, and writes the file."""
+    """Runs the rows whose names have one of the words, or all, and adds what they say to the file."""
     others: list[tuple[Row, Step | None]] = []
     for row in rows(words):
         step = None

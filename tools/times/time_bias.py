@@ -188,7 +188,7 @@ def _of_inductor(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
     steps, others = inductor.stored()
     launched = with_launches(compared, steps)
     changed = [(one, other) for one, other in zip(compared, launched, strict=True) if one is not other]
-    names = [step.row for step in steps]
+    names = {one.row.name for one, _ in changed}
     errors = [[abs(_off(one, known)) for one in column] for column in zip(*changed, strict=True)]
     heads = ("row", "published", "clock: assumed fusion", "Inductor's kernels", "estimate: assumed fusion")
     heads = (*heads, "Inductor's kernels", "calls of attention", "with a mask")
@@ -196,6 +196,8 @@ def _of_inductor(compared: Sequence[Compared], known: Sequence[Factor]) -> str:
     moved = _on_two_clocks(compared, launched, known)
     return INDUCTOR.format(
         rows=len(changed),
+        sources=", ".join(sorted({one.row.source for one, _ in changed})),
+        cards=", ".join(sorted({one.row.gpu for one, _ in changed})),
         table=table(heads, (_of_launched(one, other, counts[one.row.name], known) for one, other in changed)),
         before=f"{statistics.median(errors[0]):.0%}",
         after=f"{statistics.median(errors[1]):.0%}",
@@ -251,8 +253,8 @@ def _of_two_clocks(before: Pair, after: Pair) -> list[str]:
 def _of_kept_out_sources(found: Sequence[inductor.KeptOut]) -> str:
     if not found:
         return KEPT_OUT_NOT_RUN
-    lines = ([one.source, str(one.rows), f"{one.before:.0%}", f"{one.after:.0%}"] for one in found)
-    heads = ("source", "rows", "error of the estimate: assumed fusion", "Inductor's kernels")
+    lines = ([one.source, str(one.rows), str(one.failed), f"{one.before:.0%}", f"{one.after:.0%}"] for one in found)
+    heads = ("source", "rows", "did not run", "error of the estimate: assumed fusion", "Inductor's kernels")
     return KEPT_OUT_RUN + table(heads, lines)
 
 
@@ -299,11 +301,13 @@ INDUCTOR = """\
 On the meta engine the clock assumes which operators Inductor fuses. `python -m tools.times.inductor` lets Inductor
 decide: PyTorch's CUDA build compiles and runs the program of a row on the [stub engine](engines.md). Its clock has the
 bytes that Inductor counts for each generated kernel, the matmuls and attention that are called, and CUDA graphs as one
-launch. {rows} rows were run. The models of {layered} of them had two and four layers, and the times are those on the
-line through both. The constants above are fitted to the clock with the assumed fusion.
+launch. {rows} rows of the half that was fitted were run: of {sources}, on {cards}. Those of a Llama ({layered} of
+them) ran with two and four layers, and their times are on the line through both. The constants above are fitted to the
+clock with the assumed fusion, on rows that include some of these. Rows that did not run are not in the table.
 
 Times in milliseconds; in parentheses, how far the estimate is from the published time. Calls inside of a CUDA graph
-that is replayed (–) are not counted.
+that is replayed (–) are not counted. Steps with a backward pass run with checkpointing, so each layer calls attention
+three times: forward, again to recompute it, and backward.
 
 {table}
 The median of the absolute errors of these estimates is {before} with the assumed fusion, and {after} with Inductor's

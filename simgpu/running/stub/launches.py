@@ -22,9 +22,10 @@ LIMIT = 150 * 2**20
 """Bytes of the trace after which nothing more is noted, about 120,000 calls."""
 MOST = 2 * LIMIT
 """Bytes of a trace that is not read, because its calls would need several GB here."""
-EVERY = 64  # looks at the trace's size are that far apart
+EVERY = 64
+"""The size of the trace is read at every 64th mark, or read of a value."""
 here: Launches | None = None
-"""What is observed in this process."""
+"""The observation in this process, None before torch is imported."""
 MARK, SEPARATOR = "simgpu mark ", "|"
 _NODE = re.compile(r"^ *\{$", re.M)
 _CALL = re.compile(r'"op_schema", "type": "string", "value": "[^"]')
@@ -61,7 +62,7 @@ def _plain(word: object) -> str:
 
 
 class _Paused(threading.local):
-    """Counts the `paused` that a thread is inside of."""
+    """Counts how many `paused` blocks a thread is in."""
 
     times = 0
 
@@ -81,8 +82,8 @@ def _quietly(call: Callable[[], object]) -> None:
 class Launches:
     """Observes launches from `begin` on. The trace is a file in `folder`.
 
-    whole: whether everything was noted so far. marked: how many kernels that are not PyTorch's own have a mark, and how
-    many replays. timing: the clock that `timing.of` puts them on.
+    whole: whether everything was noted so far. marked: how many launches of kernels that are not PyTorch's own, and of
+    CUDA graphs, have a mark. timing: what `timing.of` made of them, None before it was called.
     """
 
     def __init__(self, folder: str) -> None:
@@ -97,7 +98,7 @@ class Launches:
         os.register_at_fork(after_in_child=self._disable)
 
     def begin(self, torch: Any) -> None:
-        """Observes from here on."""
+        """Begins to note each call of an operator in the trace."""
         self._torch = torch
         self._start()
 
@@ -109,7 +110,10 @@ class Launches:
             _quietly(profiler._enable_execution_trace_observer)
 
     def taken(self) -> list[dict]:
-        """Returns what was noted since the last call, in the trace's form, and removes it."""
+        """Returns the nodes that were noted since the last call, and deletes the file of the trace.
+
+        A trace of more than MOST bytes is deleted without being read, and `whole` is then False.
+        """
         running = self._running
         self.end()
         if not os.path.exists(self._path):
@@ -126,7 +130,7 @@ class Launches:
         return nodes
 
     def end(self) -> None:
-        """Observes no further."""
+        """Ends the observation, and completes the file of the trace."""
         if self._running:
             self._stop()
         elif self._torch is not None and not self.whole:
@@ -196,7 +200,7 @@ class Launches:
         self.mark(REPLAY, id(graph))
 
     def then(self) -> dict[str, Callable[[Any], None]]:
-        """Returns, by module, what is to be done once it has been imported."""
+        """Returns by the name of a module the function to call with it once it has been imported."""
         return {
             "torch._inductor.codegen.triton": _with_bytes_of("TritonKernel", "codegen_kernel"),
             "torch._inductor.select_algorithm": _with_bytes_of("TritonTemplateKernel", "jit_lines"),
@@ -278,7 +282,7 @@ def _waiting(torch: Any) -> tuple[Any, ...]:
 
 
 def _with_bytes_of(kind: str, method: str) -> Callable[[Any], None]:
-    """Returns what makes a class of Inductor's kernels note their bytes in the source that a method writes."""
+    """Returns a function that makes a class of Inductor's kernels write their bytes into the source (`with_bytes`)."""
 
     def change(module: ModuleType) -> None:
         owner = getattr(module, kind, None)
@@ -291,7 +295,7 @@ def _with_bytes_of(kind: str, method: str) -> Callable[[Any], None]:
 def with_bytes(write: Callable) -> Callable:
     """Wraps a method that writes a kernel's source, so that the source has the kernel's bytes and operations.
 
-    They are Inductor's own counts, which it writes only if it is told to add code that times each kernel.
+    They are Inductor's own counts, which it writes only if its settings ask for code that times each kernel.
     """
 
     @functools.wraps(write)

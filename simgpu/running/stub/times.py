@@ -1,4 +1,4 @@
-"""Says what a run on the stub engine would take: the estimates from its clock, and what they are based on."""
+"""Says how long a run on the stub engine would be on a GPU: estimates from its clock, and what they are based on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fields(found: dict[str, Any], gpu: str) -> dict[str, Any]:
 
 
 def _without(untimed: dict[str, int]) -> str:
-    """Returns why there is no time."""
+    """Returns the reason for which there is no time, with the names of what has none and how often it was launched."""
     names = sorted(untimed, key=lambda name: -untimed[name])
     shown = [f"{name} (launched {_times(untimed[name])})" for name in names[:SHOWN]]
     more = [f"{len(names) - SHOWN} others"] if len(names) > SHOWN else []
@@ -43,7 +43,7 @@ def _times(count: int) -> str:
 
 
 def based_on(found: dict[str, Any]) -> str:
-    """Returns what times are based on."""
+    """Returns a sentence that says what the times are based on, or why a run that was too long has none."""
     parts = [f"{found['operators']:,} calls of PyTorch's operators"] if found["operators"] else []
     if found["kernels"]:
         nbytes = f"{digits(found['nbytes'] / 1e9, 3)} GB" if found["nbytes"] >= 1e9 else size(found["nbytes"])
@@ -53,6 +53,6 @@ def based_on(found: dict[str, Any]) -> str:
     if found["replays"]:
         parts.append(f"{found['replays']:,} replays of CUDA graphs, each a single launch")
     if not parts:
-        return ""
+        return "" if found["run"] is not None else "No time is estimated because the run was too long."
     cut = "" if found["run"] is not None else " The run was too long to be timed as a whole."
     return f"Times are estimated from what was launched: {'; '.join(parts)}.{cut}"

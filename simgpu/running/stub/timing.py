@@ -26,7 +26,7 @@ from simgpu.running.stub.reads import BRANCH, SIZES
 
 STREAM = 0
 GENERATED = "generated"
-"""The name of Inductor's kernels on the clock's lanes; their own have those of operators in them."""
+"""The name of all Inductor's kernels in the clock's lanes. Their own names contain names of operators, such as "mm"."""
 _BACKWARD = "autograd::engine::evaluate_function"
 _OF_PYTORCH = ("aten::", "prims::", "inductor::", "quantized::", "_quantized::")
 _NO_WORK = ("profiler::", "prim::", "c10d_functional::", "_c10d_functional::")
@@ -44,7 +44,7 @@ TRITON = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "flo
 
 
 class UnknownDtypeError(LookupError):
-    """A tensor's dtype has no name here."""
+    """Raised for the name of a dtype that neither DTYPES nor this torch has."""
 
 
 @cache
@@ -91,7 +91,11 @@ def _is_composite(operator: Any) -> bool:
 
 
 class Kind:
-    """Holds what is the same for every call of an operator: whether it is a view, has a kernel, or is only composed."""
+    """Holds what is the same for every call of an operator.
+
+    view: whether it launches nothing, because its results share memory with its arguments. composite: whether it is
+    only made of other operators. whole: whether its time includes that of the calls inside it.
+    """
 
     def __init__(self, operator: Any) -> None:
         self.view = _is_view(operator)
@@ -148,9 +152,10 @@ def mark_of(node: dict) -> list[str] | None:
 class Timing:
     """Puts calls on the clock of a GPU, in their order.
 
-    untimed: what has no time, with the number of launches. kernels, nbytes: that Inductor generated, and what these
-    read and write. operators: PyTorch's that were launched. attentions, masked: fused attention among them, and that
-    with a mask. replays: of CUDA graphs. steps: the clock at the end of each optimizer step.
+    untimed: the names of what has no time, with the number of launches. kernels: launches of kernels that Inductor
+    generated. nbytes: bytes that these read and write. operators: calls of PyTorch's operators that launch kernels.
+    attentions: calls of fused attention among them. masked: those with a mask. replays: of CUDA graphs. steps: readings
+    of the clock, one at the end of each optimizer step.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -164,7 +169,7 @@ class Timing:
         self._backward = False
 
     def play(self, nodes: Iterable[dict]) -> None:
-        """Puts what a trace has on the clock."""
+        """Puts the nodes of a trace on the clock, in the order of their numbers."""
         calls = sorted(nodes, key=lambda node: node["id"])
         inside: dict[int, list[dict]] = defaultdict(list)
         for node in calls:

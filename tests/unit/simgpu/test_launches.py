@@ -304,3 +304,5 @@ def test_a_trace_that_is_too_long_is_removed_and_not_read(tmp_path, monkeypatch)
     observed = launches.Launches(str(tmp_path))
     assert observed.taken() == [] and not observed.whole
     assert list(tmp_path.iterdir()) == []
+    said = times.fields(timing.document(observed, H100, 0), "H100")["timed"]
+    assert said == "No time is estimated because the run was too long."
