@@ -24,6 +24,8 @@ MOST = 2 * LIMIT
 """Bytes of a trace that is not read, because its calls would need several GB here."""
 EVERY = 64
 """The size of the trace is read at every 64th mark, or read of a value."""
+LONG, UNWRITTEN = "the run was too long", "the trace of what was launched could not be written"
+OTHERS = "the program records an execution trace of its own"
 here: Launches | None = None
 """The observation in this process, None before torch is imported."""
 MARK, SEPARATOR = "simgpu mark ", "|"
@@ -69,7 +71,11 @@ class _Paused(threading.local):
 
 def _quietly(call: Callable[[], object]) -> None:
     """Calls a function of PyTorch's without the line that it writes to standard error."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # the program has closed standard error
+        call()
+        return
     os.dup2(nowhere, 2)
     try:
         call()
@@ -82,20 +88,21 @@ def _quietly(call: Callable[[], object]) -> None:
 class Launches:
     """Observes launches from `begin` on. The trace is a file in `folder`.
 
-    whole: whether everything was noted so far. marked: how many launches of kernels that are not PyTorch's own, and of
-    CUDA graphs, have a mark. timing: what `timing.of` made of them, None before it was called.
+    cut: why not everything was noted, "" if everything was so far. marked: how many launches of kernels that are not
+    PyTorch's own, and of CUDA graphs, have a mark. timing: the clock of `timing.of` and what it has put on it, None
+    before it was called.
     """
 
     def __init__(self, folder: str) -> None:
-        self.whole = True
+        self.cut = ""
         self.marked = 0
         self.timing: Any = None
         self._path = os.path.join(folder, "trace.json")
         self._torch: Any = None
-        self._running = False
+        self._running = self._registered = self._gave_way = False
         self._paused = _Paused()
         self._looks = 0
-        os.register_at_fork(after_in_child=self._disable)
+        os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, torch: Any) -> None:
         """Begins to note each call of an operator in the trace."""
@@ -103,45 +110,56 @@ class Launches:
         self._start()
 
     def _start(self) -> None:
+        if self._gave_way:
+            return
         profiler = self._torch._C._profiler
-        self._running = bool(profiler._add_execution_trace_observer(self._path))
-        self.whole = self.whole and self._running
-        if self._running:
+        self._running = self._registered = bool(profiler._add_execution_trace_observer(self._path))
+        if not self._running:
+            self.cut = UNWRITTEN
+        else:
             _quietly(profiler._enable_execution_trace_observer)
+
+    def _give_way(self) -> None:
+        """Ends the observation where the program begins one of its own, because PyTorch has a single observer."""
+        self.cut, self._gave_way = OTHERS, True
+        self.end()
 
     def taken(self) -> list[dict]:
         """Returns the nodes that were noted since the last call, and deletes the file of the trace.
 
-        A trace of more than MOST bytes is deleted without being read, and `whole` is then False.
+        A trace of more than MOST bytes is deleted without being read, and `cut` then says so.
         """
         running = self._running
         self.end()
         if not os.path.exists(self._path):
             return []
         if os.stat(self._path).st_size > MOST:  # a long loop without steps, reads or marks
-            self.whole = False
+            self.cut = LONG
             os.unlink(self._path)
             return []
         with open(self._path, encoding="utf-8", errors="replace") as file:
-            nodes = nodes_of(file.read())
+            trace = file.read()
         os.unlink(self._path)
-        if running and self.whole:
+        if not trace.rstrip().endswith("}"):  # the disk was full
+            self.cut = UNWRITTEN
+            return []
+        if running and not self.cut:
             self._start()
-        return nodes
+        return nodes_of(trace)
 
     def end(self) -> None:
         """Ends the observation, and completes the file of the trace."""
-        if self._running:
-            self._stop()
-        elif self._torch is not None and not self.whole:
-            self._torch._C._profiler._remove_execution_trace_observer()
+        self._running = False
+        if self._registered:
+            self._registered = False
+            _quietly(self._torch._C._profiler._remove_execution_trace_observer)
 
-    def _stop(self) -> None:
+    def _forked(self) -> None:
+        """Ends the observation in a forked process, which must write nothing into the trace."""
+        self._registered = False
         self._disable()
-        self._torch._C._profiler._remove_execution_trace_observer()
 
     def _disable(self) -> None:
-        """Ends the observation in a process; a forked one must write nothing into the trace."""
         if self._running:
             self._running = False
             _quietly(self._torch._C._profiler._disable_execution_trace_observer)
@@ -150,7 +168,7 @@ class Launches:
         """Ends the observation where the trace has become too long."""
         self._looks += 1
         if self._looks % EVERY == 0 and self._running and os.stat(self._path).st_size > LIMIT:
-            self.whole = False
+            self.cut = LONG
             self._disable()
 
     @contextmanager
@@ -192,6 +210,7 @@ class Launches:
         _before(graph, "capture_begin", lambda one: self.mark(CAPTURE, id(one)))
         _after(graph, "capture_end", lambda one: self.mark(CAPTURED, id(one)))
         _before(graph, "replay", self._replayed)
+        _before(torch.profiler.profiler, "_add_execution_trace_observer", lambda *_: self._give_way())
         for owner, name in ((torch._C, "_cuda_synchronize"), *((one, "synchronize") for one in _waiting(torch))):
             _before(owner, name, lambda *_: self.mark(WAIT))
 

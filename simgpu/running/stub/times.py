@@ -43,7 +43,7 @@ def _times(count: int) -> str:
 
 
 def based_on(found: dict[str, Any]) -> str:
-    """Returns a sentence that says what the times are based on, or why a run that was too long has none."""
+    """Returns a sentence that says what the times are based on, or why there are none."""
     parts = [f"{found['operators']:,} calls of PyTorch's operators"] if found["operators"] else []
     if found["kernels"]:
         nbytes = f"{digits(found['nbytes'] / 1e9, 3)} GB" if found["nbytes"] >= 1e9 else size(found["nbytes"])
@@ -52,7 +52,9 @@ def based_on(found: dict[str, Any]) -> str:
         )
     if found["replays"]:
         parts.append(f"{found['replays']:,} replays of CUDA graphs, each a single launch")
+    if found["cut"] and (found["step"] is None or not parts):
+        return f"No time is estimated because {found['cut']}."
     if not parts:
-        return "" if found["run"] is not None else "No time is estimated because the run was too long."
-    cut = "" if found["run"] is not None else " The run was too long to be timed as a whole."
+        return ""
+    cut = f" There is no time of the whole run, because {found['cut']}." if found["cut"] else ""
     return f"Times are estimated from what was launched: {'; '.join(parts)}.{cut}"

@@ -322,7 +322,8 @@ def document(observed: launches.Launches, spec: Spec, foreign: int) -> dict[str,
         found.untimed["a kernel of an extension, or one that was compiled while the program ran"] += others
     return {
         "untimed": dict(found.untimed),
-        "run": found.clock.reading() if observed.whole else None,
+        "run": None if observed.cut else found.clock.reading(),
+        "cut": observed.cut,
         "step": step_of(found.steps),
         "kernels": found.kernels,
         "nbytes": found.nbytes,

@@ -41,6 +41,19 @@ x.sum()
 """
 
 
+OWN_TRACE = """
+import torch
+from torch.profiler import ExecutionTraceObserver
+observer = ExecutionTraceObserver().register_callback(PATH)
+x = torch.ones(1000, 1000, device="cuda")
+observer.start()
+y = x @ x
+observer.stop()
+observer.unregister_callback()
+z = x @ x
+"""
+
+
 @pytest.fixture
 def run(tmp_path):
     def ran(text: str) -> Report:
@@ -72,3 +85,13 @@ def test_a_kernel_of_the_programs_own_has_no_time_and_so_there_is_no_total(run):
     assert report.completed, report.ended
     assert report.time is None and report.step_time is None and report.seconds == 0
     assert "the Triton kernel double (launched once)" in report.timed and report.timed in str(report)
+
+
+@pytest.mark.parametrize("first", ["", "torch.ones(1, device='cuda')\n"])
+def test_a_trace_of_the_programs_own_is_left_alone_and_there_is_no_time(run, tmp_path, first):
+    path = tmp_path / "trace.json"
+    text = OWN_TRACE.replace("PATH", repr(str(path))).replace("observer =", f"{first}observer =")
+    report = run(text)
+    assert report.completed and report.peak > 8_000_000, report.ended
+    assert report.time is None and "an execution trace of its own" in report.timed
+    assert "aten::mm" in path.read_text()

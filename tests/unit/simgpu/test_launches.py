@@ -281,7 +281,7 @@ def test_the_page_has_a_step_where_the_run_was_too_long():
         trace.mm()
         trace.mark(launches.STEP)
     observed = launches.Launches("folder that is not there")
-    observed.timing, observed.whole = trace.played(), False
+    observed.timing, observed.cut = trace.played(), launches.LONG
     found = times.fields(timing.document(observed, H100, 0), "H100")
     assert found["time"] is None and found["step_time"].clock > 0 and "too long" in found["timed"]
 
@@ -302,7 +302,13 @@ def test_a_trace_that_is_too_long_is_removed_and_not_read(tmp_path, monkeypatch)
     monkeypatch.setattr(launches, "MOST", 10)
     (tmp_path / "trace.json").write_text("x" * 11)
     observed = launches.Launches(str(tmp_path))
-    assert observed.taken() == [] and not observed.whole
+    assert observed.taken() == [] and observed.cut == launches.LONG
     assert list(tmp_path.iterdir()) == []
     said = times.fields(timing.document(observed, H100, 0), "H100")["timed"]
     assert said == "No time is estimated because the run was too long."
+
+
+def test_a_trace_without_its_end_is_not_read(tmp_path):
+    (tmp_path / "trace.json").write_text('{"nodes": [{"id": 1')
+    observed = launches.Launches(str(tmp_path))
+    assert observed.taken() == [] and observed.cut == launches.UNWRITTEN
