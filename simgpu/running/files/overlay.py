@@ -311,12 +311,14 @@ class Overlay:
         logical = self._logical(path)
         if logical.startswith(_SPECIAL) and not logical.startswith(_SHARED):
             return path
+        if exclusive and (own := self._found(self._logical(path, False))) is not None:
+            return own  # also a link that leads nowhere
         where = self._found(logical)
         if where is None:
             if not create:
                 raise self._missing(logical, path)
             where = self._new(logical, apart=tensors)
-        elif exclusive or not stat.S_ISREG(os.stat(where).st_mode) or not os.access(where, os.W_OK):
+        elif not stat.S_ISREG(os.stat(where).st_mode) or not os.access(where, os.W_OK):
             return where
         elif not self._ours(logical, where):
             where = self._copied_up(logical, where, keep)
@@ -458,11 +460,13 @@ class Overlay:
     def rename(self, path, to) -> None:
         """As os.replace."""
         logical, target = self._logical(path, False), self._logical(to, False)
-        where, there, above = self._found(logical), self._found(target), self._physical(os.path.dirname(target))
-        if where is None:
+        where, there = self._found(logical), self._found(target)
+        if where is None and not self._is_folder_of(logical):
             raise self._missing(logical, path, to)
-        if above is None or not os.path.isdir(above):
+        if not self._is_folder_of(target):
             raise self._missing(target, path, to)
+        if where is None:  # the system looks for both folders before it looks for the file
+            raise self._missing(logical, path, to)
         if logical == target or (there is not None and os.path.samestat(os.lstat(where), os.lstat(there))):
             return
         if _beneath(target, logical) or _beneath(logical, target):
@@ -473,6 +477,11 @@ class Overlay:
             self._discard(target, there)
         self._move(logical, where, target)
         self._hide(logical)
+
+    def _is_folder_of(self, logical: str) -> bool:
+        """Returns whether what a path is in exists, and is a folder."""
+        above = self._physical(os.path.dirname(logical))
+        return above is not None and os.path.isdir(above)
 
     def _refuse_to_replace(self, where: str, there: str, target: str, path, to) -> None:
         number = 0
@@ -498,8 +507,11 @@ class Overlay:
             os.makedirs(os.path.dirname(moved), exist_ok=True)
             _clear(moved)
             shutil.move(where, moved)
-        if moved != target:
+        above = self._physical(os.path.dirname(target))
+        if moved != target or above != os.path.dirname(target):
             entries.append(("at", target, moved))
+        elif target in self._at:  # a user's file is back under its own name
+            entries.append(("off", target))
         for one, other in below.items():
             renamed = target + one[len(logical) :]
             if other is not None and _beneath(other, where) and moved != where:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import simgpu
@@ -510,6 +510,8 @@ def outcome(operation, one, other):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), NAMES, NAMES), max_size=25))
+@example([("rename", "a", "b"), ("rename", "b", "a")])
+@example([("link", "a", "d/y"), ("create", "d/y", "a")])
 def test_the_overlay_is_what_the_operations_make_of_the_folder(steps):
     """The same operations on a copy without an overlay have the same results, and the folder below does not change."""
     home = os.getcwd()
