@@ -1,6 +1,6 @@
 """Writes notebooks/data/quantised.yaml, whose figures chapter 11c shows.
 
-    python -m tools.quantised                  everything (half an hour)
+    python -m tools.quantised                  everything (ten minutes)
     python -m tools.quantised qlora            one part: fp8, optimizers or qlora
     python -m tools.quantised --missing        only what the file does not have yet
 
