@@ -59,7 +59,8 @@ def _by_sequence(found: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.
 
 def _log_probabilities(self, input_ids: torch.Tensor, **inputs) -> torch.Tensor:
     """Returns the log-probabilities of all sequences in one dimension, because FSDP2 warns of a view."""
-    hidden = self.base_model(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1]
+    outputs = self.base_model(input_ids=input_ids, attention_mask=inputs.get("attention_mask"), use_cache=False)
+    hidden = outputs.last_hidden_state[:, :-1]
     rows, weight = hidden.reshape(-1, hidden.shape[-1]), self.get_output_embeddings().weight
     return LogProbabilities.apply(rows, weight, input_ids[:, 1:].reshape(-1))
 

@@ -244,7 +244,10 @@ def _error(one: Compared) -> float:
 
 
 def main(words: list[str]) -> None:
-    """Runs the rows whose names have one of the words, or all, and adds what they say to the file."""
+    """Runs the rows whose names have one of the words, or all, and adds what they say to the file.
+
+    What rows that are kept out say is only stored if all were run.
+    """
     others: list[tuple[Row, Step | None]] = []
     for row in rows(words):
         step = None
@@ -257,7 +260,7 @@ def main(words: list[str]) -> None:
         elif step is not None:
             store([step], [])
             print(f"{row.name}: {1e3 * step.reading.seconds:.4g} ms on the clock", flush=True)
-    if others:
+    if others and not words:  # the medians of a source are those of all its rows
         sys.path.insert(0, str(ROOT / "notebooks"))
         store([], kept_out(others))
 

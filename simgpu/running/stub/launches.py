@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,18 @@ _NODE = re.compile(r"^ *\{$", re.M)
 _CALL = re.compile(r'"op_schema", "type": "string", "value": "[^"]')
 KERNEL, OPAQUE, STEP, WAIT = "kernel", "opaque", "step", "wait"
 CAPTURE, CAPTURED, REPLAY = "capture", "captured", "replay"
+
+
+def shorten(path: Path) -> None:
+    """Frees what a trace of more than MOST bytes occupies on the disk, while it is being written.
+
+    Its length is that of all calls again as soon as the next one is written, so `taken` sees that it is too long.
+    """
+    try:
+        if path.stat().st_size > MOST:
+            os.truncate(path, 0)
+    except FileNotFoundError:  # the process has read and deleted it
+        pass
 
 
 def nodes_of(trace: str) -> list[dict]:
@@ -133,7 +146,7 @@ class Launches:
         self.end()
         if not os.path.exists(self._path):
             return []
-        if os.stat(self._path).st_size > MOST:  # a long loop without steps, reads or marks
+        if not 0 < os.stat(self._path).st_size <= MOST:  # a long loop without steps, reads or marks; 0 after `shorten`
             self.cut = LONG
             os.unlink(self._path)
             return []

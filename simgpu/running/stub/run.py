@@ -33,6 +33,7 @@ from simgpu.running.files import kept_apart
 from simgpu.running.script import Script
 from simgpu.running.stub import times
 from simgpu.running.stub.history import FORWARD
+from simgpu.running.stub.launches import shorten
 from simgpu.running.stub.reads import A_VALUE, BRANCH_OF, SIZE_OF
 from simgpu.running.stub.rnn import RECURRENT
 from simgpu.stub import engine, nvidia_smi
@@ -49,6 +50,8 @@ LOWER = (
 )
 UPPER = "when work on other streams ends: here when the host next waits for it, the upper bound (MOCK_COMPLETION=sync)"
 """Notes on a program whose memory may depend on when asynchronous work ends."""
+LOOK = 1.0
+"""Seconds between looks at the trace of a process that runs."""
 
 
 def run(
@@ -109,7 +112,7 @@ def run(
         words = [sys.executable, "-m", "simgpu.running.stub.child", str(path)]
         environ["MOCK_RECORDS"] = str(records)
         process = subprocess.Popen(words, env=environ)
-        status = _waited(process)
+        status = _waited(process, Path(job["launches"]))
         others = _others(records, process.pid, nodes)
         found = _result(Path(job["result"]), status)
         written = tuple(row for row in apart.finish() if not _of_a_compiler(row, path))
@@ -144,12 +147,12 @@ def _workspaces(spec: specs.Spec, version: str) -> list[int]:
     return [cublas_workspace_bytes(spec.compute_capability, torch_version)]
 
 
-def _waited(process: subprocess.Popen) -> int:
+def _waited(process: subprocess.Popen, traces: Path) -> int:
     """Waits for the process, and returns its exit status. Ctrl-C of a terminal interrupts it too; another interrupt is
     handed on. Any other exception here, such as that of a time limit, ends the process and is raised."""
     while True:
         try:
-            return process.wait()
+            return _status(process, traces)
         except KeyboardInterrupt:
             if not _in_the_foreground():
                 process.send_signal(signal.SIGINT)
@@ -157,6 +160,16 @@ def _waited(process: subprocess.Popen) -> int:
             process.kill()
             process.wait()
             raise
+
+
+def _status(process: subprocess.Popen, traces: Path) -> int:
+    """Waits for the process, and returns its exit status. Its traces in the folder `traces` do not fill the disk."""
+    while True:
+        try:
+            return process.wait(LOOK)
+        except subprocess.TimeoutExpired:
+            for trace in traces.iterdir():
+                shorten(trace)
 
 
 def _in_the_foreground() -> bool:

@@ -30,7 +30,7 @@ from simgpu.report.owners import ACTIVATIONS, PARAMETERS, STATES
 from simgpu.report.sizes import parse, size
 from tests.pinned import of_pinned_torch
 from tests.unit.simgpu.four_layers import WEIGHTS, layers, steps
-from tests.unit.simgpu.small_llama import LLAMA
+from tests.unit.simgpu.small_llama import LLAMA, written
 
 MIB = 2**20
 
@@ -75,10 +75,7 @@ def layered():
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "small-llama" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(LLAMA))
-    return str(path)
+    return written(tmp_path)
 
 
 def test_a_function_that_makes_a_model(layered):

@@ -1,11 +1,13 @@
 """simgpu fit --dpo: preference training with a frozen reference, or with LoRA's adapters switched off."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import simgpu
 from simgpu.command import main
@@ -13,17 +15,14 @@ from simgpu.fitting import preferences
 from simgpu.fitting.lora import adapt, without_adapters
 from simgpu.fitting.plan import Plan
 from simgpu.report.owners import GRADIENTS, PARAMETERS, STATES
-from tests.unit.simgpu.small_llama import LLAMA
+from tests.unit.simgpu.small_llama import LLAMA, written
 
 VOCABULARY, HIDDEN = 16_384, 256
 
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "small-llama" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({**LLAMA, "vocab_size": VOCABULARY}))
-    return str(path)
+    return written(tmp_path, vocab_size=VOCABULARY)
 
 
 def fitted(config, batch=4, **options):
@@ -45,6 +44,17 @@ def test_log_probabilities_and_gradients_are_those_of_log_softmax(monkeypatch, t
     pairs = (torch.autograd.grad((one * factors).sum(), leaves) for one in (found, expected))
     for one, other in zip(*pairs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_of_the_batch_reaches_the_model():
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA)).eval()
+    subject = SimpleNamespace(cache=1, own_loss=False, name="llama")
+    tokens, mask = torch.arange(8).view(2, 4), torch.ones(2, 4, dtype=torch.long)
+    mask[0, 0] = 0
+    preferences.apply(model, subject)
+    plain, masked = model(tokens).view(2, 3), model(tokens, attention_mask=mask).view(2, 3)
+    assert not torch.allclose(plain[0, 1:], masked[0, 1:])
+    torch.testing.assert_close(plain[1], masked[1])
 
 
 def test_the_reference_is_a_second_copy_of_the_weights(config):

@@ -13,7 +13,7 @@ import simgpu
 from simgpu.command import main
 from simgpu.fitting.quantized import Quantized, quantize
 from simgpu.report.owners import KV_CACHE, PARAMETERS
-from tests.unit.simgpu.small_llama import LLAMA
+from tests.unit.simgpu.small_llama import written
 
 GIB = 2**30
 LOGS = json.loads((Path(__file__).parents[2] / "data" / "vllm_logs.json").read_text(encoding="utf-8"))["rows"]
@@ -25,10 +25,7 @@ TOKEN = 2 * 2 * 2 * 32 * 2  # keys and values, layers, heads, elements, bytes of
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "small-llama" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(LLAMA))
-    return str(path)
+    return written(tmp_path)
 
 
 def served(config, requests=8, **options):

@@ -13,17 +13,14 @@ from simgpu.command import main
 from simgpu.fitting.chunked_loss import AUTO, IGNORED, LinearCrossEntropy, chunk_size
 from simgpu.fitting.plan import Plan
 from simgpu.report.owners import GRADIENTS
-from tests.unit.simgpu.small_llama import LLAMA
+from tests.unit.simgpu.small_llama import written
 
 VOCABULARY, HIDDEN, TOKENS = 16_384, 256, 8 * 512
 
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "small-llama" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({**LLAMA, "vocab_size": VOCABULARY}))
-    return str(path)
+    return written(tmp_path, vocab_size=VOCABULARY)
 
 
 def fitted(config, chunked_loss=AUTO, **options):

@@ -47,7 +47,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_an_exception_while_it_is_waited_for_ends_the_process():
+def test_an_exception_while_it_is_waited_for_ends_the_process(tmp_path):
     class TimeIsUpError(Exception):
         pass
 
@@ -59,7 +59,7 @@ def test_an_exception_while_it_is_waited_for_ends_the_process():
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(TimeIsUpError):
-            run._waited(process)
+            run._waited(process, tmp_path)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

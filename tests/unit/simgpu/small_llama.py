@@ -1,5 +1,8 @@
 """The configuration of a small Llama, which the tests of `simgpu fit` read from a file or build."""
 
+import json
+from pathlib import Path
+
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -11,3 +14,11 @@ LLAMA = {
     "vocab_size": 1024,
     "max_position_embeddings": 512,
 }
+
+
+def written(folder: Path, **changes) -> str:
+    """Writes the configuration with `changes` into a folder of its own below `folder`, and returns the file's path."""
+    path = folder / "small-llama" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA | changes))
+    return str(path)

@@ -1,5 +1,6 @@
 """What was launched on the stub engine, on a clock: operators, kernels that Inductor generated, and CUDA graphs."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -312,3 +313,21 @@ def test_a_trace_without_its_end_is_not_read(tmp_path):
     (tmp_path / "trace.json").write_text('{"nodes": [{"id": 1')
     observed = launches.Launches(str(tmp_path))
     assert observed.taken() == [] and observed.cut == launches.UNWRITTEN
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the stub engine runs on Linux")
+def test_a_trace_that_grows_without_end_does_not_fill_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(launches, "MOST", 1 << 20)
+    path = tmp_path / "trace.json"
+    with open(path, "w") as file:  # as the process writes it, which knows nothing of the other one
+        for _ in range(8):
+            file.write("x" * (1 << 20))
+            file.flush()
+            launches.shorten(path)
+        file.write("}")
+    assert path.stat().st_size > 8 << 20 and path.stat().st_blocks * 512 < 4 << 20
+    observed = launches.Launches(str(tmp_path))
+    assert observed.taken() == [] and observed.cut == launches.LONG
+    launches.shorten(path)  # which is gone
+    path.touch()  # as after the last `shorten` of a process that has ended
+    assert observed.taken() == [] and observed.cut == launches.LONG

@@ -9,7 +9,7 @@ from torch import distributed as dist
 import simgpu
 from simgpu.command import main
 from simgpu.report.owners import KV_CACHE
-from tests.unit.simgpu.small_llama import LLAMA
+from tests.unit.simgpu.small_llama import LLAMA, written
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="a PyTorch without torch.distributed")
 
@@ -21,10 +21,7 @@ LATENT = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "v_head
 
 @pytest.fixture
 def config(tmp_path):
-    path = tmp_path / "small-llama" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(LLAMA))
-    return str(path)
+    return written(tmp_path)
 
 
 def served(config, ranks=None, requests=8, **options):
